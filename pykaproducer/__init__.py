@@ -1,0 +1,63 @@
+"""A Kafka producer made of threads that each do one thing.
+
+>>> from pykaproducer import Producer
+>>> with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+...     delivery = producer.send("events", b"value", key=b"key")
+...     metadata = delivery.result(timeout=10)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pykaproducer.delivery import Delivery, RecordMetadata, Status, TopicPartition
+from pykaproducer.errors import (
+    AbortedError,
+    BrokerRejectedError,
+    BufferFullError,
+    CallbackThreadError,
+    ConfigurationError,
+    DeliveryError,
+    DeliveryFailures,
+    DeliveryTimeoutError,
+    FlushTimeoutError,
+    ForkedProducerError,
+    MessageTooLargeError,
+    PartitionerError,
+    ProducerBrokenError,
+    ProducerClosedError,
+    PykaproducerError,
+    RetriesExhaustedError,
+    UnsupportedFeatureError,
+)
+from pykaproducer.producer import Producer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbortedError",
+    "BrokerRejectedError",
+    "BufferFullError",
+    "CallbackThreadError",
+    "ConfigurationError",
+    "Delivery",
+    "DeliveryError",
+    "DeliveryFailures",
+    "DeliveryTimeoutError",
+    "FlushTimeoutError",
+    "ForkedProducerError",
+    "MessageTooLargeError",
+    "PartitionerError",
+    "Producer",
+    "ProducerBrokenError",
+    "ProducerClosedError",
+    "PykaproducerError",
+    "RecordMetadata",
+    "RetriesExhaustedError",
+    "Status",
+    "TopicPartition",
+    "UnsupportedFeatureError",
+]
+
+# Silence until the application asks for the log.
+logging.getLogger("pykaproducer").addHandler(logging.NullHandler())

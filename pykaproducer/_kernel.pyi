@@ -1,0 +1,175 @@
+"""Types of the compiled kernel; what each thing does is written in ``_kernel.pyx``."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, final
+
+CHUNK_ROWS: int
+CHUNK_BYTES: int
+ROW_COST: int
+RECORD_OVERHEAD: int
+BATCH_HEADER: int
+
+NO_HASH: int
+MURMUR2: int
+CRC32: int
+FNV1A: int
+STICKY: int
+RANDOM: int
+ROUND_ROBIN: int
+HASH_EMPTY: int
+
+Bytes = bytes | bytearray | memoryview
+
+@final
+class Budget:
+    limit: int
+    used: int
+    wanted: bool
+    on_release: Callable[[], None] | None
+    def __init__(self, limit: int) -> None: ...
+    def fits(self, amount: int) -> bool: ...
+
+@final
+class Chunk:
+    topic: str
+    serial: int
+    home: Any
+    errors: list[BaseException]
+    unconfirmed: bool
+    nbytes: int
+    unsettled: int
+    next_deadline: float
+    def __len__(self) -> int: ...
+    def expired(self, now: float) -> list[Slice]: ...
+    def pick(self, rows: Sequence[int], partition: int = ...) -> Slice: ...
+    def whole(self) -> Slice: ...
+    def key(self, row: int) -> bytes | None: ...
+    def value(self, row: int) -> bytes | None: ...
+    def unassigned(self) -> list[int]: ...
+    def partition_of(self, row: int) -> int: ...
+    def assign(self, row: int, partition: int) -> None: ...
+    def split(
+        self, partitioner: Partitioner | None, partitions: int, available: bytes
+    ) -> tuple[list[Slice], Slice | None]: ...
+
+@final
+class Slice:
+    chunk: Chunk
+    count: int
+    partition: int
+    nbytes: int
+    level: int
+    retries_used: int
+    topic: str
+    wants_report: bool
+    def __len__(self) -> int: ...
+    def row_numbers(self) -> list[int]: ...
+    def waiting(self) -> int: ...
+    def oldest_deadline(self) -> float | None: ...
+    def claim(self, room: int, most: int, at_least_one: bool = ...) -> Slice | None: ...
+    def unclaim(self) -> None: ...
+    def deliver(self, base_offset: int, timestamp: int = ...) -> Slice | None: ...
+    def fail(
+        self, not_persisted: BaseException, possibly_persisted: BaseException
+    ) -> Slice | None: ...
+    def report(self, on_error: Callable[[Any, BaseException], None]) -> bool: ...
+    def finish(self) -> bool: ...
+    def untold_failures(self) -> int: ...
+
+@final
+class Partitioner:
+    def __init__(
+        self,
+        hashing: int,
+        keyless: int,
+        *,
+        empty_is_keyless: bool = ...,
+        sticky_bytes: int = ...,
+        seed: int = ...,
+    ) -> None: ...
+
+def partition_for(hashing: int, key: bytes, partitions: int) -> int: ...
+def encode_batch(
+    parts: list[Slice],
+    checksum: Callable[[Any], int],
+    *,
+    compress: Callable[[Any], bytes] | None = ...,
+    attributes: int = ...,
+    producer_id: int = ...,
+    producer_epoch: int = ...,
+    base_sequence: int = ...,
+) -> tuple[bytes, int]: ...
+def set_behaviour(behaviour: object) -> None: ...
+
+@final
+class Delivery:
+    chunk: Chunk
+    row: int
+    topic: str
+    partition: int | None
+    offset: int | None
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    serialized_key_size: int
+    serialized_value_size: int
+    is_done: bool
+    error: BaseException | None
+    status: Any
+    def settled(self) -> bool: ...
+    def possibly_persisted(self) -> bool: ...
+    def failure(self) -> BaseException | None: ...
+    def watch(self, lock: Any) -> bool: ...
+    def unwatch(self, lock: Any) -> None: ...
+    def when_settled(self, function: Callable[[Delivery], object]) -> bool: ...
+    def result(self, timeout: float | None = ...) -> Any: ...
+    def exception(self, timeout: float | None = ...) -> BaseException | None: ...
+    def done(self) -> bool: ...
+    def add_done_callback(self, function: Callable[[Delivery], object]) -> None: ...
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    def get(self, timeout: float | None = ...) -> Any: ...
+    def add_callback(
+        self, function: Callable[..., object], *args: object, **kwargs: object
+    ) -> Delivery: ...
+    def add_errback(
+        self, function: Callable[..., object], *args: object, **kwargs: object
+    ) -> Delivery: ...
+    def add_both(
+        self, function: Callable[..., object], *args: object, **kwargs: object
+    ) -> Delivery: ...
+    def succeeded(self) -> bool: ...
+    def failed(self) -> bool: ...
+
+@final
+class TopicSlot:
+    topic: str
+
+class Admission:
+    accepted: int
+    _ready: bool
+    def send(
+        self,
+        topic: str,
+        value: Any = ...,
+        key: Any = ...,
+        headers: Sequence[tuple[str, Bytes | None]] | None = ...,
+        partition: int | None = ...,
+        timestamp_ms: int | None = ...,
+        *,
+        on_delivery: Callable[[BaseException | None, Delivery], object] | None = ...,
+        delivery_timeout_ms: int | None = ...,
+    ) -> Delivery: ...
+    def _open(
+        self,
+        budget: Budget,
+        announce: Callable[[TopicSlot], None],
+        home: Any,
+        *,
+        delivery_timeout: float,
+        max_request_size: int,
+        serializing: bool,
+        unconfirmed: bool,
+        fake_clock: Any = ...,
+    ) -> None: ...
+    def _take(self, slot: TopicSlot) -> list[Chunk]: ...
+    def _unannounced(self) -> list[TopicSlot]: ...

@@ -1,0 +1,227 @@
+"""What a broker's worker holds: lanes, batches, and when a batch is due.
+
+A :class:`Lane` is one partition's attachment to one broker's worker. Slices wait in it until a
+batch is due: full in bytes or in messages, lingered long enough, needed by a flush, or a retry.
+A :class:`Batch` is what has been sealed: encoded bytes and the slices that they hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pykaproducer._kernel import Slice
+from pykaproducer._machines.sequencing import Sequencer
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """A sealed record batch and the slices that it holds, in the order of its records."""
+
+    topic: str
+    partition: int
+    payload: bytes
+    parts: list[Slice]
+    count: int
+    level: int
+    #: How many temporary errors a broker has answered; ``retries`` bounds it.
+    retries_used: int = 0
+    #: Bytes of it have been given to a socket.
+    written: bool = False
+    #: An attempt may have been appended: any later failure is POSSIBLY_PERSISTED.
+    possibly_persisted: bool = False
+    producer_id: int = -1
+    producer_epoch: int = -1
+    first_sequence: int = -1
+    #: Where it was sealed, or sent from last.
+    lane: Lane | None = None
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether it must go again as it is: the broker knows it by its sequence numbers."""
+        return self.first_sequence >= 0
+
+    def unseal(self) -> list[Slice]:
+        """Its slices, to be sealed anew. (With its sequence numbers a batch goes sealed: by them
+        the broker recognises it.)"""
+        for part in self.parts:
+            part.level = self.level
+            part.retries_used = self.retries_used
+            if not self.possibly_persisted:
+                part.unclaim()
+        return self.parts
+
+    def next_deadline(self) -> float | None:
+        """Earliest deadline of the rows without outcome; None if every row has one."""
+        found = (part.oldest_deadline() for part in self.parts)
+        return min((deadline for deadline in found if deadline is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chaser:
+    """The last thing that a partition's worker puts into a lane; it comes back with *level*."""
+
+    topic: str
+    partition: int
+    level: int
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One partition at one broker's worker, which alone touches it once it has been attached."""
+
+    topic: str
+    partition: int
+    sequencer: Sequencer
+    pending: deque[Slice | Batch] = field(default_factory=deque)
+    #: Bytes and rows of the slices in ``pending``.
+    nbytes: int = 0
+    rows: int = 0
+    #: When the oldest slice in ``pending`` came (monotonic seconds).
+    since: float = 0.0
+    unanswered: list[Batch] = field(default_factory=list)
+    #: Batches that must go round again, oldest first.
+    failed: list[Batch] = field(default_factory=list)
+    #: The lane has failed: all that is in it, and all that still comes, goes round again.
+    failing: bool = False
+    chaser: Chaser | None = None
+    #: Sequence numbers were lost with a batch that will not go again: a new epoch is needed.
+    gap: bool = False
+
+    def add(self, item: Slice | Batch, now: float) -> None:
+        """One more item for the broker."""
+        if not self.pending:
+            self.since = now
+        self.pending.append(item)
+        if isinstance(item, Slice):
+            self.nbytes += item.nbytes
+            self.rows += item.count
+
+    def fail(self, batch: Batch | None = None) -> None:
+        """Everything in the lane goes round again; *batch* (just answered) before the rest."""
+        self.failing = True
+        if batch is not None:
+            self.failed.append(batch)
+
+    def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
+        """``(again, doubtful)``: what goes round again, and what cannot.
+
+        *again*: oldest first, each item a level higher, the chaser last. *doubtful*: batches of
+        unknown fate whose sequence numbers are void: sent again they might be in the log twice.
+        Both empty while a batch is unanswered: its answer decides whether it goes before the rest.
+        """
+        again: list[Slice | Batch | Chaser] = []
+        doubtful: list[Batch] = []
+        if not self.failing or self.unanswered:
+            return again, doubtful
+        for item in (*self.failed, *self.pending):
+            if isinstance(item, Slice) or (item.sequenced and not self.gap):
+                again.append(item)
+            elif item.sequenced and item.possibly_persisted:
+                doubtful.append(item)
+            else:
+                again.extend(item.unseal())
+        for item in again:
+            item.level += 1
+        self.failed.clear()
+        self.pending.clear()
+        self.nbytes = self.rows = 0
+        if self.gap:
+            self.gap = False
+            self.sequencer.new_epoch()
+        if self.chaser is not None:
+            again.append(self.chaser)
+            self.chaser = None
+        return again, doubtful
+
+
+class Batcher:
+    """Which lanes of a broker are due, and when the next one will be."""
+
+    def __init__(self, *, linger: float, batch_size: int, batch_messages: int,
+                 unanswered_limit: int) -> None:
+        self.linger = linger
+        self.batch_size = batch_size
+        #: Most messages of a batch; 0: no limit.
+        self.batch_messages = batch_messages or (1 << 31) - 1
+        self.unanswered_limit = unanswered_limit
+        #: Lanes with something pending, in the order in which they got it.
+        self._waiting: dict[Lane, None] = {}
+
+    def add(self, lane: Lane, item: Slice | Batch, now: float) -> None:
+        """Put an item into its lane."""
+        lane.add(item, now)
+        self._waiting[lane] = None
+
+    def forget(self, lane: Lane) -> None:
+        """The lane has nothing pending any more."""
+        self._waiting.pop(lane, None)
+
+    def waiting(self) -> list[Lane]:
+        """Lanes with something pending."""
+        return list(self._waiting)
+
+    def open_lanes(self) -> list[Lane]:
+        """Lanes that may send a batch now."""
+        return [lane for lane in self._waiting
+                if not lane.failing and len(lane.unanswered) < self.unanswered_limit]
+
+    def is_due(self, lane: Lane, now: float) -> bool:
+        """Whether *lane* is to be sent now, lingering or not."""
+        head = lane.pending[0]
+        return (
+            isinstance(head, Batch)
+            or head.level > 0
+            or lane.nbytes >= self.batch_size
+            or lane.rows >= self.batch_messages
+            or now >= lane.since + self.linger
+        )
+
+    def due(self, now: float, *, flushing: bool) -> list[Lane]:
+        """The lanes of the next request; empty if none is due.
+
+        When one is due, all go that have anything: one request for all partitions of a broker
+        costs the broker less than one each (DESIGN section 5).
+        """
+        lanes = self.open_lanes()
+        if flushing or any(self.is_due(lane, now) for lane in lanes):
+            return lanes
+        return []
+
+    def next_due(self) -> float | None:
+        """When the next lane will have lingered long enough."""
+        return min((lane.since + self.linger for lane in self.open_lanes()), default=None)
+
+    def take(self, lane: Lane) -> Batch | list[Slice]:
+        """The next batch of *lane*: one sealed before, or claimed slices for a new one.
+
+        An empty list: what was pending has expired.
+        """
+        head = lane.pending[0]
+        if isinstance(head, Batch):
+            lane.pending.popleft()
+            self._update(lane)
+            return head
+        parts: list[Slice] = []
+        room, most = self.batch_size, self.batch_messages
+        while lane.pending and most > 0:
+            head = lane.pending[0]
+            if isinstance(head, Batch):
+                break
+            nbytes, rows = head.nbytes, head.count
+            part = head.claim(room, most, not parts)
+            lane.nbytes -= nbytes - head.nbytes
+            lane.rows -= rows - head.count
+            if part is not None:
+                parts.append(part)
+                room -= part.nbytes + 16 * part.count
+                most -= part.count
+            if head.count:
+                break  # the batch is full
+            lane.pending.popleft()
+        self._update(lane)
+        return parts
+
+    def _update(self, lane: Lane) -> None:
+        if not lane.pending:
+            self.forget(lane)

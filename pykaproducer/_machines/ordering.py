@@ -1,0 +1,150 @@
+"""The order of one topic-partition through retries: retry levels, high-watermark, chaser.
+
+The algorithm is the one of the document "Producer implementation" of Sarama's wiki, one machine
+per partition. Every item (a slice of messages or a sealed batch) carries its *level*: how many
+attempts of it have failed. The partition's *high-watermark* is the highest level in progress.
+
+========================  =============================================================
+event                     effects
+========================  =============================================================
+item, level == watermark  pass it on
+item, level >  watermark  watermark = level; send a chaser down the old path and let the
+                          path go; find the leader; pass it on down the new path
+item, level <  watermark  keep it in that level's buffer
+chaser, level < watermark that level expects no chaser any more
+chaser, level = watermark descend: watermark = next lower level, pass its buffer on; again,
+                          until a level still expects its chaser, or 0 is reached
+path found                pass on what has waited for it
+========================  =============================================================
+
+A *path* is one attachment to one broker's worker: a lane (``batching.Lane``). A path that has
+failed once hands back everything that is still put into it, and never works again; the next path
+is another lane, even to the same broker. So there is no flag to clear, no message ("syn" in
+Sarama) to clear it, and no late error of an old worker that could be taken for one of its
+successor's. A lane hands back its items only when none of its batches is unanswered, and the
+chaser behind them: so when the chaser is back, everything older is back.
+
+Levels are a sparse table that grows as needed. A level that was jumped over (the watermark may
+rise by more than one) expects no chaser and has an empty buffer; descending passes through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Item(Protocol):
+    """What travels: it knows its level."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Put *item* into the path."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class SendChaser:
+    """Send the chaser of *level* down the path, then let the path go."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindPath:
+    """Find the leader and report the path with :meth:`Ordering.path_found`."""
+
+
+Effect = Forward | SendChaser | FindPath
+
+
+@dataclass(slots=True)
+class _Level:
+    buffer: list[Item] = field(default_factory=list)
+    expects_chaser: bool = False
+
+
+class Ordering:
+    """State and transitions of one partition. Events in, effects out, in order."""
+
+    def __init__(self) -> None:
+        self.high_watermark = 0
+        self.has_path = False
+        self._finding = False
+        self._levels: dict[int, _Level] = {}
+        # What has passed the watermark and waits for a path.
+        self._waiting: list[Item] = []
+
+    def item(self, item: Item) -> list[Effect]:
+        """A fresh item, or one that comes round again."""
+        effects: list[Effect] = []
+        if item.level < self.high_watermark:
+            self._level(item.level).buffer.append(item)
+            return effects
+        if item.level > self.high_watermark:
+            self._rise(item.level, effects)
+        self._pass_on(item, effects)
+        return effects
+
+    def chaser(self, level: int) -> list[Effect]:
+        """The chaser of *level* has come back: everything older than it has, too."""
+        effects: list[Effect] = []
+        self._level(level).expects_chaser = False
+        if level < self.high_watermark:
+            return effects
+        while self.high_watermark > 0:
+            if self._levels[self.high_watermark].expects_chaser:
+                break
+            del self._levels[self.high_watermark]
+            self.high_watermark = max(self._levels, default=0)
+            buffered = self._levels.get(self.high_watermark)
+            if buffered is not None:
+                items, buffered.buffer = buffered.buffer, []
+                for item in items:
+                    self._pass_on(item, effects)
+        return effects
+
+    def path_found(self) -> list[Effect]:
+        """A lane to the leader is there."""
+        self.has_path = True
+        self._finding = False
+        items, self._waiting = self._waiting, []
+        return [Forward(item) for item in items]
+
+    def waiting(self) -> list[Item]:
+        """Everything that is kept here, oldest level first (for a look, and at the end)."""
+        kept = list(self._waiting)
+        for level in sorted(self._levels, reverse=True):
+            kept.extend(self._levels[level].buffer)
+        return kept
+
+    # The steps -----------------------------------------------------------------------------
+
+    def _rise(self, level: int, effects: list[Effect]) -> None:
+        if self._waiting:
+            # They passed the old watermark and found no path. The newcomer has failed more often
+            # and is older: they step back into their own level's buffer.
+            self._level(self.high_watermark).buffer[:0] = self._waiting
+            self._waiting = []
+        self.high_watermark = level
+        self._level(level)
+        if self.has_path:
+            self._levels[level].expects_chaser = True
+            self.has_path = False
+            effects.append(SendChaser(level))
+
+    def _pass_on(self, item: Item, effects: list[Effect]) -> None:
+        if self.has_path:
+            effects.append(Forward(item))
+            return
+        self._waiting.append(item)
+        if not self._finding:
+            self._finding = True
+            effects.append(FindPath())
+
+    def _level(self, level: int) -> _Level:
+        return self._levels.setdefault(level, _Level())

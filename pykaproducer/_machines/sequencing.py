@@ -1,0 +1,56 @@
+"""Producer id, epoch and sequence numbers of one partition (KIP-98).
+
+Held per partition, so that trouble in one never re-stamps the batches of another. A number is
+taken when a batch is sealed and never changes with its retries: the broker knows a batch that it
+has by its producer id, epoch and first sequence.
+
+Who may touch it: the broker's worker to which the partition is attached. It changes hands with
+the lane: the old worker seals nothing any more once its lane has failed, and the new one gets its
+first item only after that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Sequence numbers are positive 32 bit integers and start again from 0 after the last.
+SEQUENCE_LIMIT = 1 << 31
+#: Epochs are 16 bit integers; the broker refuses the last.
+LAST_EPOCH = (1 << 15) - 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerId:
+    """What InitProducerId has given to this producer."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class Sequencer:
+    """The next sequence number of one partition, and the producer id that it counts under."""
+
+    producer: ProducerId | None = None
+    next_sequence: int = 0
+
+    def take(self, count: int) -> int:
+        """The first of *count* sequence numbers."""
+        first = self.next_sequence
+        self.next_sequence = (first + count) % SEQUENCE_LIMIT
+        return first
+
+    def new_epoch(self) -> None:
+        """Count anew, so that a gap in the old numbers is no error.
+
+        Only when none of the partition's written batches is unanswered: a late one of the old
+        epoch would be refused, or worse, appended behind. The epoch is raised locally, as the
+        Java client does for a producer without transactions (KIP-360). After the last epoch of an
+        id the partition waits for a new id.
+        """
+        assert self.producer is not None
+        if self.producer.epoch < LAST_EPOCH:
+            self.producer = ProducerId(self.producer.producer_id, self.producer.epoch + 1)
+        else:
+            self.producer = None
+        self.next_sequence = 0

@@ -1,0 +1,159 @@
+"""Bridge: one per BrokerWorker. Builds requests, puts them on the wire, takes the answers off it.
+
+In Sarama: the "bridge" goroutine (and the socket's reader with it: here one thread alone touches a
+socket, so TLS is safe by construction). Owns: the connection to its broker.
+
+Guarantees: requests are written in the order in which they came. Each is reported to the
+BrokerWorker once: ``Answered``, ``Lost``, or with ``acks=0`` ``Written``. A broker that is down
+is connected to again and again, with backoff, as long as the BrokerWorker wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer._machines.batching import Batch
+from pykaproducer._net.connection import Answered as NetAnswered
+from pykaproducer._net.connection import Request
+from pykaproducer._pipeline.connected import Connected
+from pykaproducer._wire.kafka_python import ApiKey, BrokerAddress
+from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
+from pykaproducer._wire import WireError
+
+
+@dataclass(slots=True, eq=False)
+class ProduceRequest:
+    """Batches for one broker, at most one a partition."""
+
+    batches: list[Batch]
+    #: When the connection counts as lost if there is no answer (monotonic seconds).
+    deadline: float
+    #: What the broker is told: how long it may wait for its replicas.
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The connection is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The connection is lost, or could not be made; the bridge tries again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The broker's answer, with an entry for every batch of the request."""
+
+    request: ProduceRequest
+    answer: ProduceAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """``acks=0``: the last byte of the request has been given to the socket."""
+
+    request: ProduceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection was lost with these requests under way."""
+
+    unanswered: list[ProduceRequest]
+    unwritten: list[ProduceRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The BrokerWorker has something to send."""
+
+
+class Bridge(Connected):
+    """The socket's thread of one broker."""
+
+    # Set by wiring, before the first item.
+    broker_id: int
+    report: Callable[[Up | Down | Answered | Written | Lost], None]
+    address: Callable[[], BrokerAddress | None]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._wanted = False
+
+    def connect(self) -> None:
+        """Make a connection if there is none. From the BrokerWorker's thread."""
+        if not self._wanted:
+            self._wanted = True
+            self.put(Connect())
+
+    def step(self, item: ProduceRequest | Connect) -> None:
+        if isinstance(item, Connect):
+            return
+        if self.ready:
+            self._submit(item)
+        else:
+            # It crossed the news that the connection is lost.
+            self.report(Lost([], [item]))
+
+    def wants_connection(self) -> bool:
+        return self._wanted
+
+    def next_address(self) -> tuple[str, int] | str:
+        address = self.address()
+        if address is None:
+            return f"broker {self.broker_id} is not in the metadata of the cluster"
+        return address.host, address.port
+
+    def on_ready(self) -> None:
+        self.report(Up())
+
+    def on_answer(self, event: NetAnswered) -> None:
+        request: ProduceRequest = event.request.tag
+        try:
+            answer = decode_produce(event.request.version, event.payload)
+            check_complete(request, answer)
+        except WireError as error:
+            # The request is out of the connection's books already: it is lost with the rest.
+            self.report(Lost([request], []))
+            self.drop(f"an answer that makes no sense: {error}")
+            return
+        self.report(Answered(request, answer))
+
+    def on_written(self, request: Request) -> None:
+        self.report(Written(request.tag))
+
+    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        self._wanted = False  # the BrokerWorker asks again if it has something to send
+        # Down before Lost: what Lost gives back must not be sealed again for this connection.
+        self.report(Down(reason))
+        if unanswered or unwritten:
+            self.report(Lost([r.tag for r in unanswered], [r.tag for r in unwritten]))
+
+    def _submit(self, request: ProduceRequest) -> None:
+        config = self.config
+        batches = [(b.topic, b.partition, b.payload) for b in request.batches]
+        self.submit(
+            Request(
+                ApiKey.PRODUCE,
+                lambda version, correlation_id: produce_request(
+                    version, correlation_id, config.client_id, config.acks, request.timeout_ms, batches
+                ),
+                deadline=request.deadline,
+                expects_answer=config.acks != 0,
+                tag=request,
+            )
+        )
+
+
+def check_complete(request: ProduceRequest, answer: ProduceAnswer) -> None:
+    """Raise WireError unless *answer* has an entry for every batch of *request*."""
+    there = {(p.topic, p.partition) for p in answer.partitions}
+    for batch in request.batches:
+        if (batch.topic, batch.partition) not in there:
+            raise WireError(f"no answer for topic {batch.topic!r} partition {batch.partition}")

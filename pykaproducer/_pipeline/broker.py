@@ -1,0 +1,396 @@
+"""BrokerWorker: one per broker that leads a partition in use, reference-counted. Batches.
+
+In Sarama: ``brokerProducer``. Appears with the first PartitionWorker that needs it, ends when the
+last has let go. Owns: the lanes of its partitions, what waits in them and what is unanswered, and
+its Bridge.
+
+Guarantees: a partition's batches reach the bridge in order, with sequence numbers in that order;
+a partition has at most one unanswered batch without idempotence, five with; a lane that fails
+hands back everything, oldest first, and only when none of its batches is unanswered.
+Relies on: its bridge reports each request once: answered, lost, or (``acks=0``) written.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer import _kernel
+from pykaproducer._kernel import Slice
+from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
+from pykaproducer._machines.cluster import backoff
+from pykaproducer._machines.verdicts import Action, judge
+from pykaproducer._pipeline.bridge import (
+    Answered,
+    Bridge,
+    Down,
+    Lost,
+    ProduceRequest,
+    Up,
+    Written,
+)
+from pykaproducer._pipeline.metadata import Metadata, ProducerIdCame, ViewChanged
+from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.retry import Again, RetryHandler
+from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer._wire.compression import Compressor
+from pykaproducer._wire.produce import ProducedPartition
+from pykaproducer.config import Config
+from pykaproducer.errors import DeliveryError, code_text, delivery_error_for, place
+
+#: Most bytes of one request (a single batch may be larger).
+REQUEST_BYTES = 8 << 20
+#: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
+#: meanwhile makes the next batches larger.
+REQUESTS_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A partition's worker puts *item* into its *lane*."""
+
+    lane: Lane
+    item: Slice | Batch | Chaser
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """A flush has begun: do not linger."""
+
+
+class BrokerWorker(Worker):
+    """Seals batches, and decides what an answer means for them."""
+
+    # Set by wiring, before the first item.
+    broker_id: int
+    config: Config
+    bridge: Bridge
+    batcher: Batcher
+    metadata: Metadata
+    retry: RetryHandler
+    settler: Settler
+    trouble: Trouble
+    checksum: Callable[[Any], int]
+    compressor: Compressor | None
+    is_flushing: Callable[[], bool]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._up = False
+        self._requests = 0  # submitted to the bridge and not yet reported by it
+        self._lanes: dict[tuple[str, int], Lane] = {}
+
+    def step(
+        self, item: Put | Answered | Lost | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry
+    ) -> None:
+        match item:
+            case Put():
+                self._put(item.lane, item.item)
+            case Answered():
+                self._requests -= 1
+                self._answered(item)
+            case Written():
+                self._requests -= 1
+                self._written(item.request)
+            case Lost():
+                self._requests -= len(item.unanswered) + len(item.unwritten)
+                self._lost(item)
+            case Up():
+                self._up = True
+                self.trouble.brokers.pop(self.broker_id, None)
+            case Down():
+                self._up = False
+                self.trouble.brokers[self.broker_id] = item.reason
+                self.metadata.want()
+            case ViewChanged():
+                self._check_leaders()
+            case ProducerIdCame() | Hurry():
+                pass  # turn() looks at what can be sealed now
+
+    def deadline(self) -> float | None:
+        if not self._up or self._requests >= REQUESTS_AHEAD:
+            return None  # whatever changes that is an item in the inbox
+        return self.batcher.next_due()
+
+    def may_end(self) -> bool:
+        # The chasers of all lanes came before the stop item; they go back with the last answer.
+        return self._requests == 0
+
+    def at_end(self) -> None:
+        self.bridge.stop()
+
+    # Down: from the lanes to the bridge ---------------------------------------------------------
+
+    def _put(self, lane: Lane, item: Slice | Batch | Chaser) -> None:
+        if isinstance(item, Chaser):
+            lane.chaser = item
+            lane.fail()
+            self._lanes.pop((lane.topic, lane.partition), None)
+        elif lane.failing:
+            lane.add(item, 0.0)
+        else:
+            self._lanes[lane.topic, lane.partition] = lane
+            self.batcher.add(lane, item, self.clock.monotonic())
+        if lane.failing:
+            self._hand_back(lane)
+
+    def turn(self) -> None:
+        """Seal what is due, as long as the bridge has room for it."""
+        if not self._up:
+            if self.batcher.waiting():
+                self.bridge.connect()
+            return
+        while self._requests < REQUESTS_AHEAD:
+            now = self.clock.monotonic()
+            lanes = self.batcher.due(now, flushing=self.is_flushing())
+            batches = self._seal(lanes)
+            if not batches:
+                return
+            self._requests += 1
+            self.bridge.put(self._request(batches, now))
+
+    def _seal(self, lanes: list[Lane]) -> list[Batch]:
+        batches: list[Batch] = []
+        size = 0
+        for lane in lanes:
+            if size >= REQUEST_BYTES:
+                break
+            if self.config.idempotent and not self._has_producer_id(lane):
+                continue
+            taken = self.batcher.take(lane)
+            batch = self._encode(lane, taken) if isinstance(taken, list) else taken
+            if batch is not None:
+                batch.lane = lane
+                lane.unanswered.append(batch)
+                batches.append(batch)
+                size += len(batch.payload)
+        return batches
+
+    def _has_producer_id(self, lane: Lane) -> bool:
+        if lane.sequencer.producer is None:
+            lane.sequencer.producer = self.metadata.producer_id
+        if lane.sequencer.producer is None:
+            self.metadata.want_producer_id(self)
+            return False
+        return True
+
+    def _encode(self, lane: Lane, parts: list[Slice]) -> Batch | None:
+        if not parts:
+            return None
+        count = sum(part.count for part in parts)
+        producer_id = epoch = first = -1
+        if self.config.idempotent:
+            producer = lane.sequencer.producer
+            assert producer is not None
+            producer_id, epoch = producer.producer_id, producer.epoch
+            first = lane.sequencer.take(count)
+        compressor = self.compressor
+        payload, count = _kernel.encode_batch(
+            parts,
+            self.checksum,
+            compress=None if compressor is None else compressor.compress,
+            attributes=0 if compressor is None else compressor.attribute,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=first,
+        )
+        return Batch(
+            lane.topic,
+            lane.partition,
+            payload,
+            parts,
+            count,
+            level=max(part.level for part in parts),
+            retries_used=max(part.retries_used for part in parts),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            first_sequence=first,
+        )
+
+    def _request(self, batches: list[Batch], now: float) -> ProduceRequest:
+        # The request lives as long as its oldest row (librdkafka's rule, seed 002), and no longer
+        # than request_timeout_ms.
+        deadline = now + self.config.request_timeout_ms / 1000
+        for batch in batches:
+            oldest = batch.next_deadline()
+            if oldest is not None and oldest < deadline:
+                deadline = oldest
+        timeout_ms = max(1, int((deadline - now) * 1000))
+        return ProduceRequest(batches, deadline, timeout_ms)
+
+    # Up: what has become of a request ----------------------------------------------------------
+
+    def _answered(self, item: Answered) -> None:
+        answers = {(a.topic, a.partition): a for a in item.answer.partitions}
+        for batch in item.request.batches:
+            lane = self._lane_of(batch)
+            self._judge(lane, batch, answers[batch.topic, batch.partition])
+        for batch in item.request.batches:
+            self._hand_back(self._lane_of(batch))
+
+    def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
+        older = bool(lane.failed) or lane.gap or lane.unanswered[0] is not batch
+        lane.unanswered.remove(batch)
+        verdict = judge(answer.error_code, older_unsettled=older)
+        batch.possibly_persisted |= verdict.possibly_persisted
+        spot = (batch.topic, batch.partition)
+        if verdict.action is Action.DELIVERED:
+            self.trouble.partitions.pop(spot, None)
+            self._deliver(batch, answer.base_offset, answer.log_append_time_ms)
+            return
+        if verdict.action is Action.AGAIN:
+            batch.retries_used += 1
+            if batch.retries_used > self.config.retries:
+                self._refused(lane, batch, answer, retries_used=batch.retries_used - 1)
+                return
+        if verdict.action is Action.FAILED:
+            self._refused(lane, batch, answer)
+            return
+        if verdict.action is Action.MOVED:
+            self.metadata.want()
+        self.trouble.partitions[spot] = f"the broker's last answer: {code_text(answer.error_code)}"
+        self._fail_lane(lane, batch)
+
+    def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        index = 0
+        for part in batch.parts:
+            offset = base_offset + index if base_offset >= 0 else -1
+            index += part.count
+            self.settler.deliver(part, offset, log_append_time_ms)
+
+    def _refused(
+        self, lane: Lane, batch: Batch, answer: ProducedPartition, retries_used: int | None = None
+    ) -> None:
+        if not batch.possibly_persisted:
+            for part in batch.parts:
+                part.unclaim()
+        for part in batch.parts:
+            self.settler.fail(
+                part,
+                lambda status: delivery_error_for(
+                    answer.error_code,
+                    topic=batch.topic,
+                    partition=batch.partition,
+                    status=status,
+                    detail=answer.error_message,
+                    retries_used=retries_used,
+                ),
+            )
+        if batch.sequenced:
+            # Its numbers are missing in the log now: what follows needs a new epoch.
+            lane.gap = True
+            self._fail_lane(lane)
+
+    def _written(self, request: ProduceRequest) -> None:
+        """``acks=0``: the last byte has been given to the socket, and that is all there is."""
+        for batch in request.batches:
+            self._lane_of(batch).unanswered.remove(batch)
+            self._deliver(batch, -1, -1)
+
+    def _lost(self, item: Lost) -> None:
+        for request in (*item.unanswered, *item.unwritten):
+            written = request in item.unanswered
+            for batch in request.batches:
+                lane = self._lane_of(batch)
+                lane.unanswered.remove(batch)
+                batch.written |= written
+                # acks=0: a request that was cut goes again, in the hope that it was cut early.
+                batch.possibly_persisted |= written
+                # One whose rows have all expired goes again too if it has sequence numbers: the
+                # log needs it, or the batches behind it would be refused.
+                again = batch.sequenced or batch.next_deadline() is not None
+                self._fail_lane(lane, batch if again else None)
+        for request in (*item.unanswered, *item.unwritten):
+            for batch in request.batches:
+                self._hand_back(self._lane_of(batch))
+
+    def _check_leaders(self) -> None:
+        for (topic, partition), lane in list(self._lanes.items()):
+            leader = self.metadata.view.leader(topic, partition)
+            if leader is not None and leader != self.broker_id and not lane.unanswered:
+                self._fail_lane(lane)
+                self._hand_back(lane)
+
+    def _fail_lane(self, lane: Lane, batch: Batch | None = None) -> None:
+        lane.fail(batch)
+        self.batcher.forget(lane)
+
+    def _hand_back(self, lane: Lane) -> None:
+        again, doubtful = lane.hand_back()
+        for batch in doubtful:
+            self._fail_doubtful(batch)
+        if again:
+            wait = backoff(
+                self.config.retry_backoff_ms / 1000,
+                self.config.retry_backoff_max_ms / 1000,
+                max(0, again[0].level - 1),
+                random.random(),
+            )
+            self.retry.put(Again(again, self.clock.monotonic() + wait))
+
+    def _fail_doubtful(self, batch: Batch) -> None:
+        for part in batch.parts:
+            self.settler.fail(
+                part,
+                lambda status: DeliveryError(
+                    f"{place(batch.topic, batch.partition)}: an earlier message of the partition "
+                    f"was refused while this one was under way, and nobody knows whether it is in "
+                    f"the log; sent again it might be there twice",
+                    status=status,
+                    topic=batch.topic,
+                    partition=batch.partition,
+                ),
+            )
+
+    def _lane_of(self, batch: Batch) -> Lane:
+        assert batch.lane is not None, "a batch under way has a lane"
+        return batch.lane
+
+
+class Brokers:
+    """The BrokerWorkers in use, by broker id, with their references.
+
+    Guarantees: a worker is told to stop once, behind everything that was put into it by those
+    that held it. The next ``acquire`` of the same broker makes a new worker: workers are known by
+    object, and two of one broker may be there while the old one drains.
+    """
+
+    def __init__(self, make: Callable[[int], BrokerWorker]) -> None:
+        self._make = make
+        # Guards both tables.
+        self._lock = threading.Lock()
+        self._workers: dict[int, BrokerWorker] = {}
+        self._references: dict[BrokerWorker, int] = {}
+        self._draining: list[BrokerWorker] = []
+
+    def acquire(self, broker_id: int) -> BrokerWorker:
+        """The broker's worker, for one PartitionWorker more."""
+        with self._lock:
+            worker = self._workers.get(broker_id)
+            if worker is None:
+                worker = self._workers[broker_id] = self._make(broker_id)
+                self._references[worker] = 0
+            self._references[worker] += 1
+            return worker
+
+    def release(self, worker: BrokerWorker) -> None:
+        """One PartitionWorker less; the last one ends it."""
+        with self._lock:
+            self._references[worker] -= 1
+            if self._references[worker]:
+                return
+            del self._references[worker]
+            if self._workers.get(worker.broker_id) is worker:
+                del self._workers[worker.broker_id]
+            self._draining.append(worker)
+        worker.stop()
+
+    def all(self) -> list[BrokerWorker]:
+        """Every worker whose thread may still run."""
+        with self._lock:
+            self._draining = [w for w in self._draining if w.thread and w.thread.is_alive()]
+            return [*self._references, *self._draining]

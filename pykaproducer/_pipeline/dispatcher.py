@@ -1,0 +1,129 @@
+"""Dispatcher: one per producer. Takes the open chunks and routes by topic.
+
+In Sarama: ``asyncProducer.dispatcher``. Owns: the table of topics that wait for their metadata
+(entries without a thread: ten thousand unknown topics cost no thread), and the deadline of every
+accepted chunk.
+
+Guarantees: chunks of one topic reach its worker in the order in which they were opened, those
+that waited for metadata first; what comes round again from the retry handler takes the same way.
+Never waits for anything but its inbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer._kernel import Chunk, Slice, TopicSlot
+from pykaproducer._machines.batching import Batch, Chaser
+from pykaproducer._machines.cluster import TopicView
+from pykaproducer._machines.deadlines import Deadlines
+from pykaproducer._pipeline.inflight import InFlight, Mark
+from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.topic import TopicWorker
+from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer.errors import DeliveryTimeoutError, Status, delivery_error_for
+
+
+@dataclass(frozen=True, slots=True)
+class FlushMark:
+    """flush() has been called: everything before it is to be on its way."""
+
+    mark: Mark
+
+
+class Dispatcher(Worker):
+    """Routes by topic; expires what is too late, wherever it is."""
+
+    # Set by wiring, before the first item.
+    take: Callable[[TopicSlot], list[Chunk]]
+    topic_worker: Callable[[str], TopicWorker]
+    metadata: Metadata
+    inflight: InFlight
+    settler: Settler
+    trouble: Trouble
+    delivery_timeout: float
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._topics: dict[str, TopicWorker] = {}
+        self._waiting: dict[str, list[Chunk]] = {}
+        self._deadlines = Deadlines()
+
+    def step(self, item: TopicSlot | Slice | Batch | Chaser | FlushMark | ViewChanged) -> None:
+        match item:
+            case TopicSlot():
+                for chunk in self.take(item):
+                    self.inflight.enter(chunk)
+                    self._deadlines.watch(chunk)
+                    self._route(chunk)
+            case Slice() | Batch() | Chaser():
+                self._topics[item.topic].put(item)
+            case FlushMark():
+                self.inflight.meet(item.mark)
+            case ViewChanged():
+                self._metadata_came()
+
+    def deadline(self) -> float | None:
+        return self._deadlines.next()
+
+    def on_time(self, now: float) -> None:
+        for chunk in self._deadlines.expired(now):
+            for part in chunk.expired(now):
+                self._expire(part)
+            if chunk.unsettled:
+                self._deadlines.watch(chunk)
+        for topic in [topic for topic, chunks in self._waiting.items()
+                      if not any(chunk.unsettled for chunk in chunks)]:
+            del self._waiting[topic]
+
+    def _route(self, chunk: Chunk) -> None:
+        worker = self._topics.get(chunk.topic)
+        if worker is not None:
+            worker.put(chunk)
+            return
+        self._waiting.setdefault(chunk.topic, []).append(chunk)
+        view = self.metadata.view.topics.get(chunk.topic)
+        if view is not None:
+            self._look_at(view)
+        if chunk.topic in self._waiting:
+            self.metadata.want_topic(chunk.topic)
+
+    def _metadata_came(self) -> None:
+        topics = self.metadata.view.topics
+        for topic in list(self._waiting):
+            view = topics.get(topic)
+            if view is not None:
+                self._look_at(view)
+
+    def _look_at(self, view: TopicView) -> None:
+        """Metadata of a topic that is waited for: let its chunks go, or fail, or wait on."""
+        if view.partitions:
+            worker = self._topics[view.name] = self.topic_worker(view.name)
+            for chunk in self._waiting.pop(view.name):
+                worker.put(chunk)
+        elif view.error_code in FATAL_TOPIC_ERRORS:
+            code = view.error_code
+            for chunk in self._waiting.pop(view.name):
+                self.settler.fail(
+                    chunk.whole(),
+                    lambda status: delivery_error_for(
+                        code, topic=view.name, partition=None, status=status
+                    ),
+                )
+
+    def _expire(self, part: Slice) -> None:
+        topic, partition = part.topic, part.partition if part.partition >= 0 else None
+        reason = self.trouble.why(topic, partition)
+
+        def make_error(status: Status) -> DeliveryTimeoutError:
+            return DeliveryTimeoutError(
+                topic=topic, partition=partition, waited=self.delivery_timeout, status=status,
+                reason=reason,
+            )
+
+        self.settler.fail(part, make_error)

@@ -1,0 +1,90 @@
+"""What has been accepted and is not yet settled and reported: the counter that flush waits on.
+
+It counts chunks, not messages: a chunk enters when the dispatcher takes it, and leaves when its
+last row is settled and its last callback has run.
+
+Guarantees: when :meth:`wait` returns true, everything that had been taken before the mark is
+settled and reported; later chunks do not extend the wait.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+
+from pykaproducer._clock import Clock
+from pykaproducer._kernel import Chunk
+
+
+class Mark:
+    """What one flush waits for: the chunks that were there when the dispatcher met the mark."""
+
+    def __init__(self) -> None:
+        self.pending: set[int] | None = None
+        # Released when `pending` is empty. A raw lock, for a wait that a signal can interrupt.
+        self.reached = _thread.allocate_lock()
+        self.reached.acquire()
+
+
+class InFlight:
+    """The live chunks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Guards all below; never held while anything else is called.
+        self._lock = threading.Lock()
+        self._live: dict[int, Chunk] = {}
+        self._marks: list[Mark] = []
+
+    def enter(self, chunk: Chunk) -> None:
+        """The dispatcher has taken *chunk*."""
+        with self._lock:
+            self._live[chunk.serial] = chunk
+
+    def leave(self, chunk: Chunk) -> None:
+        """The last row of *chunk* is settled and reported."""
+        with self._lock:
+            self._live.pop(chunk.serial, None)
+            for mark in [*self._marks] if self._marks else ():
+                if mark.pending is not None:
+                    mark.pending.discard(chunk.serial)
+                    self._look(mark)
+
+    def chunks(self) -> list[Chunk]:
+        """The live chunks, oldest first."""
+        with self._lock:
+            return list(self._live.values())
+
+    def rows(self) -> int:
+        """How many messages have no outcome, or one that is not reported yet."""
+        return sum(chunk.unsettled for chunk in self.chunks())
+
+    def meet(self, mark: Mark) -> None:
+        """The dispatcher has met *mark*: all that was accepted before it has entered."""
+        with self._lock:
+            mark.pending = set(self._live)
+            self._marks.append(mark)
+            self._look(mark)
+
+    def wait(self, mark: Mark, deadline: float | None) -> bool:
+        """Wait until *mark* is reached; false if it is not by *deadline*."""
+        try:
+            while not self._clock.acquire(mark.reached, deadline):
+                if deadline is not None and self._clock.monotonic() >= deadline:
+                    return False
+            return True
+        finally:
+            with self._lock:
+                if mark in self._marks:
+                    self._marks.remove(mark)
+
+    def pending(self, mark: Mark) -> int:
+        """How many messages *mark* still waits for."""
+        with self._lock:
+            serials = self._live if mark.pending is None else mark.pending
+            return sum(self._live[serial].unsettled for serial in serials if serial in self._live)
+
+    def _look(self, mark: Mark) -> None:
+        if not mark.pending and mark in self._marks:
+            self._marks.remove(mark)
+            mark.reached.release()

@@ -1,0 +1,253 @@
+"""Metadata: one per producer. Knows the cluster, and asks for the producer id.
+
+Owns: its own connection to one server of the cluster, the view of the cluster (an immutable
+snapshot: the other stages read the reference without a lock), and the producer id.
+
+Guarantees: one request at a time; whoever asks meanwhile is served by the next one. Everybody who
+waits is told of every new view. Never gives up: servers are tried in turn, with backoff, the known
+brokers first and the configured ``bootstrap_servers`` after them, again and again.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer._machines.cluster import ClusterView, Refresh
+from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._net.connection import Answered, Request
+from pykaproducer._pipeline.connected import Connected
+from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer._wire import WireError
+from pykaproducer._wire.kafka_python import (
+    ApiKey,
+    decode_init_producer_id,
+    decode_metadata,
+    init_producer_id_request,
+    metadata_request,
+)
+from pykaproducer.errors import KafkaTimeoutError, code_text, place
+
+log = logging.getLogger("pykaproducer.metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged:
+    """There is a new view of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdCame:
+    """The producer id is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Somebody needs a (new) view; of *topic* too, and *waiter* wants to be told of it."""
+
+    topic: str | None = None
+    waiter: Worker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantProducerId:
+    """*waiter* cannot seal a batch without the producer id."""
+
+    waiter: Worker
+
+
+class Metadata(Connected):
+    """Refreshes the view of the cluster: on request, on error, by age."""
+
+    # Set by wiring, before the first item.
+    trouble: Trouble
+    dispatcher: Worker
+    broker_workers: Callable[[], list[Any]]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: Replaced whole; read from any thread.
+        self.view = ClusterView()
+        self.producer_id: ProducerId | None = None
+        self._refresh: Refresh | None = None
+        self._id_wanted_by: list[Worker] = []
+        self._id_under_way = False
+        self._waiters: dict[Worker, None] = {}
+        self._candidates: list[tuple[str, int]] = []
+        self._told: str | None = None
+        # Guards `_lookers`: locks of threads that wait in partitions_for().
+        self._lock = threading.Lock()
+        self._lookers: list[Any] = []
+
+    # Asked by other threads --------------------------------------------------------------------
+
+    def want(self) -> None:
+        """A view is out of date."""
+        self.put(Want())
+
+    def want_topic(self, topic: str) -> None:
+        """Messages wait for *topic*; the dispatcher is told when a view comes."""
+        self.put(Want(topic))
+
+    def want_leader(self, waiter: Worker) -> None:
+        """A partition has no leader; *waiter* is told, once, when a view comes."""
+        self.put(Want(None, waiter))
+
+    def want_producer_id(self, waiter: Worker) -> None:
+        """*waiter* is told, once, when the producer id is there."""
+        self.put(WantProducerId(waiter))
+
+    def partitions_for(self, topic: str, deadline: float) -> set[int]:
+        """Wait for the metadata of *topic* (the one call that may wait for the network)."""
+        while True:
+            lock = _thread.allocate_lock()
+            lock.acquire()
+            with self._lock:
+                self._lookers.append(lock)
+            view = self.view.topics.get(topic)
+            if view is not None and view.partitions:
+                return set(range(view.partitions))
+            self.want_topic(topic)
+            if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
+                reason = self.trouble.why(topic, None) or "no answer"
+                raise KafkaTimeoutError(f"{place(topic)}: no metadata within max_block_ms: {reason}")
+
+    # The stage -----------------------------------------------------------------------------------
+
+    def step(self, item: Want | WantProducerId) -> None:
+        if isinstance(item, WantProducerId):
+            if self.producer_id is not None:
+                item.waiter.put(ProducerIdCame())
+            else:
+                self._id_wanted_by.append(item.waiter)
+            return
+        if item.waiter is not None:
+            self._waiters[item.waiter] = None
+        self._refreshing().want(item.topic)
+
+    def wants_connection(self) -> bool:
+        due = self._refreshing().next_due()
+        return bool(self._id_wanted_by) or (due is not None and due <= self.clock.monotonic())
+
+    def deadline(self) -> float | None:
+        return self._refreshing().next_due()
+
+    def on_time(self, now: float) -> None:
+        """turn() sends what is due."""
+
+    def turn(self) -> None:
+        if not self.ready:
+            return
+        now = self.clock.monotonic()
+        refresh = self._refreshing()
+        due = refresh.next_due()
+        if due is not None and due <= now:
+            refresh.sent()
+            topics = sorted(refresh.topics)
+            self._ask(
+                ApiKey.METADATA,
+                lambda version, correlation_id: [
+                    metadata_request(
+                        version,
+                        correlation_id,
+                        self.config.client_id,
+                        topics,
+                        self.config.allow_auto_create_topics,
+                    )
+                ],
+            )
+        if self._id_wanted_by and not self._id_under_way:
+            self._id_under_way = True
+            self._ask(
+                ApiKey.INIT_PRODUCER_ID,
+                lambda version, correlation_id: [
+                    init_producer_id_request(version, correlation_id, self.config.client_id)
+                ],
+            )
+
+    def _ask(self, api: int, encode: Callable[[int, int], list[Any]]) -> None:
+        deadline = self.clock.monotonic() + self.config.request_timeout_ms / 1000
+        self.submit(Request(api, encode, deadline=deadline, expects_answer=True, tag=api))
+
+    # The connection ------------------------------------------------------------------------------
+
+    def next_address(self) -> tuple[str, int] | str:
+        if not self._candidates:
+            known = [(b.host, b.port) for b in self.view.brokers.values()]
+            random.shuffle(known)
+            configured = list(self.config.bootstrap_servers)
+            random.shuffle(configured)
+            self._candidates = [*known, *(a for a in configured if a not in known)]
+        return self._candidates.pop(0)
+
+    def on_ready(self) -> None:
+        self._candidates = []
+        self.trouble.cluster = None
+        if self._told is not None:
+            log.info("connected to the cluster again")
+            self._told = None
+
+    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        self._id_under_way = False
+        if self._refreshing().under_way:
+            self._refreshing().failed(self.clock.monotonic(), random.random())
+        self.trouble.cluster = reason
+        if self._told != reason and not self.stopping:
+            self._told = reason
+            log.warning("%s; trying again", reason)
+        if self._candidates:
+            self.next_server_at_once()
+
+    def on_answer(self, event: Answered) -> None:
+        try:
+            if event.request.api_key == ApiKey.METADATA:
+                self._metadata_came(event)
+            else:
+                self._producer_id_came(event)
+        except WireError as error:
+            self.drop(f"an answer that makes no sense: {error}")
+
+    def _metadata_came(self, event: Answered) -> None:
+        answer = decode_metadata(event.request.version, event.payload)
+        self.view = self.trouble.view = self.view.with_answer(answer)
+        refresh = self._refreshing()
+        missing = {
+            topic.name
+            for topic in answer.topics
+            if topic.error_code or any(p.leader_id < 0 for p in topic.partitions)
+        }
+        refresh.succeeded(self.clock.monotonic(), random.random(), missing=missing)
+        waiters, self._waiters = list(self._waiters), {}
+        for worker in (self.dispatcher, *waiters, *self.broker_workers()):
+            worker.put(ViewChanged())
+        with self._lock:
+            lookers, self._lookers = self._lookers, []
+        for lock in lookers:
+            lock.release()
+
+    def _producer_id_came(self, event: Answered) -> None:
+        self._id_under_way = False
+        answer = decode_init_producer_id(event.request.version, event.payload)
+        if answer.error_code:
+            self.drop(f"InitProducerId was refused: {code_text(answer.error_code)}")
+            return
+        self.producer_id = ProducerId(answer.producer_id, answer.producer_epoch)
+        waiters, self._id_wanted_by = self._id_wanted_by, []
+        for worker in waiters:
+            worker.put(ProducerIdCame())
+
+    def _refreshing(self) -> Refresh:
+        if self._refresh is None:
+            config = self.config
+            self._refresh = Refresh(
+                max_age=config.metadata_max_age_ms / 1000,
+                backoff_first=config.retry_backoff_ms / 1000,
+                backoff_most=config.retry_backoff_max_ms / 1000,
+            )
+        return self._refresh

@@ -1,0 +1,83 @@
+"""PartitionWorker: one per topic-partition in use. Finds the leader and keeps the order.
+
+In Sarama: ``partitionProducer.dispatch``. Owns: the partition's ordering machine (retry levels,
+high-watermark, chaser), its lane, and its reference to the leader's BrokerWorker.
+
+Guarantees: the lane gets items in an order that keeps ``send()`` order in the log (DESIGN
+section 3); a lane that is let go gets the chaser as its last item.
+Relies on: a lane that has failed hands back everything, oldest first, before the chaser.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pykaproducer._kernel import Slice
+from pykaproducer._machines.batching import Batch, Chaser, Lane
+from pykaproducer._machines.ordering import Effect, FindPath, Forward, Ordering, SendChaser
+from pykaproducer._machines.sequencing import Sequencer
+from pykaproducer._pipeline.broker import BrokerWorker, Put
+from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.worker import Worker
+
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.wiring import Brokers
+
+
+class PartitionWorker(Worker):
+    """Drives the ordering machine of one partition."""
+
+    # Set by wiring, before the first item.
+    topic: str
+    partition: int
+    brokers: Brokers
+    metadata: Metadata
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ordering = Ordering()
+        self._sequencer = Sequencer()
+        self._broker: BrokerWorker | None = None
+        self._lane: Lane | None = None
+
+    def step(self, item: Slice | Batch | Chaser | ViewChanged) -> None:
+        match item:
+            case Chaser():
+                self._perform(self.ordering.chaser(item.level))
+            case ViewChanged():
+                self._find_path()
+            case _:
+                self._perform(self.ordering.item(item))
+
+    def at_end(self) -> None:
+        if self._broker is not None:
+            self.brokers.release(self._broker)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Forward():
+                    assert self._broker is not None and self._lane is not None
+                    self._broker.put(Put(self._lane, effect.item))
+                case SendChaser():
+                    self._let_go(Chaser(self.topic, self.partition, effect.level))
+                case FindPath():
+                    self._find_path()
+
+    def _let_go(self, chaser: Chaser) -> None:
+        assert self._broker is not None and self._lane is not None
+        self._broker.put(Put(self._lane, chaser))
+        self.brokers.release(self._broker)
+        self._broker = self._lane = None
+
+    def _find_path(self) -> None:
+        if self._lane is not None:
+            return
+        leader = self.metadata.view.leader(self.topic, self.partition)
+        if leader is None:
+            # Wait where we are; the next view of the cluster is put into our inbox.
+            self.metadata.want_leader(self)
+            return
+        self._broker = self.brokers.acquire(leader)
+        self._lane = Lane(self.topic, self.partition, self._sequencer)
+        self._perform(self.ordering.path_found())

@@ -1,0 +1,72 @@
+"""Reports: one per producer. Runs the users' callbacks, so that slow user code never stalls I/O.
+
+Owns: nothing but its inbox of settled slices. Rows are settled where their outcome becomes known
+(:class:`Settler`, called by the stages), at once and for whoever waits in ``result()``; only
+those with a callback come here. So a callback that blocks delays other callbacks, but no outcome.
+
+Guarantees: callbacks run one at a time, in this thread only; those of one partition in the order
+of its outcomes. A chunk counts as done only when its callbacks have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykaproducer import delivery
+from pykaproducer._kernel import Slice
+from pykaproducer._pipeline.inflight import InFlight
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer.errors import DeliveryError, Status
+
+#: Makes the error of a failed message for either status (DESIGN section 4: status is per row).
+MakeError = Callable[[Status], DeliveryError]
+
+
+class Reports(Worker):
+    """The thread that runs callbacks."""
+
+    inflight: InFlight
+
+    def step(self, item: Slice) -> None:
+        if item.report(delivery.log_callback_error):
+            self.inflight.leave(item.chunk)
+
+
+class Settler:
+    """The one way in which rows get their outcome. Called by any stage; settles each row once."""
+
+    #: How many failed slices are kept for flush() to tell of.
+    UNTOLD = 1000
+
+    def __init__(self, reports: Reports, inflight: InFlight) -> None:
+        self._reports = reports
+        self._inflight = inflight
+        # Failed slices without callback: flush() tells of those that nobody has asked for.
+        # Appended by the stages, taken by flush; list operations are atomic.
+        self._untold: list[Slice] = []
+
+    def deliver(self, part: Slice, base_offset: int, timestamp: int = -1) -> None:
+        """The broker has *part*, from *base_offset* on."""
+        self._report(part.deliver(base_offset, timestamp))
+
+    def fail(self, part: Slice, make_error: MakeError) -> None:
+        """*part* has failed; rows that may be in the log get the error that says so."""
+        settled = part.fail(
+            make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
+        )
+        if settled is not None and len(self._untold) < self.UNTOLD:
+            self._untold.append(settled)
+        self._report(settled)
+
+    def take_untold(self) -> list[Slice]:
+        """The failed slices since the last call."""
+        untold, self._untold = self._untold, []
+        return untold
+
+    def _report(self, settled: Slice | None) -> None:
+        if settled is None:
+            return
+        if settled.wants_report:
+            self._reports.put(settled)
+        elif settled.finish():
+            self._inflight.leave(settled.chunk)

@@ -1,0 +1,97 @@
+"""TopicWorker: one per topic whose metadata is known. Partitions.
+
+In Sarama: ``topicProducer.dispatch``. Owns: the topic's partitioner and its state.
+
+Guarantees: each row gets its partition once; what comes round again keeps it. Rows of one
+partition keep their order. A partitioner that fails harms its own row only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from pykaproducer._kernel import Chunk, Partitioner, Slice
+from pykaproducer._machines.batching import Batch, Chaser
+from pykaproducer._machines.cluster import TopicView
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.partition import PartitionWorker
+from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer.errors import PartitionerError, Status, place
+from pykaproducer.partitioners import PartitionerFunction
+
+
+class TopicWorker(Worker):
+    """Splits each chunk by partition."""
+
+    # Set by wiring, before the first item.
+    topic: str
+    #: The compiled partitioner, or a user's function.
+    partitioner: Partitioner | PartitionerFunction
+    partition_worker: Callable[[str, int], PartitionWorker]
+    metadata: Metadata
+    settler: Settler
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._partitions: dict[int, PartitionWorker] = {}
+
+    def step(self, item: Chunk | Slice | Batch | Chaser) -> None:
+        if not isinstance(item, Chunk):
+            self._partition(item.partition).put(item)
+            return
+        view = self.metadata.view.topics[self.topic]
+        if isinstance(self.partitioner, Partitioner):
+            slices, strays = item.split(self.partitioner, view.partitions, view.available)
+        else:
+            self._ask_function(self.partitioner, item, view)
+            slices, strays = item.split(None, view.partitions, view.available)
+        for part in slices:
+            self._partition(part.partition).put(part)
+        if strays is not None and strays.waiting():
+            self._refuse(strays, view)
+
+    def _partition(self, partition: int) -> PartitionWorker:
+        worker = self._partitions.get(partition)
+        if worker is None:
+            worker = self._partitions[partition] = self.partition_worker(self.topic, partition)
+        return worker
+
+    def _ask_function(
+        self, function: PartitionerFunction, chunk: Chunk, view: TopicView
+    ) -> None:
+        everything = list(range(view.partitions))
+        available = list(struct.unpack(f"{len(view.available) // 4}i", view.available))
+        for row in chunk.unassigned():
+            cause: BaseException | None = None
+            try:
+                partition = function(chunk.key(row), everything, available or everything)
+                if isinstance(partition, int) and 0 <= partition < view.partitions:
+                    chunk.assign(row, partition)
+                    continue
+                text = f"returned {partition!r}, which is not one of its {view.partitions} partitions"
+            except Exception as error:  # a user's partitioner: its own row fails (DESIGN P9)
+                cause = error
+                text = f"raised {type(error).__name__}: {error}"
+            self._fail(chunk.pick([row]), f"the partitioner {text}", cause)
+
+    def _refuse(self, strays: Slice, view: TopicView) -> None:
+        for row in strays.row_numbers():
+            part = strays.chunk.pick([row])
+            partition = strays.chunk.partition_of(row)
+            self._fail(
+                part,
+                f"there is no partition {partition}; the topic has {view.partitions}, "
+                f"numbered from 0",
+                None,
+            )
+
+    def _fail(self, part: Slice, text: str, cause: BaseException | None) -> None:
+        def make_error(status: Status) -> PartitionerError:
+            return PartitionerError(
+                f"{place(self.topic)}: {text}", status=status, topic=self.topic, cause=cause
+            )
+
+        self.settler.fail(part, make_error)

@@ -1,0 +1,39 @@
+"""Why messages wait: the last known reason, for the error that they get in the end.
+
+Written by the stages that meet the trouble, read when a row expires. Each entry is replaced or
+removed whole; dictionary operations are atomic.
+"""
+
+from __future__ import annotations
+
+from pykaproducer._machines.cluster import ClusterView
+from pykaproducer.errors import code_text
+
+
+class Trouble:
+    """What stands between messages and the log, by cluster, broker and partition."""
+
+    def __init__(self) -> None:
+        #: No server of the cluster can be asked.
+        self.cluster: str | None = None
+        self.brokers: dict[int, str] = {}
+        self.partitions: dict[tuple[str, int], str] = {}
+        self.view = ClusterView()
+
+    def why(self, topic: str, partition: int | None) -> str | None:
+        """The reason why a message for *topic*, *partition* has not been delivered."""
+        view = self.view.topics.get(topic)
+        if view is None or not view.partitions:
+            if self.cluster is not None:
+                return self.cluster
+            if view is None:
+                return "no metadata of the topic has come yet"
+            if view.error_code:
+                return f"the cluster has no such topic: {code_text(view.error_code)}"
+            return "the cluster has no such topic"
+        if partition is None:
+            return None
+        leader = view.leaders.get(partition)
+        if leader is None:
+            return self.cluster or "the partition has no leader"
+        return self.brokers.get(leader) or self.partitions.get((topic, partition))

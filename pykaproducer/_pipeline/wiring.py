@@ -1,0 +1,228 @@
+"""Makes the stages and connects them.
+
+::
+
+    send() -> Dispatcher -> TopicWorker -> PartitionWorker -> BrokerWorker -> Bridge -> broker
+                  ^                                             |     |
+                  |                                             |     +-> Settler -> Reports
+                  +---------------- RetryHandler <--------------+
+    Metadata: asked by all of them, and tells them when the view of the cluster changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import crc32c
+
+from pykaproducer import partitioners
+from pykaproducer._clock import Clock
+from pykaproducer._kernel import Chunk, TopicSlot
+from pykaproducer._machines.batching import Batcher
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer._pipeline.broker import Brokers, BrokerWorker, Hurry
+from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
+from pykaproducer._pipeline.inflight import InFlight, Mark
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.partition import PartitionWorker
+from pykaproducer._pipeline.reports import Reports, Settler
+from pykaproducer._pipeline.retry import RetryHandler
+from pykaproducer._pipeline.topic import TopicWorker
+from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer._wire import compression
+from pykaproducer.config import Config
+from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
+
+W = TypeVar("W", bound=Worker)
+
+#: Told when a stage has died of a bug.
+OnBroken = Callable[[BaseException], None]
+
+
+class Pipeline:
+    """All stages of one producer."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        network: Network,
+        name: str,
+        take: Callable[[TopicSlot], list[Chunk]],
+        on_broken: OnBroken,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.network = network
+        self.name = name
+        self._on_broken = on_broken
+        self.broken: BaseException | None = None
+        # Guards the list of stages: topics and partitions are added while it runs.
+        self._lock = threading.Lock()
+        self._stages: list[Worker] = []
+        self._flushing = 0
+
+        self.trouble = Trouble()
+        self.inflight = InFlight(clock)
+        self.reports = self._new(Reports, "reports")
+        self.reports.inflight = self.inflight
+        self.settler = Settler(self.reports, self.inflight)
+        self.brokers = Brokers(self._broker_worker)
+        self.metadata = self._metadata()
+        self.dispatcher = self._dispatcher(take)
+        self.metadata.dispatcher = self.dispatcher
+        self.metadata.broker_workers = self.brokers.all
+        self.retry = self._new(RetryHandler, "retry-handler")
+        self.retry.dispatch = self.dispatcher.put
+        self._compressor = compression.compressor(config.compression_type, config.compression_level)
+
+    # Making the stages, in the order of the pipeline -----------------------------------------
+
+    def _new(self, kind: type[W], name: str) -> W:
+        worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
+        with self._lock:
+            self._stages.append(worker)
+        return worker
+
+    def _dispatcher(self, take: Callable[[TopicSlot], list[Chunk]]) -> Dispatcher:
+        dispatcher = self._new(Dispatcher, "dispatcher")
+        dispatcher.take = take
+        dispatcher.topic_worker = self._topic_worker
+        dispatcher.metadata = self.metadata
+        dispatcher.inflight = self.inflight
+        dispatcher.settler = self.settler
+        dispatcher.trouble = self.trouble
+        dispatcher.delivery_timeout = self.config.delivery_timeout_ms / 1000
+        return dispatcher
+
+    def _topic_worker(self, topic: str) -> TopicWorker:
+        worker = self._new(TopicWorker, f"topic-{topic}")
+        worker.topic = topic
+        chosen = self.config.partitioner
+        worker.partitioner = (
+            partitioners.named(chosen, sticky_bytes=self.config.batch_size)
+            if isinstance(chosen, str)
+            else chosen
+        )
+        worker.partition_worker = self._partition_worker
+        worker.metadata = self.metadata
+        worker.settler = self.settler
+        return worker
+
+    def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
+        worker = self._new(PartitionWorker, f"partition-{topic}-{partition}")
+        worker.topic = topic
+        worker.partition = partition
+        worker.brokers = self.brokers
+        worker.metadata = self.metadata
+        return worker
+
+    def _broker_worker(self, broker_id: int) -> BrokerWorker:
+        config = self.config
+        worker = BrokerWorker(f"{self.name}-broker-{broker_id}", self.clock, self._crashed)
+        worker.broker_id = broker_id
+        worker.config = config
+        worker.batcher = Batcher(
+            linger=config.linger_ms / 1000,
+            batch_size=config.batch_size,
+            batch_messages=config.batch_max_messages,
+            unanswered_limit=config.max_in_flight_requests_per_connection
+            if config.idempotent
+            else 1,
+        )
+        worker.bridge = self._bridge(broker_id, worker)
+        worker.metadata = self.metadata
+        worker.retry = self.retry
+        worker.settler = self.settler
+        worker.trouble = self.trouble
+        worker.checksum = crc32c.crc32c
+        worker.compressor = self._compressor
+        worker.is_flushing = self.is_flushing
+        return worker
+
+    def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
+        bridge = Bridge(f"{self.name}-bridge-{broker_id}", self.clock, self._crashed)
+        bridge.config = self.config
+        bridge.network = self.network
+        bridge.report = worker.put
+        bridge.address = lambda: self.metadata.view.brokers.get(broker_id)
+        bridge.broker_id = broker_id
+        return bridge
+
+    def _metadata(self) -> Metadata:
+        metadata = self._new(Metadata, "metadata")
+        metadata.config = self.config
+        metadata.network = self.network
+        metadata.trouble = self.trouble
+        return metadata
+
+
+    def is_flushing(self) -> bool:
+        """Whether a flush waits: nothing lingers then."""
+        return self._flushing > 0
+
+    def flush(self, deadline: float | None) -> int:
+        """Wait until all that was accepted before is settled and reported.
+
+        Returns how many messages are not by *deadline*.
+        """
+        mark = Mark()
+        with self._lock:
+            self._flushing += 1
+        try:
+            self.dispatcher.put(FlushMark(mark))
+            for worker in self.brokers.all():
+                worker.put(Hurry())
+            return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
+        finally:
+            with self._lock:
+                self._flushing -= 1
+
+    def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
+        """Settle everything that is accepted and has no outcome."""
+        for chunk in self.inflight.chunks():
+            self.settler.fail(chunk.whole(), lambda status: make_error(chunk.topic, status))
+
+    def abort(self, reason: str) -> None:
+        """Fail everything that has no outcome, because somebody wants it so."""
+        self.fail_everything(
+            lambda topic, status: AbortedError(f"topic {topic!r}: {reason}", status=status, topic=topic)
+        )
+
+    def stop(self, deadline: float) -> list[str]:
+        """End every thread; the names of those that have not ended by *deadline*.
+
+        The dispatcher and the retry handler end first, the reports last. Every thread is told to
+        end before the first is waited for: closing costs nothing per idle thread.
+        """
+        brokers = self.brokers.all()
+        with self._lock:
+            stages = [s for s in self._stages if s is not self.reports]
+        bridges = [worker.bridge for worker in brokers]
+        threads: list[Worker] = [*stages, *bridges, *brokers]
+        for worker in threads:
+            worker.stop()
+        late = [worker.name for worker in threads if not worker.join(deadline)]
+        self.reports.stop()
+        if not self.reports.join(deadline):
+            late.append(self.reports.name)
+        return late
+
+    def _crashed(self, worker: Worker, error: BaseException) -> None:
+        """A stage has died of a bug (DESIGN P9): everything gets its outcome, nothing hangs."""
+        self.broken = error
+        self._on_broken(error)
+
+        def make_error(topic: str, status: Status) -> DeliveryError:
+            return ProducerBrokenError(
+                f"topic {topic!r}: the thread {worker.name} died of an error in the library",
+                status=status,
+                topic=topic,
+                cause=error,
+            )
+
+        self.fail_everything(make_error)

@@ -1,0 +1,260 @@
+"""What becomes of a message: :class:`Delivery`, its outcome, and how to wait for it.
+
+``Delivery`` itself is a class of the compiled kernel, one small object per message that the
+garbage collector does not see. Its methods that wait, or make objects, are the functions of this
+module: the kernel calls them by name.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import functools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from kafka.structs import TopicPartition
+
+from pykaproducer import _kernel
+from pykaproducer._clock import Clock
+from pykaproducer._kernel import Delivery
+from pykaproducer.errors import (
+    CallbackThreadError,
+    ForkedProducerError,
+    KafkaTimeoutError,
+    Status,
+)
+
+__all__ = ["Delivery", "RecordMetadata", "Status", "TopicPartition"]
+
+log = logging.getLogger("pykaproducer.delivery")
+
+
+class RecordMetadata(NamedTuple):
+    """Where a delivered message is, with the fields of kafka-python's ``RecordMetadata``."""
+
+    topic: str
+    partition: int
+    topic_partition: TopicPartition
+    #: Offset in the partition; -1 where the broker gave none (``acks=0``, or a retry that the
+    #: broker knew already).
+    offset: int
+    #: Milliseconds since the epoch: the message's, or the broker's where the topic says so.
+    timestamp: int
+    #: Always None: since message format v2 a checksum covers the batch.
+    checksum: None
+    #: Bytes of the serialized key and value, -1 for None.
+    serialized_key_size: int
+    serialized_value_size: int
+    #: -1: not kept.
+    serialized_header_size: int
+
+
+class _Threaded(Protocol):
+    thread: threading.Thread | None
+
+
+class Home:
+    """What a handle must know of the producer that it came from, and nothing that holds it.
+
+    A handle may outlive its producer, and must not keep the pipeline alive.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.pid = os.getpid()
+        #: The stage that runs callbacks, once there is one.
+        self.reports: _Threaded | None = None
+
+    def in_callback(self) -> bool:
+        """Whether the caller is the thread that runs callbacks."""
+        reports = self.reports
+        return reports is not None and threading.current_thread() is reports.thread
+
+    def check_may_wait(self, delivery: Delivery) -> None:
+        """Raise if the outcome of a pending *delivery* can never reach the caller."""
+        if self.pid != os.getpid():
+            raise ForkedProducerError(
+                f"topic {delivery.topic!r}: the message was pending in process {self.pid} when this "
+                f"process {os.getpid()} was forked from it; its outcome is known there only",
+                topic=delivery.topic,
+            )
+        if self.in_callback():
+            raise CallbackThreadError(
+                "a callback waits for the result of a pending message, which only the callback's "
+                "own thread could bring; use add_done_callback(), or wait in another thread"
+            )
+
+
+def wait(delivery: Delivery, timeout: float | None) -> bool:
+    """Wait for the outcome; false if there is none after *timeout* seconds."""
+    if delivery.settled():
+        return True
+    home: Home = delivery.chunk.home
+    home.check_may_wait(delivery)
+    clock = home.clock
+    deadline = None if timeout is None else clock.monotonic() + timeout
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    if not delivery.watch(lock):
+        return True
+    try:
+        # A wait longer than the platform's longest is cut in pieces: hence the loop.
+        while not clock.acquire(lock, deadline):
+            if deadline is not None and clock.monotonic() >= deadline:
+                return delivery.settled()
+    finally:
+        delivery.unwatch(lock)
+    return True
+
+
+def exception(delivery: Delivery, timeout: float | None = None) -> BaseException | None:
+    """The error of a message, None if it was delivered."""
+    if not wait(delivery, timeout):
+        raise TimeoutError(
+            f"topic {delivery.topic!r}: no outcome within {timeout:.3g} s; the message is still on "
+            f"its way (delivery_timeout_ms ends it)"
+        )
+    return delivery.failure()
+
+
+def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
+    """Where the message is; raises its error if it failed."""
+    error = exception(delivery, timeout)
+    if error is not None:
+        # One error object serves all rows of a batch: each caller starts with a clean traceback.
+        raise error.with_traceback(None)
+    return metadata(delivery)
+
+
+def get(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
+    """:func:`result` with kafka-python's timeout error."""
+    if not wait(delivery, timeout):
+        raise KafkaTimeoutError(f"Timeout after waiting for {timeout} secs.")
+    return result(delivery)
+
+
+def metadata(delivery: Delivery) -> RecordMetadata:
+    """The RecordMetadata of a delivered message."""
+    topic, partition = delivery.topic, delivery.partition
+    return RecordMetadata(
+        topic,
+        partition,
+        TopicPartition(topic, partition),
+        delivery.offset,
+        delivery.timestamp,
+        None,
+        delivery.serialized_key_size,
+        delivery.serialized_value_size,
+        -1,
+    )
+
+
+def status(delivery: Delivery) -> Status:
+    """Whether the message may be in the log, as far as is known now."""
+    error = delivery.failure()
+    if error is not None:
+        found = getattr(error, "status", None)
+        return found if isinstance(found, Status) else Status.POSSIBLY_PERSISTED
+    if delivery.settled() and not delivery.chunk.unconfirmed:
+        return Status.PERSISTED
+    return Status.POSSIBLY_PERSISTED if delivery.possibly_persisted() else Status.NOT_PERSISTED
+
+
+def add_done_callback(delivery: Delivery, function: Callable[[Delivery], object]) -> None:
+    """Have *function* called with the settled *delivery*, once."""
+    if not delivery.when_settled(function):
+        # Settled already: run here, as concurrent.futures does.
+        try:
+            function(delivery)
+        except Exception as error:
+            log_callback_error(function, error)
+
+
+def add_callback(
+    delivery: Delivery,
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> Delivery:
+    """Have *function* called with the metadata, if the message is delivered."""
+
+    def on_done(settled: Delivery) -> None:
+        if settled.failure() is None:
+            functools.partial(function, *args, **kwargs)(metadata(settled))
+
+    add_done_callback(delivery, on_done)
+    return delivery
+
+
+def add_errback(
+    delivery: Delivery,
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> Delivery:
+    """Have *function* called with the error, if the message fails."""
+
+    def on_done(settled: Delivery) -> None:
+        error = settled.failure()
+        if error is not None:
+            functools.partial(function, *args, **kwargs)(error)
+
+    add_done_callback(delivery, on_done)
+    return delivery
+
+
+def log_callback_error(function: object, error: BaseException) -> None:
+    """A user's callback has raised: it harms its own message only (DESIGN P9)."""
+    log.error("callback %r raised; the other messages are not harmed", function, exc_info=error)
+
+
+class _LoopWaiter:
+    """Stands in for a lock in the kernel's table of waiters, and wakes an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.settled = loop.create_future()
+
+    def release(self) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            pass  # the loop was closed meanwhile: nobody waits any more
+
+    def _wake(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+
+async def wait_in_event_loop(delivery: Delivery) -> RecordMetadata:
+    """``await delivery``: :func:`result` without blocking the loop."""
+    if not delivery.settled():
+        delivery.chunk.home.check_may_wait(delivery)
+        waiter = _LoopWaiter(asyncio.get_running_loop())
+        if delivery.watch(waiter):
+            try:
+                await waiter.settled
+            finally:
+                delivery.unwatch(waiter)
+    return result(delivery)
+
+
+def describe(delivery: Delivery) -> str:
+    """``repr()``: where the message is bound and what became of it; never its payload."""
+    place = delivery.topic if delivery.partition is None else (
+        f"{delivery.topic}[{delivery.partition}]"
+    )
+    if not delivery.settled():
+        return f"<Delivery {place} pending>"
+    error = delivery.failure()
+    if error is not None:
+        return f"<Delivery {place} failed: {error}>"
+    return f"<Delivery {place} offset {delivery.offset}>"
+
+
+_kernel.set_behaviour(sys.modules[__name__])

@@ -1,0 +1,399 @@
+"""Everything the library raises: one root, few classes.
+
+Each class is also the class of :mod:`kafka.errors` that kafka-python raises in the same
+situation, so code written for kafka-python keeps its ``except`` clauses. Each error can be
+pickled, whole: its attributes, its notes and the chain of its causes travel along, also out
+of a worker process.
+
+Who made the mistake? :class:`ConfigurationError`, :class:`UnsupportedFeatureError`,
+:class:`MessageTooLargeError`, :class:`ProducerClosedError` and :class:`CallbackThreadError`
+are raised in the caller's face and are the caller's to repair. :class:`DeliveryError` and what
+derives from it is what may become of a message that was accepted: its ``status`` says whether
+the log may hold the message, its ``retriable`` whether sending it again could succeed.
+"""
+
+from __future__ import annotations
+
+import enum
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.errors import (
+    IllegalStateError,
+    KafkaConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+)
+
+
+class Status(enum.Enum):
+    """Whether a message is in the log, as far as this client can know."""
+
+    #: It was never written: sending it again cannot make it appear twice.
+    NOT_PERSISTED = 0
+    #: It was written to the network (or more) and no broker confirmed it: it may be in the log.
+    POSSIBLY_PERSISTED = 1
+    #: A broker confirmed it.
+    PERSISTED = 2
+
+
+_STATUS_TEXT = {
+    Status.NOT_PERSISTED: "the message was not written",
+    Status.POSSIBLY_PERSISTED: "the message may have been written",
+    Status.PERSISTED: "the message was written",
+}
+
+#: What pickling and unpickling somebody else's exception may raise.
+_NOT_PICKLABLE = (
+    pickle.PickleError,
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class PykaproducerError(KafkaError):
+    """The root of all errors of this library. Catch it to catch them all, and nothing else."""
+
+    def __str__(self) -> str:
+        # kafka-python puts the class name in front, which a traceback does as well.
+        return Exception.__str__(self)
+
+    # kafka-python compares errors by value and so cannot put them into a set or a dict.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _recipe(self) -> tuple[Any, ...]:
+        """What :func:`_rebuild` makes the class of this error from."""
+        return (type(self),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        chain = _picklable_chain(self.__cause__)
+        return (_rebuild, (self._recipe(), self.args, dict(self.__dict__), chain))
+
+
+class ConfigurationError(PykaproducerError, KafkaConfigurationError, ValueError):
+    """A setting has an unknown name, a wrong type or a value out of range.
+
+    Raised by the constructor. The text names the setting, what was given and what is allowed.
+    """
+
+
+class UnsupportedFeatureError(PykaproducerError):
+    """A setting or a method of kafka-python asks for something that is not built.
+
+    Raised at once where it is asked for; the text names it. Leave it out, or use what the text
+    proposes.
+    """
+
+
+class ProducerClosedError(PykaproducerError, IllegalStateError):
+    """The producer has been closed: it accepts no more messages.
+
+    Raised by ``send()`` and the like after ``close()``. Make a new producer, or close later.
+    """
+
+
+class CallbackThreadError(PykaproducerError, IllegalStateError):
+    """A callback asked to wait for something that only the callback's own thread can do.
+
+    Raised at once by ``flush()`` and by ``result()`` of a pending handle inside a callback, which
+    would wait for itself for ever. Use ``add_done_callback``, or wait in another thread.
+    """
+
+
+class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueError):
+    """A message is larger than ``max_request_size``; nothing was accepted.
+
+    Raised by ``send()`` at once. Send less, or raise ``max_request_size`` and the topic's
+    ``max.message.bytes`` together.
+    """
+
+
+class FlushTimeoutError(PykaproducerError, KafkaTimeoutError):
+    """Some messages had no outcome when the time given to ``flush()`` had passed.
+
+    They are not lost: they go on and get their outcome by their own deadline. Flush again to
+    wait on. ``pending`` says how many they were.
+    """
+
+    def __init__(self, message: str, *, pending: int = 0) -> None:
+        super().__init__(message)
+        self.pending = pending
+
+
+class DeliveryFailures(PykaproducerError):
+    """Messages failed and nobody had been told.
+
+    Raised by ``flush()``, once, for messages that had no callback and whose handles' outcomes
+    nobody has read. ``count`` says how many, ``errors`` holds the first of them.
+    """
+
+    def __init__(self, count: int, errors: Iterable[BaseException] = ()) -> None:
+        self.count = count
+        self.errors = tuple(errors)
+        super().__init__(_failures_text(count, self.errors))
+        if self.errors:
+            self.__cause__ = self.errors[0]
+
+
+class DeliveryError(PykaproducerError):
+    """A message that was accepted was not delivered.
+
+    The base of all such outcomes: what ``result()`` raises and callbacks are given.
+    ``status`` says whether the log may hold the message, ``retriable`` whether sending it again
+    could succeed, ``topic`` and ``partition`` where it was bound (``None``: not known), and
+    ``__cause__`` why.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: Status,
+        topic: str | None = None,
+        partition: int | None = None,
+        retriable: bool | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.topic = topic
+        self.partition = partition
+        if retriable is not None:
+            self.retriable = retriable
+        if cause is not None:
+            self.__cause__ = cause
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({_STATUS_TEXT[self.status]})"
+
+
+class DeliveryTimeoutError(DeliveryError, KafkaTimeoutError):
+    """A message's deadline (``delivery_timeout_ms``) passed before a broker confirmed it.
+
+    The text says how long it waited and the last known reason. Repair what it names (the
+    address, the credentials, the cluster) or allow more time. ``waited`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        waited: float,
+        status: Status,
+        partition: int | None = None,
+        reason: str | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        text = f"{place(topic, partition)}: not delivered within {waited:.3g} s"
+        if reason:
+            text += f": {reason}"
+        super().__init__(text, status=status, topic=topic, partition=partition, cause=cause)
+        self.waited = waited
+        self.reason = reason
+
+
+class BufferFullError(DeliveryError, KafkaTimeoutError):
+    """There was no room in ``buffer_memory`` within ``max_block_ms``; nothing was accepted.
+
+    Raised by ``send()``, and the outcome of a block's rows that found no room. Slow down, send
+    it again later, or raise ``buffer_memory``.
+    """
+
+    def __init__(
+        self, message: str, *, topic: str | None = None, partition: int | None = None
+    ) -> None:
+        super().__init__(
+            message, status=Status.NOT_PERSISTED, topic=topic, partition=partition
+        )
+
+
+class AbortedError(DeliveryError):
+    """The message was given up on request: by ``abort()``, or when ``close()`` ran out of time.
+
+    Give ``close()`` more time if it should have been delivered.
+    """
+
+
+class PartitionerError(DeliveryError, ValueError):
+    """No partition could be chosen for the message.
+
+    The partition asked for does not exist, or the partitioner failed (its own exception is the
+    cause) or returned what is not a partition of the topic. Other messages are not harmed.
+    """
+
+
+class ForkedProducerError(DeliveryError):
+    """The message was pending in the parent process when this process was forked.
+
+    Raised in the child by ``result()`` and the like. The parent delivers the message and knows
+    what became of it; in the child it has no outcome.
+    """
+
+    def __init__(self, message: str, *, topic: str | None = None) -> None:
+        super().__init__(message, status=Status.POSSIBLY_PERSISTED, topic=topic)
+
+
+class ProducerBrokenError(DeliveryError):
+    """A part of the producer died of an error in the library itself, which is the cause.
+
+    The outcome of all messages it held, and raised by every later ``send()``. Report the cause;
+    make a new producer to go on.
+    """
+
+
+class BrokerRejectedError(DeliveryError):
+    """The broker refused the message.
+
+    ``code`` is Kafka's error code. The object is at the same time an instance of the class that
+    kafka-python has for the code, so ``except kafka.errors.TopicAuthorizationFailedError`` catches
+    it. Made by :func:`delivery_error_for` only.
+    """
+
+    code: int
+
+    def _recipe(self) -> tuple[Any, ...]:
+        base = RetriesExhaustedError if isinstance(self, RetriesExhaustedError) else None
+        return (base or BrokerRejectedError, self.code)
+
+
+class RetriesExhaustedError(BrokerRejectedError):
+    """The broker refused the message, for a reason that may pass, ``retries`` times in a row.
+
+    Raise ``retries`` (by default time alone governs) or find out why the broker keeps refusing.
+    """
+
+
+def delivery_error_for(
+    code: int,
+    *,
+    topic: str,
+    partition: int,
+    status: Status,
+    detail: str | None = None,
+    retries_used: int | None = None,
+) -> BrokerRejectedError:
+    """The error for a message that a broker refused with Kafka's error *code*.
+
+    *detail* is what the broker said beside the code. With *retries_used* it is a
+    :class:`RetriesExhaustedError`.
+    """
+    base = BrokerRejectedError if retries_used is None else RetriesExhaustedError
+    kind = kafka_class(code)
+    text = f"{place(topic, partition)}: the broker refused it: {code_text(code)}"
+    if detail:
+        text += f": {detail}"
+    if retries_used is not None:
+        text += f" (still so after {retries_used} retries)"
+    error = _combined(base, code)(
+        text,
+        status=status,
+        topic=topic,
+        partition=partition,
+        retriable=bool(kind.retriable),
+        cause=kind(detail or kind.description or code_text(code)),
+    )
+    error.code = code
+    return error
+
+
+def kafka_class(code: int) -> type[Any]:
+    """The class of :mod:`kafka.errors` for Kafka's error *code*; ``UnknownError`` if it has none."""
+    found: type[Any] = kafka_errors.kafka_errors.get(code, kafka_errors.UnknownError)
+    return found
+
+
+def code_text(code: int) -> str:
+    """Kafka's name for an error code, and the code: ``"NOT_ENOUGH_REPLICAS (19)"``."""
+    kind = kafka_class(code)
+    name = kind.message if kind.errno == code and kind.message else "unknown error code"
+    return f"{name} ({code})"
+
+
+def place(topic: str, partition: int | None = None) -> str:
+    """A topic or a topic-partition, as every message of this library writes it."""
+    if partition is None:
+        return f"topic {topic!r}"
+    return f"topic {topic!r} partition {partition}"
+
+
+#: The classes made by _combined(). Two threads may make one at the same time: setdefault()
+#: lets the first of them win for both.
+_COMBINED: dict[tuple[type[BrokerRejectedError], int], type[BrokerRejectedError]] = {}
+
+
+def _combined(base: type[BrokerRejectedError], code: int) -> type[BrokerRejectedError]:
+    """The class that is both *base* and kafka-python's class for *code*."""
+    made = _COMBINED.get((base, code))
+    if made is None:
+        kind = kafka_class(code)
+        body = {"__module__": __name__, "__doc__": base.__doc__, "errno": code}
+        name = base.__name__ if base is RetriesExhaustedError else kind.__name__
+        made = _COMBINED.setdefault((base, code), type(name, (base, kind), body))
+    return made
+
+
+def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:
+    text = "1 message was" if count == 1 else f"{count} messages were"
+    text += " not delivered and nobody had been told"
+    if errors:
+        shown = "; ".join(f"{type(error).__name__}: {error}" for error in errors[:3])
+        text += f"; first: {shown}"
+    return text
+
+
+def _picklable_chain(cause: BaseException | None) -> list[BaseException]:
+    """The causes, outermost first, down to the first that pickles its own causes.
+
+    An exception of somebody else loses its ``__cause__`` when it is pickled, and may refuse to
+    be pickled or unpickled at all: then its text takes its place.
+    """
+    chain: list[BaseException] = []
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, PykaproducerError):
+            chain.append(cause)
+            break
+        chain.append(_picklable(cause))
+        cause = cause.__cause__
+    return chain
+
+
+def _picklable(cause: BaseException) -> BaseException:
+    try:
+        copy = pickle.loads(pickle.dumps(cause))
+    except _NOT_PICKLABLE:
+        copy = None
+    if isinstance(copy, type(cause)):
+        return cause
+    return PykaproducerError(f"{type(cause).__module__}.{type(cause).__qualname__}: {cause}")
+
+
+def _rebuild(
+    recipe: tuple[Any, ...],
+    args: tuple[Any, ...],
+    attributes: dict[str, Any],
+    chain: list[BaseException],
+) -> PykaproducerError:
+    """Make a pickled error again: class, text, attributes and causes as they were."""
+    kind = recipe[0] if len(recipe) == 1 else _combined(*recipe)
+    error: PykaproducerError = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    outer: BaseException = error
+    for cause in chain:
+        outer.__cause__ = cause
+        outer = cause
+    return error

@@ -1,0 +1,357 @@
+"""The producer: ``send()``, ``flush()``, ``close()``. The file to open first.
+
+A message's way: :meth:`Producer.send` (compiled, ``_kernel.Admission``) appends it to its topic's
+open chunk and tells the dispatcher; from there follow ``_pipeline/dispatcher.py``, ``topic.py``,
+``partition.py``, ``broker.py``, ``bridge.py``, and back through ``broker.py`` and ``reports.py``.
+``docs/design.rst`` has the whole journey in numbered steps.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import itertools
+import logging
+import os
+import re
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from pykaproducer._clock import Clock
+from pykaproducer._kernel import Admission, Budget, TopicSlot
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer.config import Config
+from pykaproducer.delivery import Home
+from pykaproducer.errors import (
+    BufferFullError,
+    CallbackThreadError,
+    DeliveryFailures,
+    FlushTimeoutError,
+    MessageTooLargeError,
+    ProducerBrokenError,
+    ProducerClosedError,
+    Status,
+)
+
+log = logging.getLogger("pykaproducer.producer")
+
+#: Kafka's rule for topic names.
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+_numbers = itertools.count(1)
+
+
+class Producer(Admission):
+    """A Kafka producer.
+
+    ``Producer(**settings)``: the settings are those of kafka-python's ``KafkaProducer`` and more
+    (see the settings table). Neither the constructor nor :meth:`send` ever waits for the network;
+    threads start with the first use. To be used from any number of threads; after a fork the
+    child's producer is empty and works.
+
+    Raises:
+        ConfigurationError: a setting is unknown, of a wrong type or out of range.
+        UnsupportedFeatureError: a setting asks for what is not built.
+    """
+
+    #: What tests put in place of the machine's clock and network.
+    _clock: Clock = Clock()
+    _network_type: type[Network] = Network
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = Config.from_kwargs(settings)
+        self._name = self.config.client_id or f"pykaproducer-{next(_numbers)}"
+        # Guards starting and closing. Re-entrant: a signal handler may close.
+        self._life = threading.RLock()
+        self._closed = False
+        self._reset()
+        _producers.add(self)
+
+    def _reset(self) -> None:
+        """Empty and not started: at construction, and in the child of a fork."""
+        self._home = Home(self._clock)
+        self._budget = Budget(self.config.buffer_memory)
+        self._budget.on_release = self._space_came
+        self._space_waiters: list[Any] = []
+        self._pipeline: Pipeline | None = None
+        self._ready = False
+        self._open(
+            self._budget,
+            self._announce,
+            self._home,
+            delivery_timeout=self.config.delivery_timeout_ms / 1000,
+            max_request_size=self.config.max_request_size,
+            serializing=self.config.key_serializer is not None
+            or self.config.value_serializer is not None,
+            unconfirmed=self.config.acks == 0,
+            fake_clock=None if self._clock.is_real else self._clock,
+        )
+
+    # What send() asks for, when it is not per message ----------------------------------------
+
+    def _start(self) -> None:
+        """First use, or no more use: called by ``send()`` while the producer is not ready."""
+        with self._life:
+            if self._closed:
+                raise ProducerClosedError("the producer is closed")
+            if self._pipeline is None:
+                self._pipeline = Pipeline(
+                    self.config,
+                    self._clock,
+                    self._network_type(self.config),
+                    self._name,
+                    self._take,
+                    self._broke,
+                )
+                self._home.reports = self._pipeline.reports
+            if self._pipeline.broken is not None:
+                self._refuse_broken(self._pipeline.broken)
+            self._ready = True
+
+    def _announce(self, slot: TopicSlot) -> None:
+        """A topic has an open chunk."""
+        assert self._pipeline is not None
+        self._pipeline.dispatcher.put(slot)
+
+    def _check_topic(self, topic: object) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        if not _TOPIC_NAME.match(topic) or topic in (".", ".."):
+            raise ValueError(
+                f"topic {topic!r} is not a topic name: 1 to 249 letters, digits, '.', '_' or '-', "
+                f"and not '.' or '..'"
+            )
+
+    def _too_large(self, topic: str, size: int) -> NoReturn:
+        raise MessageTooLargeError(
+            f"topic {topic!r}: the message would take {size} bytes; max_request_size allows "
+            f"{self.config.max_request_size}"
+        )
+
+    def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
+        if self.config.key_serializer is not None:
+            key = self.config.key_serializer(topic, headers, key)
+        if self.config.value_serializer is not None:
+            value = self.config.value_serializer(topic, headers, value)
+        return key, value
+
+    def _wait_for_space(self, amount: int) -> None:
+        """Wait until *amount* bytes of ``buffer_memory`` are free, at most ``max_block_ms``.
+
+        No wake-up is lost: (1) we enter our lock into the list, (2) we look at the budget; a
+        releaser (1) gives bytes back, (2) looks at the list.
+        """
+        self._check_can_ever_fit(amount)
+        if self._home.in_callback():
+            raise BufferFullError(
+                f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback send() "
+                f"cannot wait for space: only the callback's own thread can free it"
+            )
+        deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
+        lock = _thread.allocate_lock()
+        while True:
+            lock.acquire(blocking=False)
+            self._space_waiters.append(lock)
+            self._budget.wanted = True
+            try:
+                if self._budget.fits(amount) or not self._ready:
+                    return
+                self._clock.acquire(lock, deadline)
+                if self._budget.fits(amount) or not self._ready:
+                    return
+            finally:
+                if lock in self._space_waiters:
+                    self._space_waiters.remove(lock)
+            if self._clock.monotonic() >= deadline:
+                raise BufferFullError(
+                    f"buffer_memory ({self._budget.limit} bytes) was full for max_block_ms "
+                    f"({self.config.max_block_ms} ms): messages come faster than the cluster takes "
+                    f"them, or it takes none"
+                )
+
+    def _check_can_ever_fit(self, amount: int) -> None:
+        if amount > self._budget.limit:
+            raise MessageTooLargeError(
+                f"the message takes {amount} bytes of buffer_memory, which is {self._budget.limit}"
+            )
+
+    def _space_came(self) -> None:
+        """Bytes have been given back: everybody who waits looks again."""
+        waiters, self._space_waiters = self._space_waiters, []
+        self._budget.wanted = False
+        for lock in waiters:
+            if lock.locked():
+                lock.release()
+
+    # Flush and close ---------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything accepted before has its outcome, and say what failed.
+
+        Lingering is ignored meanwhile; messages sent later do not extend the wait.
+
+        Args:
+            timeout (float): seconds; None: until the last deadline (``delivery_timeout_ms``).
+
+        Raises:
+            FlushTimeoutError: some have no outcome by then; they go on.
+            DeliveryFailures: messages failed since the last flush of which nobody has been told
+                (no callback, outcome never read).
+            CallbackThreadError: called in a callback, whose own end it would wait for.
+        """
+        pipeline = self._pipeline
+        if pipeline is None:
+            return
+        self._check_not_in_callback("flush()")
+        self._announce_strays()
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        pending = pipeline.flush(deadline)
+        if pending:
+            raise FlushTimeoutError(
+                f"{pending} messages had no outcome after {timeout:.3g} s; they go on until their "
+                f"deadline (delivery_timeout_ms)",
+                pending=pending,
+            )
+        self._tell_failures(pipeline)
+
+    def _announce_strays(self) -> None:
+        # A KeyboardInterrupt may have cut send() between the append and the announcement.
+        for slot in self._unannounced():
+            self._announce(slot)
+
+    def _tell_failures(self, pipeline: Pipeline) -> None:
+        count = 0
+        errors: list[BaseException] = []
+        for part in pipeline.settler.take_untold():
+            untold = part.untold_failures()
+            if untold:
+                count += untold
+                errors.extend(part.chunk.errors[:1])
+        if count:
+            raise DeliveryFailures(count, errors[:10])
+
+    def close(self, timeout: float | None = None) -> None:
+        """End admission, flush, fail the rest at the deadline, end every thread.
+
+        May be called again, and from several threads: each returns when it is closed. In a
+        callback it only asks for it: the producer then closes by itself.
+
+        Args:
+            timeout (float): seconds for the flush; None: until the last message's deadline. 0:
+                fail what has no outcome now.
+        """
+        self._end_admission()
+        if self._home.in_callback():
+            threading.Thread(
+                target=self._finish, args=(timeout,), name=f"{self._name}-close", daemon=True
+            ).start()
+            return
+        self._finish(timeout)
+
+    def abort(self) -> None:
+        """Fail everything that is not delivered, at once, and close."""
+        self.close(timeout=0)
+
+    def _end_admission(self) -> None:
+        self._closed = True
+        self._ready = False
+        self._space_came()  # those who wait for space learn that the producer is closed
+
+    def _finish(self, timeout: float | None) -> None:
+        with self._life:
+            pipeline = self._pipeline
+            if pipeline is None:
+                return
+            deadline = None if timeout is None else self._clock.monotonic() + timeout
+            self._announce_strays()
+            pending = pipeline.flush(deadline)
+            if pending:
+                pipeline.abort(
+                    "abort() was called" if timeout == 0
+                    else f"close() ended after its timeout of {timeout:.3g} s"
+                )
+            late = pipeline.stop(self._clock.monotonic() + 1.0)
+            if late:
+                log.warning("close(): still running after 1 s: %s", ", ".join(late))
+            self._pipeline = None
+
+    def _broke(self, error: BaseException) -> None:
+        log.error("the producer is broken by an error in the library", exc_info=error)
+        self._ready = False
+        self._space_came()
+
+    def _refuse_broken(self, cause: BaseException) -> NoReturn:
+        raise ProducerBrokenError(
+            "the producer is broken by an error in the library; make a new one",
+            status=Status.NOT_PERSISTED,
+            cause=cause,
+        )
+
+    def _check_not_in_callback(self, what: str) -> None:
+        if self._home.in_callback():
+            raise CallbackThreadError(
+                f"{what} was called in a callback and would wait for the callback itself; call it "
+                f"in another thread"
+            )
+
+    # Looking at the cluster ----------------------------------------------------------------------
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Partition numbers of *topic*. Waits for its metadata, at most ``max_block_ms``.
+
+        Raises:
+            KafkaTimeoutError: no metadata by then; the text says why.
+        """
+        self._check_topic(topic)
+        self._check_not_in_callback("partitions_for()")
+        if not self._ready:
+            self._start()
+        assert self._pipeline is not None
+        deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
+        return self._pipeline.metadata.partitions_for(topic, deadline)
+
+    def bootstrap_connected(self) -> bool:
+        """Whether a server of the cluster has answered."""
+        pipeline = self._pipeline
+        return pipeline is not None and bool(pipeline.metadata.view.brokers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
+        return f"<Producer {self._name} bootstrap_servers={servers!r}>"
+
+
+#: Every producer that is not garbage: for the exit of the interpreter and for a fork.
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Deliver, within a bound, what was accepted and never flushed."""
+    for producer in list(_producers):
+        producer.close(producer.config.exit_flush_timeout_ms / 1000)
+
+
+def _after_fork_in_child() -> None:
+    """The child's producers are empty; what the parent accepted stays the parent's (DESIGN P8)."""
+    for producer in list(_producers):
+        producer._life = threading.RLock()
+        if not producer._closed:
+            producer._reset()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
