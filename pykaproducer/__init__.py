@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 
+from pykaproducer._version import VERSION
 from pykaproducer.delivery import Delivery, RecordMetadata, Status, TopicPartition
 from pykaproducer.errors import (
     AbortedError,
@@ -32,7 +33,7 @@ from pykaproducer.errors import (
 )
 from pykaproducer.producer import Producer
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AbortedError",

@@ -959,6 +959,14 @@ cdef class Slice:
             chunk.kept = {}
         chunk.kept[row] = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
 
+    def first_error(self):
+        """The error of the first row that failed, None if none did."""
+        cdef uint32_t i
+        for i in range(self.count):
+            if self.chunk.flags_of(self.at(i)) & FAILED:
+                return self.chunk.errors[self.chunk.outcome_of(self.at(i)).error]
+        return None
+
     def untold_failures(self):
         """How many of these rows failed with nobody told: no callback, outcome never read."""
         cdef uint32_t i, n = 0
@@ -1602,15 +1610,15 @@ cdef class Admission:
             chunk.unreported = chunk.count
         return chunks
 
+    def _take_all(self):
+        """The chunks of every topic, taken."""
+        return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
+
     def _unannounced(self):
         """Slots with rows that the dispatcher has not been told of (an announcement that a
         KeyboardInterrupt cut short)."""
         return [slot for slot in list(self.slots.values())
                 if not (<TopicSlot>slot).announced and (<TopicSlot>slot).chunk is not None]
-
-    def _slots(self):
-        """Every topic's slot."""
-        return list(self.slots.values())
 
     cdef encode_headers(self, headers):
         """The headers in wire form, in ``scratch``."""

@@ -17,17 +17,13 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from kafka.errors import KafkaTimeoutError
 from kafka.structs import TopicPartition
 
 from pykaproducer import _kernel
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Delivery
-from pykaproducer.errors import (
-    CallbackThreadError,
-    ForkedProducerError,
-    KafkaTimeoutError,
-    Status,
-)
+from pykaproducer.errors import CallbackThreadError, ForkedProducerError, Status
 
 __all__ = ["Delivery", "RecordMetadata", "Status", "TopicPartition"]
 
@@ -79,7 +75,7 @@ class Home:
         """Raise if the outcome of a pending *delivery* can never reach the caller."""
         if self.pid != os.getpid():
             raise ForkedProducerError(
-                f"topic {delivery.topic!r}: the message was pending in process {self.pid} when this "
+                f"topic {delivery.topic!r}: the message was pending in process {self.pid} when "
                 f"process {os.getpid()} was forked from it; its outcome is known there only",
                 topic=delivery.topic,
             )
@@ -134,18 +130,19 @@ def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
 def get(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
     """:func:`result` with kafka-python's timeout error."""
     if not wait(delivery, timeout):
-        raise KafkaTimeoutError(f"Timeout after waiting for {timeout} secs.")
+        raise KafkaTimeoutError(f"no outcome within {timeout:.3g} s")
     return result(delivery)
 
 
 def metadata(delivery: Delivery) -> RecordMetadata:
     """The RecordMetadata of a delivered message."""
-    topic, partition = delivery.topic, delivery.partition
+    topic, partition, offset = delivery.topic, delivery.partition, delivery.offset
+    assert partition is not None and offset is not None, "a delivered message has both"
     return RecordMetadata(
         topic,
         partition,
         TopicPartition(topic, partition),
-        delivery.offset,
+        offset,
         delivery.timestamp,
         None,
         delivery.serialized_key_size,

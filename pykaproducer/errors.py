@@ -121,6 +121,13 @@ class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueErr
     """
 
 
+class MetadataTimeoutError(PykaproducerError, KafkaTimeoutError):
+    """No metadata of a topic had come when ``max_block_ms`` had passed.
+
+    Raised by ``partitions_for()``, the one call that waits for the network. The text says why.
+    """
+
+
 class FlushTimeoutError(PykaproducerError, KafkaTimeoutError):
     """Some messages had no outcome when the time given to ``flush()`` had passed.
 
@@ -280,7 +287,7 @@ def delivery_error_for(
     code: int,
     *,
     topic: str,
-    partition: int,
+    partition: int | None = None,
     status: Status,
     detail: str | None = None,
     retries_used: int | None = None,

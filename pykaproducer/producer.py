@@ -41,6 +41,10 @@ log = logging.getLogger("pykaproducer.producer")
 #: Kafka's rule for topic names.
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
+#: How long close() waits for its threads once nothing is left to be delivered (seconds). They
+#: take milliseconds, unless the resolver holds one up.
+_STOP_TIME = 0.5
+
 _numbers = itertools.count(1)
 
 
@@ -94,6 +98,8 @@ class Producer(Admission):
 
     def _start(self) -> None:
         """First use, or no more use: called by ``send()`` while the producer is not ready."""
+        if self._closed:
+            raise ProducerClosedError("the producer is closed")
         with self._life:
             if self._closed:
                 raise ProducerClosedError("the producer is closed")
@@ -104,6 +110,7 @@ class Producer(Admission):
                     self._network_type(self.config),
                     self._name,
                     self._take,
+                    self._take_all,
                     self._broke,
                 )
                 self._home.reports = self._pipeline.reports
@@ -229,7 +236,7 @@ class Producer(Admission):
             untold = part.untold_failures()
             if untold:
                 count += untold
-                errors.extend(part.chunk.errors[:1])
+                errors.append(part.first_error())
         if count:
             raise DeliveryFailures(count, errors[:10])
 
@@ -261,21 +268,25 @@ class Producer(Admission):
         self._space_came()  # those who wait for space learn that the producer is closed
 
     def _finish(self, timeout: float | None) -> None:
+        pipeline = self._pipeline
+        if pipeline is None:
+            return
+        self._announce_strays()
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        # Several threads may wait here at once, each with its own timeout.
+        if pipeline.flush(deadline):
+            pipeline.abort(
+                "abort() was called, or close(0)" if timeout == 0
+                else f"close() ended after its timeout of {timeout:.3g} s"
+            )
         with self._life:
-            pipeline = self._pipeline
-            if pipeline is None:
-                return
-            deadline = None if timeout is None else self._clock.monotonic() + timeout
-            self._announce_strays()
-            pending = pipeline.flush(deadline)
-            if pending:
-                pipeline.abort(
-                    "abort() was called" if timeout == 0
-                    else f"close() ended after its timeout of {timeout:.3g} s"
-                )
-            late = pipeline.stop(self._clock.monotonic() + 1.0)
+            if self._pipeline is not pipeline:
+                return  # another thread has ended it meanwhile
+            late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
-                log.warning("close(): still running after 1 s: %s", ", ".join(late))
+                log.warning(
+                    "close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late)
+                )
             self._pipeline = None
 
     def _broke(self, error: BaseException) -> None:

@@ -110,10 +110,10 @@ class Lane:
         unknown fate whose sequence numbers are void: sent again they might be in the log twice.
         Both empty while a batch is unanswered: its answer decides whether it goes before the rest.
         """
-        again: list[Slice | Batch | Chaser] = []
+        again: list[Slice | Batch] = []
         doubtful: list[Batch] = []
         if not self.failing or self.unanswered:
-            return again, doubtful
+            return [], []
         for item in (*self.failed, *self.pending):
             if isinstance(item, Slice) or (item.sequenced and not self.gap):
                 again.append(item)
@@ -121,18 +121,16 @@ class Lane:
                 doubtful.append(item)
             else:
                 again.extend(item.unseal())
-        for item in again:
-            item.level += 1
+        for travelling in again:
+            travelling.level += 1
         self.failed.clear()
         self.pending.clear()
         self.nbytes = self.rows = 0
         if self.gap:
             self.gap = False
             self.sequencer.new_epoch()
-        if self.chaser is not None:
-            again.append(self.chaser)
-            self.chaser = None
-        return again, doubtful
+        chaser, self.chaser = self.chaser, None
+        return [*again, *([] if chaser is None else [chaser])], doubtful
 
 
 class Batcher:

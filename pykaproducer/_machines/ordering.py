@@ -31,13 +31,12 @@ rise by more than one) expects no chaser and has an empty buffer; descending pas
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from pykaproducer._kernel import Slice
+from pykaproducer._machines.batching import Batch
 
-class Item(Protocol):
-    """What travels: it knows its level."""
-
-    level: int
+#: What travels; it knows its level.
+Item = Slice | Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class BrokerWorker(Worker):
         super().__init__(*args)
         self._up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
+        self._waits_for_id = False
         self._lanes: dict[tuple[str, int], Lane] = {}
 
     def step(
@@ -108,11 +109,13 @@ class BrokerWorker(Worker):
                 self.metadata.want()
             case ViewChanged():
                 self._check_leaders()
-            case ProducerIdCame() | Hurry():
+            case ProducerIdCame():
+                self._waits_for_id = False
+            case Hurry():
                 pass  # turn() looks at what can be sealed now
 
     def deadline(self) -> float | None:
-        if not self._up or self._requests >= REQUESTS_AHEAD:
+        if not self._up or self._waits_for_id or self._requests >= REQUESTS_AHEAD:
             return None  # whatever changes that is an item in the inbox
         return self.batcher.next_due()
 
@@ -174,7 +177,9 @@ class BrokerWorker(Worker):
         if lane.sequencer.producer is None:
             lane.sequencer.producer = self.metadata.producer_id
         if lane.sequencer.producer is None:
-            self.metadata.want_producer_id(self)
+            if not self._waits_for_id:
+                self._waits_for_id = True
+                self.metadata.want_producer_id(self)
             return False
         return True
 
@@ -392,5 +397,5 @@ class Brokers:
     def all(self) -> list[BrokerWorker]:
         """Every worker whose thread may still run."""
         with self._lock:
-            self._draining = [w for w in self._draining if w.thread and w.thread.is_alive()]
+            self._draining = [w for w in self._draining if w.is_alive() or w.bridge.is_alive()]
             return [*self._references, *self._draining]

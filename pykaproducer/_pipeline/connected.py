@@ -120,12 +120,11 @@ class Connected(Worker):
 
     def _connect_or_wait(self, connection: Connection, now: float) -> float | None:
         """Connect if it is wanted and time; how long to wait for what comes."""
+        if connection.is_closed and self.wants_connection() and now >= self._not_before:
+            self._connect(connection)
         deadline = self.deadline()
         if connection.is_closed and self.wants_connection():
-            if now >= self._not_before:
-                self._connect(connection)
-            elif deadline is None or self._not_before < deadline:
-                deadline = self._not_before
+            return self._not_before if deadline is None else min(deadline, self._not_before)
         return deadline
 
     def _connect(self, connection: Connection) -> None:

@@ -111,9 +111,7 @@ class Dispatcher(Worker):
             for chunk in self._waiting.pop(view.name):
                 self.settler.fail(
                     chunk.whole(),
-                    lambda status: delivery_error_for(
-                        code, topic=view.name, partition=None, status=status
-                    ),
+                    lambda status: delivery_error_for(code, topic=view.name, status=status),
                 )
 
     def _expire(self, part: Slice) -> None:

@@ -66,6 +66,14 @@ class InFlight:
             self._marks.append(mark)
             self._look(mark)
 
+    def abandon(self) -> None:
+        """A stage has died: every chunk has been settled, and nobody waits for anything more."""
+        with self._lock:
+            self._live.clear()
+            for mark in [*self._marks]:
+                mark.pending = set()
+                self._look(mark)
+
     def wait(self, mark: Mark, deadline: float | None) -> bool:
         """Wait until *mark* is reached; false if it is not by *deadline*."""
         try:

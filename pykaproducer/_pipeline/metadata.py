@@ -32,7 +32,7 @@ from pykaproducer._wire.kafka_python import (
     init_producer_id_request,
     metadata_request,
 )
-from pykaproducer.errors import KafkaTimeoutError, code_text, place
+from pykaproducer.errors import MetadataTimeoutError, code_text, place
 
 log = logging.getLogger("pykaproducer.metadata")
 
@@ -116,7 +116,7 @@ class Metadata(Connected):
             self.want_topic(topic)
             if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
                 reason = self.trouble.why(topic, None) or "no answer"
-                raise KafkaTimeoutError(f"{place(topic)}: no metadata within max_block_ms: {reason}")
+                raise MetadataTimeoutError(f"{place(topic)}: no metadata within max_block_ms: {reason}")
 
     # The stage -----------------------------------------------------------------------------------
 
@@ -136,7 +136,10 @@ class Metadata(Connected):
         return bool(self._id_wanted_by) or (due is not None and due <= self.clock.monotonic())
 
     def deadline(self) -> float | None:
-        return self._refreshing().next_due()
+        due = self._refreshing().next_due()
+        if due is None or self.ready or due > self.clock.monotonic():
+            return due
+        return None  # it is due, and goes out as soon as there is a connection
 
     def on_time(self, now: float) -> None:
         """turn() sends what is due."""

@@ -10,18 +10,15 @@ Relies on: a lane that has failed hands back everything, oldest first, before th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import Effect, FindPath, Forward, Ordering, SendChaser
 from pykaproducer._machines.sequencing import Sequencer
-from pykaproducer._pipeline.broker import BrokerWorker, Put
+from pykaproducer._pipeline.broker import Brokers, BrokerWorker, Put
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.worker import Worker
-
-if TYPE_CHECKING:
-    from pykaproducer._pipeline.wiring import Brokers
 
 
 class PartitionWorker(Worker):

@@ -25,6 +25,7 @@ MakeError = Callable[[Status], DeliveryError]
 class Reports(Worker):
     """The thread that runs callbacks."""
 
+    # Set by wiring, before the first item.
     inflight: InFlight
 
     def step(self, item: Slice) -> None:

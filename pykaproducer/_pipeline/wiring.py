@@ -53,18 +53,22 @@ class Pipeline:
         network: Network,
         name: str,
         take: Callable[[TopicSlot], list[Chunk]],
+        take_all: Callable[[], list[Chunk]],
         on_broken: OnBroken,
     ) -> None:
         self.config = config
         self.clock = clock
         self.network = network
         self.name = name
+        self._take_all = take_all
         self._on_broken = on_broken
         self.broken: BaseException | None = None
         # Guards the list of stages: topics and partitions are added while it runs.
         self._lock = threading.Lock()
         self._stages: list[Worker] = []
         self._flushing = 0
+        # Marks of flushes that wait: a dead dispatcher would never meet them.
+        self._marks: set[Mark] = set()
 
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
@@ -173,14 +177,19 @@ class Pipeline:
         mark = Mark()
         with self._lock:
             self._flushing += 1
+            self._marks.add(mark)
         try:
-            self.dispatcher.put(FlushMark(mark))
+            if self.broken is None:
+                self.dispatcher.put(FlushMark(mark))
+            else:
+                self.inflight.meet(mark)
             for worker in self.brokers.all():
                 worker.put(Hurry())
             return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
         finally:
             with self._lock:
                 self._flushing -= 1
+                self._marks.discard(mark)
 
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
         """Settle everything that is accepted and has no outcome."""
@@ -216,6 +225,8 @@ class Pipeline:
         """A stage has died of a bug (DESIGN P9): everything gets its outcome, nothing hangs."""
         self.broken = error
         self._on_broken(error)
+        for chunk in self._take_all():
+            self.inflight.enter(chunk)
 
         def make_error(topic: str, status: Status) -> DeliveryError:
             return ProducerBrokenError(
@@ -226,3 +237,10 @@ class Pipeline:
             )
 
         self.fail_everything(make_error)
+        # Order matters: flush() looks at `broken` after it has entered its mark, we look at the
+        # marks after we have set `broken`: one of the two meets it.
+        with self._lock:
+            marks = list(self._marks)
+        for mark in marks:
+            self.inflight.meet(mark)
+        self.inflight.abandon()

@@ -93,6 +93,10 @@ class Worker:
         thread.join(max(0.0, deadline - self.clock.monotonic()))
         return not thread.is_alive()
 
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self.thread is not None and self.thread.is_alive()
+
     def _start(self) -> None:
         with self._starting:
             if self.thread is None:

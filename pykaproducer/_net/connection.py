@@ -1,0 +1,431 @@
+"""One broker's connection: its socket and all that is said over it.
+
+There is one for each Bridge and one for Metadata. It has no thread: whoever owns it calls
+:meth:`Connection.poll`, which writes, reads and waits, and says what has happened. After
+:class:`Lost` it may be opened again; everything but the wake-up is made anew then.
+
+Guarantees: no method but ``open`` (which asks the resolver) blocks longer than it is told to.
+Every request that was submitted comes back exactly once: in ``Answered``, in ``Written`` (when no
+answer is expected) or in ``Lost``. ``Lost`` tells requests of which no byte was given to the
+socket from those that the broker may have seen.
+
+Relies on: one thread at a time calling it; only ``wakeup.poke`` is for others.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pykaproducer._clock import Clock
+from pykaproducer._machines.session import (
+    Answered,
+    Move,
+    Ready,
+    Request,
+    Session,
+    SessionState,
+)
+from pykaproducer._net.transport import (
+    ConnectionFailed,
+    Endpoint,
+    Network,
+    SocketSettings,
+    Transport,
+)
+from pykaproducer._net.wakeup import Wakeup
+from pykaproducer._wire import WireError
+from pykaproducer._wire.frames import FrameReader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "Answered",
+    "Connection",
+    "ConnectionFailed",
+    "ConnectionSettings",
+    "Lost",
+    "Ready",
+    "Request",
+    "SessionState",
+    "Written",
+]
+
+log = logging.getLogger("pykaproducer.net")
+
+#: Setting up a connection (name, TCP, TLS, handshake) takes no longer than this (seconds).
+_SETUP_TIMEOUT = 10.0
+#: So many receives in one turn at most, lest the owner never sees its events.
+_MOST_RECEIVES = 16
+#: So many bytes are encoded ahead of what the socket has taken.
+_ENCODED_AHEAD = 4 * 1024 * 1024
+_NEVER = float("inf")
+
+
+class ConnectionSettings(SocketSettings, Protocol):
+    """The settings that concern a connection, as in the configuration."""
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def request_timeout_ms(self) -> int: ...
+
+    @property
+    def receive_message_max_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The last byte of a request that expects no answer was given to the socket."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection could not be made or is no more."""
+
+    #: Why, in words that go on after "no connection to host:port: ".
+    reason: str
+    #: Requests of which no byte was given to the socket, oldest first.
+    unwritten: list[Request]
+    #: Requests that the broker may have seen, the one written in part included, oldest first.
+    unanswered: list[Request]
+
+
+Event = Ready | Written | Answered | Lost
+
+
+class Connection:
+    """See above. *address* is (host, port), *name* what logs and errors call the broker."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        config: ConnectionSettings,
+        clock: Clock,
+        network: Network,
+        name: str | None = None,
+    ) -> None:
+        self.address = address
+        self.name = name or "broker at {}:{}".format(*address)
+        self._config = config
+        self._clock = clock
+        self._network = network
+        self._setup_timeout = min(_SETUP_TIMEOUT, config.request_timeout_ms / 1000)
+        # For the owner's whole life, over all attempts.
+        self.wakeup = Wakeup()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.wakeup, selectors.EVENT_READ)
+        self._events: list[Event] = []
+        # Of this attempt.
+        self._session = Session(config.client_id)
+        self._frames = FrameReader(config.receive_message_max_bytes)
+        self._endpoints: list[Endpoint] = []
+        self._transport: Transport | None = None
+        self._watched = 0  # events of the transport that the selector waits for
+        self._setup_deadline = 0.0  # for the whole set-up
+        self._endpoint_deadline = 0.0  # for connecting to one endpoint
+        # Requests: submitted, not encoded yet.
+        self._queued: deque[Request] = deque()
+        # What is encoded and not given to the socket yet.
+        self._outgoing: list[memoryview] = []
+        # Requests that are not wholly written, with the stream positions of their ends.
+        self._leaving: deque[tuple[int, int, Request]] = deque()
+        self._encoded = 0  # stream position behind _outgoing
+        self._sent = 0  # stream position before it
+
+    # Its life --------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SessionState:
+        """Where it stands."""
+        return self._session.state
+
+    @property
+    def is_closed(self) -> bool:
+        """True when ``open()`` may be called."""
+        return self._session.state is SessionState.CLOSED
+
+    def open(self) -> None:
+        """Begin to connect. The resolver may block; what goes wrong becomes an event."""
+        now = self._clock.monotonic()
+        self._session = Session(self._config.client_id)
+        self._frames = FrameReader(self._config.receive_message_max_bytes)
+        self._encoded = self._sent = 0
+        self._session.move(Move.OPEN)
+        self._setup_deadline = now + self._setup_timeout
+        try:
+            self._endpoints = self._network.resolve(*self.address)
+        except ConnectionFailed as error:
+            self._lose(error)
+            return
+        self._next_endpoint(ConnectionFailed("the host name stands for no address"))
+
+    def give_up(self, reason: str) -> Lost:
+        """Treat the connection as lost, because of *reason*. No ``poll`` tells it again."""
+        if self.is_closed:
+            return Lost(reason, self._take_queued(), [])
+        return self._lost(ConnectionFailed(reason))
+
+    def close(self) -> None:
+        """Close it for ever. Whoever wants the requests back asks ``give_up`` first."""
+        if not self.is_closed:
+            self._lost(ConnectionFailed("closed"))
+        self._selector.close()
+        self.wakeup.close()
+
+    # Requests --------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue *request*; it is encoded and written by ``poll`` once the connection is ready."""
+        self._queued.append(request)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the connection will be lost if nothing happens until then."""
+        state = self._session.state
+        if state is SessionState.CONNECTING:
+            return min(self._endpoint_deadline, self._earliest())
+        if state is SessionState.READY:
+            earliest = self._earliest()
+            return None if earliest == _NEVER else earliest
+        if state is SessionState.CLOSED:
+            return None
+        return min(self._setup_deadline, self._earliest())
+
+    def _earliest(self) -> float:
+        """The earliest deadline of all requests, queued or sent."""
+        return min(
+            (r.deadline for rs in (self._session.unanswered, self._queued) for r in rs),
+            default=_NEVER,
+        )
+
+    # The turn --------------------------------------------------------------------------------
+
+    def poll(self, deadline: float | None) -> list[Event]:
+        """Write and read what is possible, and wait until *deadline* at most for more.
+
+        Returns as soon as there is an event or somebody has poked the wake-up.
+        """
+        woken = False
+        while True:
+            self._work(self._flush)
+            if self._events or woken:
+                break
+            ready = self._clock.select(
+                self._selector, _earlier(deadline, self.next_deadline), self.wakeup.poke
+            )
+            for key, mask in ready:
+                if key.fileobj is self.wakeup:
+                    self.wakeup.drain()
+                    woken = True
+                elif key.fileobj is self._transport:
+                    self._work(self._attend, mask)
+            now = self._clock.monotonic()
+            self._work(self._expire, now)
+            if deadline is not None and now >= deadline:
+                break
+        events, self._events = self._events, []
+        return events
+
+    def _work(self, step: Callable[..., None], *args: object) -> None:
+        """Do *step*; what goes wrong in it ends the connection."""
+        try:
+            step(*args)
+        except ConnectionFailed as error:
+            self._lose(error)
+        except WireError as error:
+            self._lose(ConnectionFailed(f"the broker sent what makes no sense: {error}"))
+
+    def _attend(self, mask: int) -> None:
+        """The socket is ready for something."""
+        if self._session.state is SessionState.CONNECTING:
+            self._connecting()
+        elif mask & selectors.EVENT_READ:
+            self._receive()
+
+    def _expire(self, now: float) -> None:
+        """Something may have taken too long."""
+        due = self.next_deadline
+        if due is None or now < due:
+            return
+        if self._session.state is SessionState.READY or self._earliest() <= now:
+            raise ConnectionFailed("a request was not answered in time")
+        if self._session.state is SessionState.CONNECTING:
+            self._next_endpoint(ConnectionFailed("connecting took too long"))
+        else:
+            raise ConnectionFailed(
+                "the connection stands, but the broker does not answer; is this a Kafka listener "
+                "with the security protocol that is configured?"
+            )
+
+    # Setting it up ---------------------------------------------------------------------------
+
+    def _next_endpoint(self, reason: ConnectionFailed) -> None:
+        """Connect to the next of the host's addresses; lost for *reason* if there is none."""
+        while self._endpoints:
+            self._forget_transport()
+            endpoint = self._endpoints.pop(0)
+            now = self._clock.monotonic()
+            share = (self._setup_deadline - now) / (len(self._endpoints) + 1)
+            self._endpoint_deadline = now + max(0.0, share)
+            log.debug("%s: connecting to %s", self.name, endpoint)
+            try:
+                self._transport = self._network.connect(endpoint)
+                self._go_on_connecting(self._transport)
+            except ConnectionFailed as error:
+                reason = error
+            else:
+                return
+        self._lose(reason)
+
+    def _connecting(self) -> None:
+        assert self._transport is not None
+        try:
+            self._go_on_connecting(self._transport)
+        except ConnectionFailed as error:
+            self._next_endpoint(error)
+
+    def _go_on_connecting(self, transport: Transport) -> None:
+        wanted = transport.finish_connect()
+        self._watch(wanted or selectors.EVENT_READ)
+        if not wanted:
+            log.debug("%s: connected", self.name)
+            self._write(self._session.connected())
+
+    def _watch(self, events: int) -> None:
+        """Let the selector wait for *events* of the transport."""
+        if events == self._watched:
+            return
+        assert self._transport is not None
+        if self._watched:
+            self._selector.modify(self._transport, events)
+        else:
+            self._selector.register(self._transport, events)
+        self._watched = events
+
+    def _forget_transport(self) -> None:
+        if self._transport is None:
+            return
+        if self._watched:
+            # Before it is closed: its number may be another socket's the next moment.
+            self._selector.unregister(self._transport)
+            self._watched = 0
+        self._transport.close()
+        self._transport = None
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def _write(self, buffer: Buffer) -> int:
+        """Put *buffer* behind what is to be sent; its length."""
+        view = memoryview(buffer)
+        if view.format != "B" or view.ndim != 1:
+            view = view.cast("B")
+        self._outgoing.append(view)
+        self._encoded += len(view)
+        return len(view)
+
+    def _encode_queued(self) -> None:
+        """Encode requests, no more than the socket can be expected to take soon.
+
+        So one that has to wait behind others is encoded, with the time left to it, when its turn
+        comes.
+        """
+        while self._queued and self._encoded - self._sent < _ENCODED_AHEAD:
+            request = self._queued[0]
+            start = self._encoded
+            buffers = self._session.encode(request)
+            self._queued.popleft()
+            for buffer in buffers:
+                self._write(buffer)
+            self._leaving.append((start, self._encoded, request))
+
+    def _flush(self) -> None:
+        """Give the socket what it takes."""
+        transport = self._transport
+        if transport is None or self._session.state is SessionState.CONNECTING:
+            return
+        while True:
+            if self._queued and self._session.state is SessionState.READY:
+                self._encode_queued()
+            if not self._outgoing:
+                self._watch(selectors.EVENT_READ)
+                return
+            self._took(transport.send(self._outgoing))
+            if self._outgoing:
+                # It took less than it was offered: it is full.
+                self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
+                return
+
+    def _took(self, count: int) -> None:
+        """The socket took *count* bytes."""
+        self._sent += count
+        whole = 0
+        for view in self._outgoing:
+            if count < len(view):
+                break
+            count -= len(view)
+            whole += 1
+        del self._outgoing[:whole]
+        if count:
+            self._outgoing[0] = self._outgoing[0][count:]
+        while self._leaving and self._leaving[0][1] <= self._sent:
+            request = self._leaving.popleft()[2]
+            if not request.expects_answer:
+                self._events.append(Written(request))
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        """Take what has come."""
+        assert self._transport is not None
+        for _ in range(_MOST_RECEIVES):
+            space = self._frames.space()
+            count = self._transport.receive(space)
+            for frame in self._frames.received(count):
+                result = self._session.received(frame)
+                if isinstance(result, bytes):
+                    self._write(result)
+                else:
+                    self._events.append(result)
+            if count < len(space):
+                return
+
+    # The end -------------------------------------------------------------------------------------
+
+    def _lose(self, error: ConnectionFailed) -> None:
+        self._events.append(self._lost(error))
+
+    def _lost(self, error: ConnectionFailed) -> Lost:
+        """This attempt is over."""
+        self._session.move(Move.LOSE)
+        self._forget_transport()
+        unwritten = [r for start, _, r in self._leaving if start >= self._sent]
+        # A request without answer that was begun; the others that were are in the session.
+        begun = [r for start, _, r in self._leaving if start < self._sent and not r.expects_answer]
+        kept = set(map(id, unwritten))
+        unanswered = [r for r in self._session.unanswered if id(r) not in kept] + begun
+        self._outgoing.clear()
+        self._leaving.clear()
+        self._endpoints.clear()
+        log.debug("%s: %s", self.name, error)
+        return Lost(str(error), unwritten + self._take_queued(), unanswered)
+
+    def _take_queued(self) -> list[Request]:
+        queued = list(self._queued)
+        self._queued.clear()
+        return queued
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)

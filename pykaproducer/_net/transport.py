@@ -1,0 +1,187 @@
+"""Bytes to and from one address, behind an interface that tests (and TLS) can replace.
+
+The boundary to the operating system: its exceptions are mapped here, and only here, to
+:class:`ConnectionFailed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+#: How many buffers one ``sendmsg`` takes.
+try:
+    _MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
+except (AttributeError, OSError, ValueError):
+    _MOST_BUFFERS = 16  # what POSIX promises
+
+
+class ConnectionFailed(Exception):
+    """A connection could not be made or is lost; the text says why, without the address."""
+
+
+class Endpoint(NamedTuple):
+    """One of the addresses that a host name stands for."""
+
+    family: int
+    address: tuple[object, ...]
+
+    def __str__(self) -> str:
+        host, port = self.address[:2]
+        return f"[{host}]:{port}" if self.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+class SocketSettings(Protocol):
+    """The settings that concern the socket, as in the configuration."""
+
+    @property
+    def send_buffer_bytes(self) -> int | None: ...
+
+    @property
+    def receive_buffer_bytes(self) -> int | None: ...
+
+    @property
+    def socket_options(self) -> Sequence[tuple[int, int, int]]: ...
+
+
+class Transport(Protocol):
+    """Bytes to and from one address. Never blocks; used by one thread at a time.
+
+    Every method but ``close`` and ``fileno`` raises :class:`ConnectionFailed`.
+    """
+
+    def fileno(self) -> int:
+        """What to wait for."""
+
+    def finish_connect(self) -> int:
+        """Go on with connecting: 0 when done, else the selector's events to wait for first."""
+
+    def send(self, buffers: Sequence[memoryview]) -> int:
+        """Send from the beginning of *buffers*: how many bytes were taken, 0 for none now."""
+
+    def receive(self, into: memoryview) -> int:
+        """Receive: how many bytes came, 0 for none now. The peer's end is ConnectionFailed."""
+
+    def close(self) -> None:
+        """Close it; twice does no harm."""
+
+
+class Network:
+    """The real network. A test puts its own in its place."""
+
+    def __init__(self, settings: SocketSettings) -> None:
+        self._settings = settings
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        """The addresses of *host*, to be tried in turn. Asks the resolver, so it may block."""
+        with _mapped(f"the host name {host!r} cannot be resolved"):
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(Endpoint(family, address) for family, *_, address in found))
+
+    def connect(self, endpoint: Endpoint) -> Transport:
+        """Begin to connect."""
+        return PlainTransport(endpoint, self._settings)
+
+
+class PlainTransport:
+    """A TCP connection without encryption."""
+
+    def __init__(self, endpoint: Endpoint, settings: SocketSettings) -> None:
+        with _mapped():
+            self._socket = socket.socket(endpoint.family, socket.SOCK_STREAM)
+            try:
+                self._begin(endpoint, settings)
+            except BaseException:
+                self._socket.close()
+                raise
+
+    def _begin(self, endpoint: Endpoint, settings: SocketSettings) -> None:
+        sock = self._socket
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if settings.send_buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
+        if settings.receive_buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
+        for option in settings.socket_options:
+            sock.setsockopt(*option)
+        code = sock.connect_ex(endpoint.address)
+        if code not in _UNDER_WAY:
+            raise OSError(code, os.strerror(code))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def finish_connect(self) -> int:
+        with _mapped():
+            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            try:
+                self._socket.getpeername()
+            except OSError as error:
+                if error.errno != errno.ENOTCONN:
+                    raise
+                return selectors.EVENT_WRITE
+        return 0
+
+    def send(self, buffers: Sequence[memoryview]) -> int:
+        try:
+            return self._socket.sendmsg(buffers[:_MOST_BUFFERS])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionFailed(_text(error)) from error
+
+    def receive(self, into: memoryview) -> int:
+        try:
+            count = self._socket.recv_into(into)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionFailed(_text(error)) from error
+        if count == 0:
+            raise ConnectionFailed("the broker closed the connection")
+        return count
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+_UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+
+#: What people understand; the system's own words for everything else.
+_TEXTS: dict[int | None, str] = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there",
+    errno.ECONNRESET: "the broker reset the connection",
+    errno.EPIPE: "the broker closed the connection",
+    errno.ETIMEDOUT: "the network gave up waiting for the broker",
+    errno.EHOSTUNREACH: "there is no route to the host",
+    errno.ENETUNREACH: "the network is unreachable",
+    errno.EMFILE: "this process has too many open files",
+}
+
+
+def _text(error: OSError) -> str:
+    known = _TEXTS.get(error.errno)
+    if known is not None and not isinstance(error, socket.gaierror):
+        return known
+    return error.strerror or str(error)
+
+
+@contextlib.contextmanager
+def _mapped(what: str | None = None) -> Iterator[None]:
+    """Turn what the operating system raises into :class:`ConnectionFailed`."""
+    try:
+        yield
+    except OSError as error:  # socket.gaierror and TimeoutError are OSErrors
+        text = _text(error)
+        raise ConnectionFailed(text if what is None else f"{what}: {text}") from error
+    except UnicodeError as error:  # a label of the host name is empty or too long
+        raise ConnectionFailed(f"{what}: {error}") from error

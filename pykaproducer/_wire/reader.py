@@ -1,0 +1,118 @@
+"""Reading Kafka's primitive types, with every length checked against what has really come."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pykaproducer._wire import WireError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_int16 = struct.Struct(">h")
+_int32 = struct.Struct(">i")
+
+
+class Reader:
+    """A position in a message. Any read beyond its end is a :class:`WireError`.
+
+    *flexible*: the message is of a version with compact strings and arrays and tagged fields.
+    """
+
+    __slots__ = ("_at", "_data", "_flexible")
+
+    def __init__(self, data: Buffer, *, flexible: bool) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+        self._flexible = flexible
+
+    @property
+    def left(self) -> int:
+        """Bytes not read yet."""
+        return len(self._data) - self._at
+
+    def fields(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Several fields of fixed size at once."""
+        at = self._at
+        self._at = at + layout.size
+        try:
+            return layout.unpack_from(self._data, at)
+        except struct.error:
+            raise self._short(layout.size, at) from None
+
+    def int32(self) -> int:
+        """A signed 32-bit number."""
+        (value,) = self.fields(_int32)
+        return int(value)
+
+    def string(self) -> str | None:
+        """A string, None for the null string."""
+        length = self._length(_int16)
+        if length < 0:
+            return None
+        try:
+            return str(self._take(length), "utf-8")
+        except UnicodeDecodeError as error:
+            raise WireError(f"a string that is not UTF-8: {error.reason}") from error
+
+    def array(self) -> int:
+        """How many elements follow; 0 for the null array. Each of them takes a byte or more."""
+        count = self._length(_int32)
+        if count > self.left:
+            raise WireError(f"an array of {count} elements in {self.left} bytes")
+        return max(0, count)
+
+    def skip(self, size: int) -> None:
+        """Pass over *size* bytes."""
+        self._take(size)
+
+    def tags(self) -> Iterable[tuple[int, Reader]]:
+        """The tagged fields, with a reader for the bytes of each."""
+        if not self._flexible or (count := self._uvarint()) == 0:
+            return ()
+        if count > self.left:
+            raise WireError(f"{count} tagged fields in {self.left} bytes")
+        return [self._tag() for _ in range(count)]
+
+    def skip_tags(self) -> None:
+        """Pass over tagged fields."""
+        self.tags()
+
+    def _tag(self) -> tuple[int, Reader]:
+        tag = self._uvarint()
+        return tag, Reader(self._take(self._uvarint()), flexible=True)
+
+    def _take(self, size: int) -> memoryview:
+        at = self._at
+        end = at + size
+        if end > len(self._data):
+            raise self._short(size, at)
+        self._at = end
+        return self._data[at:end]
+
+    def _length(self, layout: struct.Struct) -> int:
+        """A length or a count; negative for null."""
+        if self._flexible:
+            return self._uvarint() - 1
+        (length,) = self.fields(layout)
+        return int(length)
+
+    def _uvarint(self) -> int:
+        data, at = self._data, self._at
+        value = 0
+        try:
+            for shift in (0, 7, 14, 21, 28):
+                byte = data[at]
+                at += 1
+                value |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    self._at = at
+                    return value
+        except IndexError:
+            raise self._short(1, at) from None
+        raise WireError("a varint of more than 5 bytes")
+
+    def _short(self, wanted: int, at: int) -> WireError:
+        return WireError(f"it ends after {len(self._data)} bytes, {wanted} more expected at {at}")

@@ -1,0 +1,33 @@
+"""Support for tests against Kafka, public: a real cluster on loopback.
+
+The names are imported at first use, so that one of them can be used without what another needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pykaproducer.testing._broker import Broker as Broker
+    from pykaproducer.testing._errors import ClusterError as ClusterError
+    from pykaproducer.testing.cluster import KafkaCluster as KafkaCluster
+
+#: Where each public name lives.
+_HOMES = {
+    "Broker": "_broker",
+    "ClusterError": "_errors",
+    "KafkaCluster": "cluster",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

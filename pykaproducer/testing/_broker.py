@@ -1,0 +1,111 @@
+"""One broker of the test cluster: its process, its log, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pykaproducer.testing import _admin, _server
+from pykaproducer.testing._errors import ClusterError
+from pykaproducer.testing._processes import GuardedProcesses
+
+_PORT_TAKEN = "Address already in use"
+
+
+class PortTakenError(ClusterError):
+    """Somebody else listens on the port that was found free for a broker."""
+
+
+class Broker:
+    """One broker of a :class:`KafkaCluster`, as seen from outside.
+
+    To change its state, ask the cluster (:meth:`KafkaCluster.kill` and the others).
+    """
+
+    __module__ = "pykaproducer.testing"
+
+    def __init__(
+        self,
+        processes: GuardedProcesses,
+        node_id: int,
+        port: int,
+        command: Sequence[str],
+        log_path: Path,
+    ) -> None:
+        self.id = node_id
+        self.host = _server.HOST
+        self.port = port
+        #: The broker's log, and whatever Java itself has to say; kept over restarts.
+        self.log_path = log_path
+        #: The process that runs now or ran last.
+        self.pid = 0
+        #: True between ``pause()`` and ``resume()``.
+        self.paused = False
+        self._processes = processes
+        self._command = command
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.id} at {self.host}:{self.port}, process {self.pid}>"
+
+    # The process
+
+    @property
+    def alive(self) -> bool:
+        """True while its process exists, also while it is paused."""
+        return self.exit_status is None
+
+    @property
+    def running(self) -> bool:
+        """True while its process exists and is not paused."""
+        return self.alive and not self.paused
+
+    @property
+    def exit_status(self) -> int | None:
+        """What the process ended with (a negative number: the signal); None while it exists."""
+        return self._processes.poll(self.pid)
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines of the log."""
+        try:
+            text = self.log_path.read_text(errors="replace")
+        except OSError as error:
+            return f"(no log: {error})"
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _spawn(self, environment: Mapping[str, str]) -> None:
+        self.pid = self._processes.spawn(self._command, environment, self.log_path)
+        self.paused = False
+
+    def _signal(self, number: int) -> bool:
+        return self._processes.signal(self.pid, number)
+
+    def _end(self, number: int, timeout: float) -> bool:
+        """Signal the process and wait for its end; false if that has not come in time."""
+        ended = not self._signal(number) or self._processes.wait(self.pid, timeout) is not None
+        self.paused = self.paused and not ended
+        return ended
+
+    def _check_started(self) -> None:
+        if (status := self.exit_status) is not None:
+            # The reason stands some way above the end: the broker logs its way out.
+            taken = _PORT_TAKEN in self.log_tail(1000)
+            raise (PortTakenError if taken else ClusterError)(
+                f"{self} ended with status {status} while it started; its log ends with:\n"
+                f"{self.log_tail()}"
+            )
+
+    # The answers
+
+    def _serves(self, expected: frozenset[int]) -> bool:
+        """Whether it answers and names the *expected* brokers as serving."""
+        try:
+            return _admin.fetch_metadata(self.port).brokers >= expected
+        except OSError:
+            return False
+
+    def _knows(self, topic: str, wanted: Callable[[_admin.Metadata], bool]) -> bool:
+        """Whether it answers and its metadata of a topic is as *wanted*."""
+        try:
+            return wanted(_admin.fetch_metadata(self.port, topic))
+        except OSError:
+            return False

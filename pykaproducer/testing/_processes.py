@@ -1,0 +1,172 @@
+"""The owner's side of the guard (see ``_guard.py``): start it, ask it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from pykaproducer.testing._errors import ClusterError
+
+#: Every answer of the guard is a matter of milliseconds; a machine may be slow (seconds).
+_ANSWER_TIMEOUT = 30.0
+#: Killing the processes and removing their data (seconds).
+_END_TIMEOUT = 30.0
+#: How often a process is looked at while its end is waited for (seconds).
+_POLL = 0.02
+
+
+def tick() -> None:
+    """Wait a little before something outside this process is looked at again."""
+    threading.Event().wait(_POLL)
+
+
+class GuardedProcesses:
+    """Processes that end when this process ends, with a directory for their files.
+
+    Guarantees: a call returns, or raises :class:`ClusterError`, within a bound; calls from
+    several threads do not mix; a forked child can neither use nor end what its parent owns.
+    """
+
+    def __init__(self) -> None:
+        if os.name != "posix":
+            raise ClusterError("the test cluster needs a POSIX system (Linux, macOS)")
+        self._owner = os.getpid()
+        self._ended = False
+        self._lock = threading.Lock()
+        # Under the lock: the socket to the guard, what was read of the next answer, numbers.
+        self._received = b""
+        self._numbers = itertools.count(1)
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(_ANSWER_TIMEOUT)
+        script = Path(__file__).with_name("_guard.py")
+        with theirs:
+            self._guard = subprocess.Popen(
+                # Isolated and without site: the guard needs the standard library only.
+                [sys.executable, "-I", "-S", str(script), str(self._owner)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                # A Ctrl-C in the terminal goes to the whole foreground process group; the
+                # brokers have to outlive it until the owner has finished with them.
+                start_new_session=True,
+            )
+        started = False
+        try:
+            #: Removed at the end, with all that is in it.
+            self.directory = Path(cast(str, self._ask("directory")))
+            started = True
+        finally:
+            if not started:
+                self._stop_guard()
+
+    def __enter__(self) -> GuardedProcesses:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    @property
+    def owned(self) -> bool:
+        """False in a forked child of the owner."""
+        return os.getpid() == self._owner
+
+    def reserve(self, count: int) -> list[int]:
+        """Ports on loopback that stay free for the processes until the end."""
+        return cast("list[int]", self._ask("reserve", count=count))
+
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> int:
+        """Start a process whose output is appended to *log*; its process identifier."""
+        return cast(int, self._ask("spawn", argv=list(argv), env=dict(env), log=str(log)))
+
+    def signal(self, pid: int, number: int) -> bool:
+        """Send a signal; false if the process has ended already."""
+        return not self._ended and cast(bool, self._ask("signal", pid=pid, number=int(number)))
+
+    def poll(self, pid: int) -> int | None:
+        """The exit status of a process that has ended, None while it runs."""
+        if self._ended:
+            return -signal.SIGKILL
+        return cast("int | None", self._ask("poll", pid=pid))
+
+    def wait(self, pid: int, timeout: float) -> int | None:
+        """The exit status of a process once it has ended, None if it runs on past *timeout*."""
+        deadline = time.monotonic() + timeout
+        while (status := self.poll(pid)) is None and time.monotonic() < deadline:
+            tick()
+        return status
+
+    def end(self) -> None:
+        """Kill everything and remove the directory; returns when that is done."""
+        if not self.owned or self._ended:
+            return
+        self._ended = True
+        self._stop_guard()
+        # The guard has done it, unless it was killed.
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _stop_guard(self) -> None:
+        # Closing alone would not end the connection while a forked child has a copy of it.
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._channel.close()
+        try:
+            self._guard.wait(_END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            # The processes die with it.
+            self._guard.kill()
+            self._guard.wait()
+
+    def _ask(self, command: str, **arguments: Any) -> Any:
+        if not self.owned:
+            raise ClusterError(
+                f"this cluster belongs to process {self._owner}; a forked child can use its "
+                "bootstrap_servers, but not control it"
+            )
+        with self._lock:
+            number = next(self._numbers)
+            request = {"number": number, "command": command, "arguments": arguments}
+            try:
+                self._channel.sendall(json.dumps(request).encode() + b"\n")
+                reply = self._answer_to(number)
+            except OSError as error:
+                raise ClusterError(
+                    f"the process that guards the brokers is gone ({error}), and the brokers "
+                    "with it; was it killed? Start a new cluster"
+                ) from error
+        if "error" in reply:
+            raise ClusterError(f"could not {command}: {reply['error']}")
+        return reply["value"]
+
+    def _answer_to(self, number: int) -> dict[str, Any]:
+        """Read answers until the one that is wanted.
+
+        1. Ctrl-C interrupts a call after its request was sent. 2. The answer stays in the
+        socket. 3. The next call would take it for its own; the number tells them apart.
+        """
+        while True:
+            while b"\n" not in self._received:
+                data = self._channel.recv(65536)
+                if not data:
+                    raise ConnectionResetError("its socket was closed")
+                self._received += data
+            line, _, self._received = self._received.partition(b"\n")
+            reply = cast("dict[str, Any]", json.loads(line))
+            if reply["number"] == number:
+                return reply

@@ -1,0 +1,173 @@
+"""The log of one partition, as the scripted broker keeps it: in memory, read by kafka-python.
+
+What a broker checks before it appends (Kafka 4.3: LogValidator, ProducerAppendInfo) is checked
+here in the same order. Deviations, all of them deliberate:
+
+* Nothing expires: neither records nor what is known of a producer id.
+* Sizes are not limited (``max.message.bytes``), timestamps not compared with the time.
+* No transactions: a transactional or control batch is refused as INVALID_RECORD.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.errors import CorruptRecordError, KafkaError
+from kafka.record.memory_records import MemoryRecords
+
+from pykaproducer._wire.error_codes import ErrorCode
+
+#: A broker remembers so many batches of a producer id, to recognise one that comes again.
+_REMEMBERED = 5
+_LAST_SEQUENCE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRecord:
+    """One record in the log."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    #: Milliseconds since the epoch.
+    timestamp: int
+    #: Which batch of the log it came in, counted from 0.
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """What the log keeps of one batch beside its records."""
+
+    base_offset: int
+    count: int
+    #: As in the attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+    compression: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+@dataclass(slots=True)
+class _ProducerState:
+    epoch: int
+    #: (first sequence, last sequence, base offset) of the last batches
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+class Refused(Exception):
+    """The batch is not appended; ``code`` is what the broker answers."""
+
+    def __init__(self, code: int, text: str | None = None) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+
+class PartitionLog:
+    """Records and producer states of one partition. Guarded by the cluster's lock."""
+
+    def __init__(self) -> None:
+        self.records: list[LoggedRecord] = []
+        self.batches: list[LoggedBatch] = []
+        self._producers: dict[int, _ProducerState] = {}
+
+    def append(self, data: bytes, *, zstd_allowed: bool = True) -> int:
+        """Append the batch in *data*: its base offset. :class:`Refused` if it is not appended."""
+        batch, records = _read(data)
+        if batch.compression_type == batch.CODEC_ZSTD and not zstd_allowed:
+            raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if batch.is_transactional or batch.is_control_batch:
+            raise Refused(ErrorCode.INVALID_RECORD, "no transactions here")
+        base_offset = len(self.records)
+        if batch.has_producer_id():
+            known = self._check_sequence(batch)
+            if known is not None:
+                return known  # it is in the log already: answered as it was then
+            state = self._producers[batch.producer_id]
+            state.batches.append((batch.base_sequence, batch.last_sequence, base_offset))
+        for number, record in enumerate(records):
+            self.records.append(
+                LoggedRecord(
+                    base_offset + number,
+                    record.key,
+                    record.value,
+                    tuple(record.headers),
+                    record.timestamp,
+                    len(self.batches),
+                )
+            )
+        self.batches.append(
+            LoggedBatch(
+                base_offset,
+                len(records),
+                batch.compression_type,
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+            )
+        )
+        return base_offset
+
+    def _check_sequence(self, batch: Any) -> int | None:
+        """The base offset of the same batch if it is known; None if it is the next one."""
+        epoch, first, last = batch.producer_epoch, batch.base_sequence, batch.last_sequence
+        state = self._producers.get(batch.producer_id)
+        if state is None:
+            # Of a producer id that it does not know, a broker takes any sequence (KIP-360).
+            self._producers[batch.producer_id] = _ProducerState(epoch)
+            return None
+        if epoch == state.epoch:
+            for known_first, known_last, base_offset in state.batches:
+                if (known_first, known_last) == (first, last):
+                    return base_offset
+        if epoch < state.epoch:
+            raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if epoch > state.epoch:
+            if first != 0:
+                raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            self._producers[batch.producer_id] = _ProducerState(epoch)
+            return None
+        last_known = state.batches[-1][1]
+        expected = 0 if last_known == _LAST_SEQUENCE else last_known + 1
+        if first != expected:
+            raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return None
+
+
+def _read(data: bytes) -> tuple[Any, list[Any]]:
+    """The one batch in *data*, and its records."""
+    try:
+        found = list(MemoryRecords(data))
+    except CorruptRecordError as error:
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if len(found) != 1 or sum(batch.size_in_bytes for batch in found) != len(data):
+        raise Refused(
+            ErrorCode.INVALID_RECORD, f"{len(found)} whole batches in {len(data)} bytes, not one"
+        )
+    batch: Any = found[0]
+    if batch.magic != 2:
+        raise Refused(ErrorCode.INVALID_RECORD, f"message format {batch.magic}")
+    if not batch.validate_crc():
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, "wrong checksum")
+    return batch, _records(batch)
+
+
+def _records(batch: Any) -> list[Any]:
+    """The records of *batch*, which must be numbered as its header says."""
+    try:
+        records = list(batch)
+    except (KafkaError, ValueError, RuntimeError, OSError, EOFError) as error:
+        # Each decompressor has an exception of its own.
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if not records or batch.records_count != len(records):
+        raise Refused(ErrorCode.INVALID_RECORD, f"{len(records)} records")
+    if batch.last_offset_delta != len(records) - 1:
+        raise Refused(ErrorCode.INVALID_RECORD, f"last offset delta {batch.last_offset_delta}")
+    numbers = [record.offset - batch.base_offset for record in records]
+    if numbers != list(range(len(records))):
+        raise Refused(ErrorCode.INVALID_RECORD, "offset deltas are not 0, 1, 2 ...")
+    return records

@@ -1,0 +1,108 @@
+"""How a broker of the test cluster is configured and started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+HOST = "127.0.0.1"
+
+#: Settings of the environment that would change what a broker does, or add to its output.
+_UNWANTED = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+
+
+class Ports(NamedTuple):
+    """The two ports of a broker: for clients and other brokers, and for controllers."""
+
+    client: int
+    controller: int
+
+
+def server_properties(
+    node_id: int, ports: Sequence[Ports], data: Path, extra: Mapping[str, str]
+) -> str:
+    """The text of server.properties for one of ``len(ports)`` combined brokers/controllers."""
+    mine = ports[node_id]
+    replicas = str(min(3, len(ports)))
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(
+            f"{node}@{HOST}:{port.controller}" for node, port in enumerate(ports)
+        ),
+        # Nobody outside this machine can connect.
+        "listeners": f"CLIENT://{HOST}:{mine.client},CONTROLLER://{HOST}:{mine.controller}",
+        "advertised.listeners": f"CLIENT://{HOST}:{mine.client}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(data),
+        # As many replicas of Kafka's own topics as there are brokers for.
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "min.insync.replicas": "1",
+        # A single consumer does not wait for others to join its group.
+        "group.initial.rebalance.delay.ms": "0",
+        # Few partitions, quickly made.
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.num.partitions": "4",
+        # A test may write messages with old timestamps; nothing is to be deleted for its age.
+        "log.retention.ms": "-1",
+        # A broker that is killed or stopped loses its leaderships after 5 s, not after 9.
+        "broker.session.timeout.ms": "5000",
+        "broker.heartbeat.interval.ms": "500",
+        **extra,
+    }
+    return "".join(f"{name}={_escape(value)}\n" for name, value in properties.items())
+
+
+def _escape(value: str) -> str:
+    """A value in a Java properties file, which has backslash escapes and is Latin-1."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    if text.startswith(" "):
+        text = "\\" + text
+    return "".join(char if " " <= char <= "~" else _utf16_escape(char) for char in text)
+
+
+def _utf16_escape(char: str) -> str:
+    units = char.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+def command(
+    java: Path, heap_mb: int, fast_start: bool, directory: Path, properties: Path
+) -> list[str]:
+    """The command line of a broker."""
+    return [
+        str(java),
+        # Only the quick compiler: half the processor time until ready, but half the messages
+        # a second at the broker's limit.
+        *(["-XX:TieredStopAtLevel=1"] if fast_start else []),
+        f"-Xms{heap_mb}m",
+        f"-Xmx{heap_mb}m",
+        "-XX:+UseG1GC",
+        "-XX:MaxGCPauseMillis=20",
+        "-XX:+ExitOnOutOfMemoryError",
+        # A broker is killed rather than stopped: it must leave no file outside its directory.
+        "-XX:-UsePerfData",
+        # The compression libraries are native; without this Java warns of each.
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Djava.io.tmpdir={directory}",
+        "-Djava.awt.headless=true",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+        "kafka.Kafka",
+        str(properties),
+    ]
+
+
+def environment(jars: Sequence[Path]) -> dict[str, str]:
+    """The environment of a broker; the class path is too long for a readable command line."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    return {**inherited, "CLASSPATH": os.pathsep.join(map(str, jars))}

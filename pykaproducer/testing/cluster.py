@@ -1,0 +1,312 @@
+"""A real Apache Kafka on loopback, from pip-installed parts.
+
+The life of a cluster:
+
+1. ``_jars`` finds Java and Kafka's jars (and fetches the jars, once per user).
+2. ``_processes`` starts the guard, a small process that owns the brokers and dies with us.
+3. ``_storage`` formats a data directory for each broker, ``_server`` writes its configuration.
+4. The guard starts the brokers; the cluster is ready when each of them answers a metadata
+   request with all of them.
+5. ``stop()`` closes the socket to the guard, which kills the brokers and removes everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from pykaproducer.testing import _admin, _jars, _server, _storage
+from pykaproducer.testing._broker import Broker, PortTakenError
+from pykaproducer.testing._errors import ClusterError
+from pykaproducer.testing._processes import GuardedProcesses, tick
+
+T = TypeVar("T")
+
+#: How long a broker may take to end after SIGTERM before it is killed (seconds).
+_TERMINATE_TIMEOUT = 30.0
+#: How long the kernel may take to end a killed one.
+_KILL_TIMEOUT = 10.0
+#: How often a start is tried when a port was taken before the broker could listen on it.
+_PORT_ATTEMPTS = 3
+
+_log = logging.getLogger("pykaproducer.testing")
+
+
+class KafkaCluster:
+    """One or more Kafka brokers on 127.0.0.1, each of them a controller too (KRaft).
+
+    ::
+
+        with KafkaCluster() as cluster:
+            cluster.create_topic("events", partitions=12)
+            producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
+
+    Needs ``pip install "pykaproducer[testing]"``; the first start downloads Kafka.
+
+    - *properties* are added to each broker's configuration (``server.properties``).
+    - *heap_mb* is Java's heap for each broker, *startup_timeout* (seconds) bounds a start and a
+      restart.
+    - *fast_start* keeps Java to its quick compiler, which halves the processor time until the
+      brokers are ready, and their greatest throughput with it. By default a single broker,
+      which may be benchmarked, does without, and several brokers use it.
+    - *log_dir* keeps the brokers' logs; otherwise they are removed with the cluster.
+
+    Guarantees:
+
+    - No process and no file outlives the ``with`` block, nor the process that owns the cluster,
+      however that ends.
+    - Nothing but this machine can connect.
+    - Every call returns, or raises :class:`ClusterError`, within a bound.
+    - In a forked child ``stop()`` does nothing and what would control a broker raises.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        properties: Mapping[str, str] | None = None,
+        heap_mb: int = 512,
+        startup_timeout: float = 60.0,
+        fast_start: bool | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers must be at least 1, not {brokers}")
+        self._size = brokers
+        self._properties = dict(properties or {})
+        self._heap_mb = heap_mb
+        self._startup_timeout = startup_timeout
+        self._fast_start = brokers > 1 if fast_start is None else fast_start
+        self._log_dir = None if log_dir is None else Path(log_dir).absolute()
+        self._environment: dict[str, str] = {}
+        self._brokers: list[Broker] = []
+        self._processes: GuardedProcesses | None = None
+
+    # Starting and stopping
+
+    def start(self) -> KafkaCluster:
+        """Start the brokers and wait until all of them serve; no effect on a started cluster."""
+        if self._processes is not None:
+            return self
+        java = _jars.java()
+        self._environment = _server.environment(_jars.kafka_jars())
+        for _ in range(_PORT_ATTEMPTS - 1):
+            try:
+                return self._start_once(java)
+            except PortTakenError as error:
+                _log.info("%s; starting the cluster again on other ports", error)
+        return self._start_once(java)
+
+    def stop(self) -> None:
+        """Kill the brokers and remove their data; no effect on a stopped cluster."""
+        if self._processes is not None and self._processes.owned:
+            self._processes.end()
+            self._processes = None
+
+    def __enter__(self) -> KafkaCluster:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # What there is
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers' addresses: ``"127.0.0.1:p1,127.0.0.1:p2"``."""
+        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def brokers(self) -> list[Broker]:
+        """The brokers; the broker with identifier *i* is the *i*-th."""
+        if self._processes is None:
+            raise ClusterError("the cluster is not running: call start(), or use it in a with")
+        return list(self._brokers)
+
+    # Faults
+
+    def kill(self, i: int) -> None:
+        """End broker *i* at once (SIGKILL), as if its machine had lost power."""
+        if not self._broker(i)._end(signal.SIGKILL, _KILL_TIMEOUT):
+            raise ClusterError(f"broker {i} has not ended {_KILL_TIMEOUT:.0f} s after SIGKILL")
+
+    def terminate(self, i: int) -> None:
+        """Ask broker *i* to end (SIGTERM): it hands over its leaderships; wait until it has.
+
+        A broker that cannot, because too few others are left, is killed after half a minute.
+        """
+        broker = self._broker(i)
+        if broker.paused:
+            self.resume(i)
+        if not broker._end(signal.SIGTERM, _TERMINATE_TIMEOUT):
+            _log.warning("broker %d did not end within %.0f s, killing it", i, _TERMINATE_TIMEOUT)
+            self.kill(i)
+
+    def pause(self, i: int) -> None:
+        """Stop broker *i* in its tracks (SIGSTOP): its sockets stay open and silent."""
+        self._set_paused(self._broker(i), True)
+
+    def resume(self, i: int) -> None:
+        """Let a paused broker go on (SIGCONT)."""
+        self._set_paused(self._broker(i), False)
+
+    def restart(self, *ids: int) -> None:
+        """Start brokers again on their ports and their data, and wait until they serve.
+
+        A running one is terminated first. After a majority has ended, start as many at once as
+        make a majority again: a single one cannot serve alone. After a kill the start waits for
+        the end of the old session (``broker.session.timeout.ms``, 5 s).
+        """
+        brokers = [self._broker(i) for i in ids]
+        for broker in brokers:
+            if broker.alive:
+                self.terminate(broker.id)
+        for broker in brokers:
+            broker._spawn(self._environment)
+        self._wait_ready(brokers)
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a topic and wait until every partition has a leader on every running broker.
+
+        The replication factor is 3, or the number of brokers if that is less.
+        """
+        replicas = min(3, self._size) if replication_factor is None else replication_factor
+        self._ask_any(
+            lambda port: _admin.create_topic(port, name, partitions, replicas, config or {})
+        )
+
+        def has_leaders(metadata: _admin.Metadata) -> bool:
+            leaders = metadata.leaders.values()
+            return len(leaders) >= partitions and min(leaders) >= 0
+
+        self._wait_for_topic(name, has_leaders, "has no leader for each partition")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until no running broker knows it."""
+        self._ask_any(lambda port: _admin.delete_topic(port, name))
+        self._wait_for_topic(name, lambda metadata: not metadata.leaders, "is still there")
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition: an index for :meth:`kill` and the others.
+
+        Waits while there is none, or while the one that is named has ended.
+        """
+        deadline = time.monotonic() + self._startup_timeout
+        while True:
+            metadata = self._ask_any(lambda port: _admin.fetch_metadata(port, topic))
+            leader = metadata.leaders.get(partition)
+            if leader is None:
+                known = f"partitions {sorted(metadata.leaders)}" if metadata.leaders else "nothing"
+                raise ClusterError(f"no partition {partition}: of topic {topic!r} {known} exists")
+            if leader >= 0 and self._brokers[leader].alive:
+                return leader
+            if not _time_left(deadline):
+                raise ClusterError(f"partition {partition} of topic {topic!r} has no leader")
+
+    # The steps
+
+    def _start_once(self, java: Path) -> KafkaCluster:
+        processes = self._processes = GuardedProcesses()
+        started = False
+        try:
+            self._brokers = self._prepare(processes, java)
+            for broker in self._brokers:
+                broker._spawn(self._environment)
+            self._wait_ready(self._brokers)
+            started = True
+        finally:
+            if not started:
+                self.stop()
+        _log.info("Kafka %s serves at %s", _jars.KAFKA_VERSION, self.bootstrap_servers)
+        return self
+
+    def _prepare(self, processes: GuardedProcesses, java: Path) -> list[Broker]:
+        """Lay out the directory of a new cluster."""
+        directory = processes.directory
+        logs = self._log_dir or directory
+        logs.mkdir(parents=True, exist_ok=True)
+        numbers = iter(processes.reserve(2 * self._size))
+        ports = [_server.Ports(client, next(numbers)) for client in numbers]
+        cluster_id = _storage.random_id()
+        brokers = []
+        for i in range(self._size):
+            data, settings = directory / f"broker-{i}", directory / f"broker-{i}.properties"
+            _storage.format_directory(data, cluster_id, i)
+            settings.write_text(_server.server_properties(i, ports, data, self._properties))
+            command = _server.command(java, self._heap_mb, self._fast_start, directory, settings)
+            log_path = logs / f"broker-{i}.log"
+            brokers.append(Broker(processes, i, ports[i].client, command, log_path))
+        return brokers
+
+    def _wait_ready(self, started: list[Broker]) -> None:
+        """Wait until every running broker answers, and names those just *started* as serving."""
+        deadline = time.monotonic() + self._startup_timeout
+        expected = frozenset(broker.id for broker in started)
+        for broker in self._brokers:
+            while True:
+                for each in started:
+                    each._check_started()
+                if not broker.running or broker._serves(expected):
+                    break
+                if not _time_left(deadline):
+                    raise ClusterError(
+                        f"{broker} was not ready within {self._startup_timeout:g} s; its log "
+                        f"ends with:\n{broker.log_tail()}"
+                    )
+
+    def _set_paused(self, broker: Broker, paused: bool) -> None:
+        if not broker._signal(signal.SIGSTOP if paused else signal.SIGCONT):
+            raise ClusterError(f"broker {broker.id} is not running: restart({broker.id})")
+        broker.paused = paused
+
+    def _ask_any(self, request: Callable[[int], T]) -> T:
+        """Make a request to the first broker that answers."""
+        failures = []
+        for broker in self.brokers:
+            if not broker.running:
+                continue
+            try:
+                return request(broker.port)
+            except OSError as error:
+                failures.append(f"broker {broker.id}: {error}")
+        raise ClusterError("no broker answers: " + ("; ".join(failures) or "none is running"))
+
+    def _wait_for_topic(
+        self, name: str, wanted: Callable[[_admin.Metadata], bool], otherwise: str
+    ) -> None:
+        deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
+        for broker in self.brokers:
+            while broker.running and not broker._knows(name, wanted):
+                if not _time_left(deadline):
+                    raise ClusterError(f"on {broker} topic {name!r} {otherwise}")
+
+    def _broker(self, i: int) -> Broker:
+        brokers = self.brokers
+        if not 0 <= i < len(brokers):
+            raise ValueError(f"there is no broker {i}: the cluster has 0 to {len(brokers) - 1}")
+        return brokers[i]
+
+
+def _time_left(deadline: float) -> bool:
+    """Wait a little; false when *deadline* has come."""
+    tick()
+    return time.monotonic() < deadline
