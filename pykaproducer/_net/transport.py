@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 
 class Network:
-    """The real network. A test puts its own in its place."""
+    """Where connections come from: TCP. A test puts a subclass in its place."""
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
@@ -85,23 +85,17 @@ class Network:
 
     def connect(self, endpoint: Endpoint) -> Transport:
         """Begin to connect."""
-        return PlainTransport(endpoint, self._settings)
-
-
-class PlainTransport:
-    """A TCP connection without encryption."""
-
-    def __init__(self, endpoint: Endpoint, settings: SocketSettings) -> None:
         with _mapped():
-            self._socket = socket.socket(endpoint.family, socket.SOCK_STREAM)
+            sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
             try:
-                self._begin(endpoint, settings)
+                self._begin(sock, endpoint)
             except BaseException:
-                self._socket.close()
+                sock.close()
                 raise
+        return PlainTransport(sock)
 
-    def _begin(self, endpoint: Endpoint, settings: SocketSettings) -> None:
-        sock = self._socket
+    def _begin(self, sock: socket.socket, endpoint: Endpoint) -> None:
+        settings = self._settings
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -114,6 +108,13 @@ class PlainTransport:
         code = sock.connect_ex(endpoint.address)
         if code not in _UNDER_WAY:
             raise OSError(code, os.strerror(code))
+
+
+class PlainTransport:
+    """A connection without encryption, over a non-blocking socket that has begun to connect."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
 
     def fileno(self) -> int:
         return self._socket.fileno()

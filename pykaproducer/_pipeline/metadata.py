@@ -18,13 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer._machines.cluster import ClusterView, Refresh
+from pykaproducer._machines.cluster import Backoff, ClusterView, Refresh
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.connected import Connected
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire import WireError
+from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import (
     ApiKey,
     decode_init_producer_id,
@@ -78,6 +79,8 @@ class Metadata(Connected):
         self._refresh: Refresh | None = None
         self._id_wanted_by: list[Worker] = []
         self._id_under_way = False
+        self._id_not_before = 0.0
+        self._id_backoff: Backoff | None = None
         self._waiters: dict[Worker, None] = {}
         self._candidates: list[tuple[str, int]] = []
         self._told: str | None = None
@@ -137,6 +140,8 @@ class Metadata(Connected):
 
     def deadline(self) -> float | None:
         due = self._refreshing().next_due()
+        if self._id_wanted_by and not self._id_under_way:
+            due = self._id_not_before if due is None else min(due, self._id_not_before)
         if due is None or self.ready or due > self.clock.monotonic():
             return due
         return None  # it is due, and goes out as soon as there is a connection
@@ -165,7 +170,7 @@ class Metadata(Connected):
                     )
                 ],
             )
-        if self._id_wanted_by and not self._id_under_way:
+        if self._id_wanted_by and not self._id_under_way and self._id_not_before <= now:
             self._id_under_way = True
             self._ask(
                 ApiKey.INIT_PRODUCER_ID,
@@ -238,12 +243,29 @@ class Metadata(Connected):
         self._id_under_way = False
         answer = decode_init_producer_id(event.request.version, event.payload)
         if answer.error_code:
-            self.drop(f"InitProducerId was refused: {code_text(answer.error_code)}")
+            self._producer_id_refused(answer.error_code)
             return
+        self.trouble.producer_id = None
         self.producer_id = ProducerId(answer.producer_id, answer.producer_epoch)
         waiters, self._id_wanted_by = self._id_wanted_by, []
         for worker in waiters:
             worker.put(ProducerIdCame())
+
+    def _producer_id_refused(self, code: int) -> None:
+        """Messages wait on: a broker that has just started has no ids to give for a moment, and
+        rights may be granted. Their error says what to do if it does not pass."""
+        if self._id_backoff is None:
+            config = self.config
+            self._id_backoff = Backoff(
+                config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000
+            )
+        self._id_not_before = self.clock.monotonic() + self._id_backoff.next(random.random())
+        text = f"the cluster gives no producer id: {code_text(code)}"
+        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            text += "; grant IdempotentWrite on the cluster, or set enable_idempotence=False"
+            if self.trouble.producer_id != text:
+                log.error("%s", text)
+        self.trouble.producer_id = text
 
     def _refreshing(self) -> Refresh:
         if self._refresh is None:

@@ -16,6 +16,8 @@ class Trouble:
     def __init__(self) -> None:
         #: No server of the cluster can be asked.
         self.cluster: str | None = None
+        #: No producer id has been given: nothing can be sealed.
+        self.producer_id: str | None = None
         self.brokers: dict[int, str] = {}
         self.partitions: dict[tuple[str, int], str] = {}
         self.view = ClusterView()
@@ -36,4 +38,9 @@ class Trouble:
         leader = view.leaders.get(partition)
         if leader is None:
             return self.cluster or "the partition has no leader"
-        return self.brokers.get(leader) or self.partitions.get((topic, partition))
+        return (
+            self.brokers.get(leader)
+            or self.producer_id
+            or self.partitions.get((topic, partition))
+            or "the broker has not answered yet"
+        )

@@ -158,7 +158,6 @@ def _checked(name: str, level: int | None, least: int, most: int, *, default: in
         return default
     if not least <= level <= most:
         raise ConfigurationError(
-            f"compression_level={level}: compression_type {name!r} has levels "
-            f"{least} to {most}"
+            f"compression_level={level}: compression_type {name!r} has levels {least} to {most}"
         )
     return level

@@ -1,0 +1,276 @@
+"""The scripted cluster's state, and the requests that its brokers answer.
+
+Supported: ApiVersions 0-4, Metadata 0-12, InitProducerId 0-5 (without transactional id),
+Produce 3-12. Requests are decoded and answers encoded by kafka-python's classes. Deviations from
+Apache Kafka 4.3 that a test may meet:
+
+* A stopped broker leaves the metadata at once. Its partitions have no leader until
+  ``move_leader`` or ``start``: nobody is elected.
+* All brokers are replicas of all partitions and in sync; ``acks`` makes no difference but for 0.
+* ``allow_auto_topic_creation`` is obeyed as by a broker that allows it, if the cluster was made
+  with ``auto_create``; the topic is there, with leaders, in the same answer.
+* Produce checks what :mod:`._scripted_log` says. Nothing is throttled.
+* Authorized operations and topic ids are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing._scripted_log import PartitionLog, Refused
+
+#: Versions that are answered: request class -> (first, last).
+VERSIONS: dict[Any, tuple[int, int]] = {
+    ProduceRequest: (3, 12),
+    MetadataRequest: (0, 12),
+    ApiVersionsRequest: (0, 4),
+    InitProducerIdRequest: (0, 5),
+}
+
+#: How tests and scripts call the requests.
+NAMES: dict[str, Any] = {
+    "produce": ProduceRequest,
+    "metadata": MetadataRequest,
+    "api_versions": ApiVersionsRequest,
+    "init_producer_id": InitProducerIdRequest,
+}
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition."""
+
+    leader: int
+    leader_epoch: int = 0
+    log: PartitionLog = field(default_factory=PartitionLog)
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """One broker."""
+
+    host: str
+    port: int
+    running: bool = True
+    #: Does it answer at all: false is a host that swallows everything.
+    reachable: bool = True
+
+
+class ClusterState:
+    """Brokers, topics and logs. Guarded by the cluster's lock."""
+
+    def __init__(self, brokers: int, versions: dict[str, tuple[int, int]], auto_create: bool):
+        self.brokers = {i: BrokerState(f"broker-{i}.scripted", 9092 + i) for i in range(brokers)}
+        self.topics: dict[str, list[Partition]] = {}
+        self.versions = VERSIONS | {NAMES[name]: range_ for name, range_ in versions.items()}
+        self._auto_create = auto_create
+        self._producer_ids = itertools.count(1000)
+
+    def add_topic(self, name: str, partitions: int) -> None:
+        """A topic whose partitions are led by the brokers in turn."""
+        if name in self.topics:
+            raise ValueError(f"there is a topic {name!r} already")
+        ids = itertools.cycle(self.brokers)
+        self.topics[name] = [Partition(next(ids)) for _ in range(partitions)]
+
+    def leader(self, partition: Partition) -> int:
+        """Who leads *partition*, -1 for nobody."""
+        return partition.leader if self.brokers[partition.leader].running else -1
+
+    # Answering -------------------------------------------------------------------------------
+
+    def perform(self, broker: int, request: Any, skip: Collection[tuple[str, int]]) -> Any:
+        """Do what *request* asks for, and return the answer."""
+        match request:
+            case ProduceRequest():
+                return self._produce(broker, request, skip)
+            case MetadataRequest():
+                return self._metadata(request)
+            case ApiVersionsRequest():
+                return self._api_versions(0)
+            case InitProducerIdRequest():
+                return InitProducerIdResponse(
+                    throttle_time_ms=0,
+                    error_code=0,
+                    producer_id=next(self._producer_ids),
+                    producer_epoch=0,
+                )
+        raise AssertionError(f"no answer for {request.name}")
+
+    def refuse(self, request: Any, code: int) -> Any:
+        """The answer that refuses all of *request* with *code*."""
+        match request:
+            case ProduceRequest():
+                return _produce_answer(
+                    [
+                        (topic.name, [_produced(part.index, code) for part in topic.partition_data])
+                        for topic in request.topic_data
+                    ]
+                )
+            case MetadataRequest():
+                topics = [_topic(t.name, code, []) for t in request.topics or []]
+                return self._metadata_answer(topics)
+            case ApiVersionsRequest():
+                return self._api_versions(code)
+            case InitProducerIdRequest():
+                return InitProducerIdResponse(
+                    throttle_time_ms=0, error_code=code, producer_id=-1, producer_epoch=-1
+                )
+        raise AssertionError(f"no answer for {request.name}")
+
+    def _api_versions(self, code: int) -> Any:
+        kind = ApiVersionsResponse.ApiVersion
+        return ApiVersionsResponse(
+            error_code=code,
+            api_keys=[
+                kind(api_key=request.API_KEY, min_version=first, max_version=last)
+                for request, (first, last) in self.versions.items()
+            ],
+            throttle_time_ms=0,
+        )
+
+    # Metadata --------------------------------------------------------------------------------
+
+    def _metadata(self, request: Any) -> Any:
+        everything = request.topics is None or (request.API_VERSION == 0 and not request.topics)
+        names = list(self.topics) if everything else [topic.name for topic in request.topics]
+        may_create = request.API_VERSION < 4 or request.allow_auto_topic_creation
+        for name in names:
+            if name not in self.topics and may_create and self._auto_create:
+                self.add_topic(name, 1)
+        return self._metadata_answer([self._described(name) for name in names])
+
+    def _described(self, name: str) -> Any:
+        partitions = self.topics.get(name)
+        if partitions is None:
+            return _topic(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+        return _topic(name, 0, [self._described_partition(*each) for each in enumerate(partitions)])
+
+    def _described_partition(self, index: int, partition: Partition) -> Any:
+        leader = self.leader(partition)
+        everybody = list(self.brokers)
+        return MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
+            error_code=0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=everybody,
+            isr_nodes=[i for i in everybody if self.brokers[i].running],
+            offline_replicas=[i for i in everybody if not self.brokers[i].running],
+        )
+
+    def _metadata_answer(self, topics: list[Any]) -> Any:
+        running = {i: broker for i, broker in self.brokers.items() if broker.running}
+        return MetadataResponse(
+            throttle_time_ms=0,
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(
+                    node_id=i, host=broker.host, port=broker.port, rack=None
+                )
+                for i, broker in running.items()
+            ],
+            cluster_id="scripted",
+            controller_id=min(running, default=-1),
+            topics=topics,
+        )
+
+    # Produce ---------------------------------------------------------------------------------
+
+    def _produce(self, broker: int, request: Any, skip: Collection[tuple[str, int]]) -> Any:
+        if request.acks not in (-1, 0, 1):
+            return self.refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
+        leaders: set[int] = set()
+        topics = [
+            (
+                topic.name,
+                [
+                    self._append(broker, request.API_VERSION, topic.name, part, leaders)
+                    if (topic.name, part.index) not in skip
+                    else _produced(part.index, 0)
+                    for part in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+        endpoint = ProduceResponse.NodeEndpoint
+        return _produce_answer(
+            topics,
+            [
+                endpoint(node_id=i, host=state.host, port=state.port, rack=None)
+                for i, state in self.brokers.items()
+                if i in leaders
+            ],
+        )
+
+    def _append(self, broker: int, version: int, topic: str, data: Any, leaders: set[int]) -> Any:
+        partitions = self.topics.get(topic, [])
+        if not 0 <= data.index < len(partitions):
+            return _produced(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = partitions[data.index]
+        leader = self.leader(partition)
+        if leader != broker:
+            answer = _produced(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if leader >= 0:
+                leaders.add(leader)
+                answer.current_leader = _leader(leader, partition.leader_epoch)
+            return answer
+        try:
+            base_offset = partition.log.append(bytes(data.records), zstd_allowed=version >= 7)
+        except Refused as error:
+            answer = _produced(data.index, error.code)
+            answer.error_message = error.text
+            return answer
+        return _produced(data.index, 0, base_offset)
+
+
+def _topic(name: str, code: int, partitions: list[Any]) -> Any:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=code, name=name, is_internal=False, partitions=partitions
+    )
+
+
+def _produced(index: int, code: int, base_offset: int = -1) -> Any:
+    return ProduceResponse.TopicProduceResponse.PartitionProduceResponse(
+        index=index,
+        error_code=code,
+        base_offset=base_offset,
+        log_append_time_ms=-1,
+        log_start_offset=0 if code == 0 else -1,
+        record_errors=[],
+        error_message=None,
+    )
+
+
+def _leader(broker: int, epoch: int) -> Any:
+    kind = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.LeaderIdAndEpoch
+    return kind(leader_id=broker, leader_epoch=epoch)
+
+
+def _produce_answer(topics: list[tuple[str, list[Any]]], endpoints: Collection[Any] = ()) -> Any:
+    answer = ProduceResponse(
+        responses=[
+            ProduceResponse.TopicProduceResponse(name=name, partition_responses=partitions)
+            for name, partitions in topics
+        ],
+        throttle_time_ms=0,
+    )
+    if endpoints:
+        answer.node_endpoints = list(endpoints)
+    return answer

@@ -1,0 +1,405 @@
+"""A Kafka cluster in this process that answers as a test tells it to.
+
+``ScriptedCluster.network`` takes the place of the real network: every connection is a pair of
+connected sockets, with a small thread at the far end that speaks Kafka's protocol through
+kafka-python's classes (and reads records with kafka-python's reader), so that nothing of the
+library is checked against itself. What a real broker would do differently is said at the top of
+``_scripted_apis`` and ``_scripted_log``.
+
+    with ScriptedCluster(topics={"t": 3}) as cluster:
+        cluster.next("produce", Refuse(19), Drop(appended=True))
+        ...
+        assert [record.value for record in cluster.log("t", 0)] == [b"once"]
+
+Without a script every request is answered as by a healthy cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pykaproducer._net.transport import (
+    ConnectionFailed,
+    Endpoint,
+    Network,
+    PlainTransport,
+    Transport,
+)
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing._scripted_actions import (
+    Action,
+    Disconnect,
+    Drop,
+    Exchange,
+    Hold,
+    Mangle,
+    Omit,
+    Refuse,
+    cut_short,
+    garbage,
+    huge_length,
+    negative_length,
+    proceed,
+    truncated,
+    twice,
+    wrong_correlation_id,
+)
+from pykaproducer.testing._scripted_apis import NAMES, ClusterState
+from pykaproducer.testing._scripted_log import LoggedBatch, LoggedRecord
+
+__all__ = [
+    "Action",
+    "Disconnect",
+    "Drop",
+    "Exchange",
+    "Hold",
+    "LoggedBatch",
+    "LoggedRecord",
+    "Mangle",
+    "Omit",
+    "Received",
+    "Refuse",
+    "ScriptedCluster",
+    "cut_short",
+    "garbage",
+    "huge_length",
+    "negative_length",
+    "proceed",
+    "truncated",
+    "twice",
+    "wrong_correlation_id",
+]
+
+#: How long the cluster waits for one of its threads to end (seconds); they have no reason not to.
+_JOIN_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request that a broker has received."""
+
+    broker: int
+    #: "produce", "metadata", "api_versions" or "init_producer_id"
+    api: str
+    version: int
+    client_id: str | None
+    #: kafka-python's object
+    request: Any
+    #: Which connection it came over, counted from 0 over all brokers.
+    connection: int
+
+
+class ScriptedCluster:
+    """See above.
+
+    *topics* are names with their number of partitions, led by the brokers in turn. *versions*
+    narrows what the brokers take, for example ``{"produce": (3, 7)}``. Closing it ends all
+    connections and joins its threads.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        topics: Mapping[str, int] | None = None,
+        *,
+        versions: Mapping[str, tuple[int, int]] | None = None,
+        auto_create: bool = False,
+    ) -> None:
+        # Guards all that follows; notified when a request has come.
+        self._changed = threading.Condition(threading.RLock())
+        self._state = ClusterState(brokers, dict(versions or {}), auto_create)
+        for name, partitions in (topics or {}).items():
+            self._state.add_topic(name, partitions)
+        self._script: dict[str, deque[tuple[int | None, Action]]] = {api: deque() for api in NAMES}
+        self._history: list[Received] = []
+        self._connections: list[_Connection] = []
+        self._held: set[threading.Event] = set()
+        self._closed = False
+        #: In place of the real network.
+        self.network = ScriptedNetwork(self)
+
+    def __enter__(self) -> ScriptedCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where to find it, by way of :attr:`network`."""
+        return ",".join(f"{b.host}:{b.port}" for b in self._state.brokers.values())
+
+    # The script --------------------------------------------------------------------------------
+
+    def next(self, api: str, *actions: Action, broker: int | None = None) -> None:
+        """The next requests of *api* (to *broker*) meet *actions*, one each, in this order."""
+        with self._changed:
+            self._script[api].extend((broker, action) for action in actions)
+
+    def _action_for(self, api: str, broker: int) -> Action:
+        script = self._script[api]
+        for number, (wanted, action) in enumerate(script):
+            if wanted is None or wanted == broker:
+                del script[number]
+                return action
+        return proceed
+
+    # The cluster -------------------------------------------------------------------------------
+
+    def add_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic."""
+        with self._changed:
+            self._state.add_topic(name, partitions)
+
+    def move_leader(self, topic: str, partition: int, broker: int) -> None:
+        """*broker* leads the partition from now on."""
+        with self._changed:
+            found = self._state.topics[topic][partition]
+            found.leader = broker
+            found.leader_epoch += 1
+
+    def stop(self, broker: int, *, silently: bool = False) -> None:
+        """End the broker: connections are closed, new ones refused.
+
+        *silently*: as if its cable were pulled: connections stay and nothing moves on them, new
+        ones are neither made nor refused.
+        """
+        with self._changed:
+            state = self._state.brokers[broker]
+            state.running = False
+            state.reachable = not silently
+            connections = [c for c in self._connections if c.broker == broker]
+        for connection in connections:
+            if silently:
+                connection.mute()
+            else:
+                connection.hang_up()
+
+    def start(self, broker: int) -> None:
+        """Begin the broker again, with its log. What was there before it stopped stays lost."""
+        with self._changed:
+            state = self._state.brokers[broker]
+            state.running = state.reachable = True
+
+    def log(self, topic: str, partition: int = 0) -> list[LoggedRecord]:
+        """The records of a partition."""
+        with self._changed:
+            return list(self._state.topics[topic][partition].log.records)
+
+    def batches(self, topic: str, partition: int = 0) -> list[LoggedBatch]:
+        """The batches in which the records came."""
+        with self._changed:
+            return list(self._state.topics[topic][partition].log.batches)
+
+    # What has come -----------------------------------------------------------------------------
+
+    def received(self, api: str) -> list[Received]:
+        """The requests of *api* that have come, in the order in which they came."""
+        with self._changed:
+            return self._received(api)
+
+    def wait_for(self, api: str, count: int) -> list[Received]:
+        """Wait until *count* requests of *api* have come; all of them."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._received(api)) >= count)
+            return self._received(api)
+
+    def _received(self, api: str) -> list[Received]:
+        if api not in NAMES:
+            raise ValueError(f"{api!r} is none of {', '.join(NAMES)}")
+        return [received for received in self._history if received.api == api]
+
+    # Its own -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End everything; twice does no harm."""
+        with self._changed:
+            self._closed = True
+            connections = list(self._connections)
+            for event in self._held:
+                event.set()
+        for connection in connections:
+            connection.hang_up()
+        for connection in connections:
+            connection.join()
+
+    def _connect(self, endpoint: Endpoint) -> Transport:
+        with self._changed:
+            broker, state = next(
+                (i, s)
+                for i, s in self._state.brokers.items()
+                if (s.host, s.port) == endpoint.address
+            )
+            if not state.reachable:
+                return _NeverConnected()
+            if self._closed or not state.running:
+                raise ConnectionFailed("connection refused: nothing listens there")
+            connection = _Connection(self, broker, len(self._connections))
+            self._connections.append(connection)
+        return connection.start()
+
+    def _handle(self, connection: _Connection, frame: bytes) -> None:
+        """A request has come."""
+        key, version = struct.unpack_from(">hh", frame)
+        api, kind = next((api, kind) for api, kind in NAMES.items() if key == kind.API_KEY)
+        request = kind.decode(frame, version=version, header=True)
+        exchange = Exchange(
+            connection.broker,
+            request,
+            lambda skip: self._perform(connection.broker, request, skip),
+            lambda code: self._refuse(request, code),
+            connection.send,
+            self._wait,
+        )
+        header = request.header
+        with self._changed:
+            self._history.append(
+                Received(
+                    connection.broker, api, version, header.client_id, request, connection.number
+                )
+            )
+            action = self._action_for(api, connection.broker)
+            self._changed.notify_all()
+            first, last = self._state.versions[kind]
+        if first <= version <= last:
+            action(exchange)
+        elif api == "api_versions":
+            # The one request that is answered, in version 0, whatever its version is.
+            request.API_VERSION = 0
+            exchange.answer(exchange.refusal(ErrorCode.UNSUPPORTED_VERSION))
+        else:
+            raise Disconnect
+
+    def _perform(self, broker: int, request: Any, skip: Any) -> Any:
+        with self._changed:
+            return self._state.perform(broker, request, skip)
+
+    def _refuse(self, request: Any, code: int) -> Any:
+        with self._changed:
+            return self._state.refuse(request, code)
+
+    def _wait(self, released: threading.Event) -> bool:
+        with self._changed:
+            if self._closed:
+                return False
+            self._held.add(released)
+        released.wait()
+        with self._changed:
+            self._held.discard(released)
+            return not self._closed
+
+
+class ScriptedNetwork(Network):
+    """Leads to the brokers of a :class:`ScriptedCluster`, and nowhere else."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        self._cluster = cluster
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        """The one address of a scripted broker."""
+        for broker in self._cluster._state.brokers.values():
+            if (broker.host, broker.port) == (host, port):
+                return [Endpoint(socket.AF_UNIX, (host, port))]
+        raise ConnectionFailed(
+            f"the host name {host!r} cannot be resolved: there is no such broker"
+        )
+
+    def connect(self, endpoint: Endpoint) -> Transport:
+        """One end of a pair of sockets."""
+        return self._cluster._connect(endpoint)
+
+
+class _Connection:
+    """The broker's end of a connection, and the thread that serves it."""
+
+    def __init__(self, cluster: ScriptedCluster, broker: int, number: int) -> None:
+        self.broker = broker
+        self.number = number
+        self._cluster = cluster
+        self._muted = False
+        self._theirs, self._ours = socket.socketpair()
+        self._thread = threading.Thread(
+            target=self._serve, name=f"scripted-broker-{broker}-connection-{number}", daemon=True
+        )
+
+    def start(self) -> Transport:
+        """The client's end."""
+        self._theirs.setblocking(False)
+        self._thread.start()
+        return PlainTransport(self._theirs)
+
+    def send(self, data: bytes) -> None:
+        """Send *data*."""
+        if not self._muted:
+            self._ours.sendall(data)
+
+    def mute(self) -> None:
+        """Nothing moves any more."""
+        self._muted = True
+
+    def hang_up(self) -> None:
+        """Close the connection, from another thread."""
+        with contextlib.suppress(OSError):  # closed already
+            self._ours.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        """Wait for the thread to end."""
+        self._thread.join(_JOIN_TIMEOUT)
+        if self._thread.is_alive():
+            raise RuntimeError(f"thread {self._thread.name} does not end")
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                (length,) = struct.unpack(">i", self._receive(4))
+                frame = self._receive(length)
+                if not self._muted:
+                    self._cluster._handle(self, frame)
+        except (Disconnect, OSError):
+            pass  # the script says so, or the client has gone
+        finally:
+            self._ours.close()
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._ours.recv(size - len(data))
+            if not piece:
+                raise Disconnect
+            data += piece
+        return bytes(data)
+
+
+class _NeverConnected(PlainTransport):
+    """A connection to a host that does not answer."""
+
+    def __init__(self) -> None:
+        ours, self._far_end = socket.socketpair()
+        ours.setblocking(False)
+        super().__init__(ours)
+        try:
+            while True:  # so that it never becomes writable
+                ours.send(b"\0" * 65536)
+        except BlockingIOError:
+            pass
+
+    def finish_connect(self) -> int:
+        return selectors.EVENT_WRITE
+
+    def close(self) -> None:
+        super().close()
+        self._far_end.close()
