@@ -169,11 +169,10 @@ cdef struct Row:            # one cache line
     int32_t headers_size    # 0: none
     int32_t partition       # -1 until partitioned
     uint16_t block
-    uint8_t marked          # scratch of the call that settles it
+    uint8_t padding
     uint8_t holders         # handles of it that are alive; 255 stays
     uint16_t error          # index into Chunk.errors
     uint8_t flags           # written under the chunk's lock until SETTLED
-    uint8_t padding
 
 cdef struct Outcome:        # what is left of a Row once its chunk is reported: for handles
     int64_t timestamp
@@ -278,6 +277,7 @@ cdef class Chunk:
     cdef uint32_t pins                  # encoders that read the payload at this moment
     cdef uint32_t held                  # handles that are alive
     cdef bint closed, compact
+    cdef bint failures                  # a row has failed
     cdef cython.pymutex lock
 
     def __cinit__(self):
@@ -532,7 +532,7 @@ cdef class Chunk:
             self.callbacks = NULL
 
     cdef Py_ssize_t let_go(self, Slice part) noexcept nogil:
-        """Count *part*'s rows as reported; returns the bytes of memory that this frees."""
+        """Count *part*'s rows as reported; the bytes of ``buffer_memory`` that this frees."""
         cdef uint32_t i
         cdef Py_ssize_t freed = 0
         cdef Block *block
@@ -548,6 +548,7 @@ cdef class Chunk:
                     block.data = NULL
                     block.used = 0
             self.unreported -= part.count
+            self.retire()
         return freed
 
     cdef void unpin(self) noexcept nogil:
@@ -563,41 +564,50 @@ cdef class Chunk:
                         free(self.blocks[i].data)
                         self.blocks[i].data = NULL
                         self.blocks[i].used = 0
+                self.retire()
         if freed:
             self.budget.give_back(freed)
 
-    cdef compress(self):
-        """Every row is reported: 32 of its 64 bytes are enough for the handles that are kept."""
+    # The row table is in one of three states. Open or under way: Rows. Every row reported, and
+    # handles or errors left: Outcomes (`compact`). Every row reported and nobody left to ask:
+    # none. Whoever walks over Rows does so under the lock, and asks `over()` first, or has
+    # pinned the chunk.
+
+    cdef inline bint over(self) noexcept nogil:
+        return self.closed and self.unreported == 0
+
+    cdef void retire(self) noexcept nogil:
+        """Under the lock. Once every row is reported and no encoder reads: what handles need."""
+        if self.pins or not self.over() or self.compact or self.rows == NULL:
+            return
+        if self.held or self.failures:
+            self.compress()
+        else:
+            free(self.rows)
+            self.rows = NULL
+
+    cdef void compress(self) noexcept nogil:
+        """32 of a row's 64 bytes are enough for the handles that are kept."""
         cdef Outcome *outcomes = <Outcome *>self.rows
         cdef Outcome outcome
         cdef Row *row
         cdef void *smaller
         cdef uint32_t i
-        with self.lock:
-            for i in range(self.count):
-                row = &self.rows[i]
-                outcome.timestamp = row.timestamp
-                outcome.offset = row.deadline
-                outcome.key_size = row.key_size
-                outcome.value_size = row.value_size
-                outcome.partition = row.partition
-                outcome.error = row.error
-                outcome.flags = row.flags
-                outcome.holders = row.holders
-                outcomes[i] = outcome
-            self.compact = True
-            smaller = realloc(self.rows, self.count * sizeof(Outcome))
-            if smaller != NULL:
-                self.rows = <Row *>smaller
-
-    cdef void free_rows(self) noexcept:
-        """Every row is delivered and reported, and no handle is left to ask for one."""
-        cdef Row *rows
-        with self.lock:
-            rows = self.rows
-            self.rows = NULL
-            self.count = 0
-        free(rows)
+        for i in range(self.count):
+            row = &self.rows[i]
+            outcome.timestamp = row.timestamp
+            outcome.offset = row.deadline
+            outcome.key_size = row.key_size
+            outcome.value_size = row.value_size
+            outcome.partition = row.partition
+            outcome.error = row.error
+            outcome.flags = row.flags
+            outcome.holders = row.holders
+            outcomes[i] = outcome
+        self.compact = True
+        smaller = realloc(self.rows, self.count * sizeof(Outcome))
+        if smaller != NULL:
+            self.rows = <Row *>smaller
 
     cdef uint8_t *flags_at(self, uint32_t row) noexcept nogil:
         if self.compact:
@@ -735,7 +745,7 @@ cdef class Slice:
         """How many of these rows have no outcome yet."""
         cdef uint32_t i, n = 0
         for i in range(self.count):
-            if not self.chunk.rows[self.at(i)].flags & SETTLED:
+            if not self.chunk.flags_of(self.at(i)) & SETTLED:
                 n += 1
         return n
 
@@ -745,10 +755,11 @@ cdef class Slice:
         cdef uint32_t i
         cdef Row *row
         with nogil:
-            for i in range(self.count):
-                row = &self.chunk.rows[self.at(i)]
-                if not row.flags & SETTLED and row.deadline < earliest:
-                    earliest = row.deadline
+            with self.chunk.lock:
+                for i in range(0 if self.chunk.over() else self.count):
+                    row = &self.chunk.rows[self.at(i)]
+                    if not row.flags & SETTLED and row.deadline < earliest:
+                        earliest = row.deadline
         return None if earliest == 0x7fffffffffffffff else earliest / <double>_NS
 
     # -- sealing ---------------------------------------------------------------------------
@@ -774,7 +785,9 @@ cdef class Slice:
         part.allocate(min(<Py_ssize_t>self.count, most))
         with nogil:
             with chunk.lock:
-                for i in range(self.count):
+                if chunk.over():
+                    seen = self.count       # all of them expired; the table is gone
+                for i in range(0 if seen else self.count):
                     row = &chunk.rows[self.at(i)]
                     if row.flags & SETTLED:
                         self.nbytes -= payload_size(row)
@@ -794,6 +807,8 @@ cdef class Slice:
         part.count = taken
         self.nbytes -= part.nbytes
         self.count -= seen
+        if self.count == 0:
+            self.nbytes = 0
         if self.rows == NULL:
             self.start += seen
         elif seen:
@@ -808,7 +823,7 @@ cdef class Slice:
         cdef Row *row
         with nogil:
             with self.chunk.lock:
-                for i in range(self.count):
+                for i in range(0 if self.chunk.over() else self.count):
                     row = &self.chunk.rows[self.at(i)]
                     if not row.flags & SETTLED:
                         row.flags &= 0xff - POSSIBLY
@@ -823,11 +838,12 @@ cdef class Slice:
         ``report``; None if it settled none.
         """
         cdef Chunk chunk = self.chunk
-        cdef uint32_t i, settled = 0
+        cdef Slice settled = self.none_of_it()
+        cdef uint32_t i
         cdef Row *row
         with nogil:
             with chunk.lock:
-                for i in range(self.count):
+                for i in range(0 if chunk.over() else self.count):
                     row = &chunk.rows[self.at(i)]
                     if row.flags & SETTLED:
                         continue
@@ -835,58 +851,52 @@ cdef class Slice:
                     if timestamp >= 0:
                         row.timestamp = timestamp
                     row.flags |= SETTLED
-                    settled += 1
-                    self.mark(i)
-        return self.settled_part(settled)
+                    settled.rows[settled.count] = self.at(i)
+                    settled.count += 1
+        return self.told(settled)
 
     def fail(self, not_persisted, possibly_persisted):
         """These rows have failed; a row's error is the one that fits what may be in the log."""
         cdef Chunk chunk = self.chunk
         cdef uint16_t first = len(chunk.errors)
-        cdef uint32_t i, settled = 0
+        cdef Slice settled = self.none_of_it()
+        cdef uint32_t i
         cdef Row *row
+        cdef uint8_t possibly = 0
         chunk.errors.append(not_persisted)
         chunk.errors.append(possibly_persisted)
         with nogil:
             with chunk.lock:
-                for i in range(self.count):
+                for i in range(0 if chunk.over() else self.count):
                     row = &chunk.rows[self.at(i)]
                     if row.flags & SETTLED:
                         continue
                     row.deadline = -1
                     row.error = first + 1 if row.flags & POSSIBLY else first
                     row.flags |= SETTLED | FAILED
-                    settled += 1
-                    self.mark(i)
-        return self.settled_part(settled)
+                    chunk.failures = True
+                    possibly |= row.flags & POSSIBLY
+                    settled.rows[settled.count] = self.at(i)
+                    settled.count += 1
+        # Rows that fail one by one must not use up the 16 bits of Row.error: half as many.
+        if not possibly and len(chunk.errors) == first + 2:
+            chunk.errors.pop()
+        return self.told(settled)
 
-    cdef inline void mark(self, uint32_t i) noexcept nogil:
-        self.chunk.rows[self.at(i)].marked = 1
-
-    cdef settled_part(self, uint32_t settled):
-        """A slice of the rows marked just now; wakes those who wait for them."""
-        cdef Slice part
-        cdef uint32_t i, row
-        if self.chunk.waiters:
-            self.chunk.wake_waiters()
-        if settled == 0:
-            return None
-        if settled == self.count:
-            for i in range(self.count):
-                self.chunk.rows[self.at(i)].marked = 0
-            return self
-        part = Slice.__new__(Slice)
+    cdef Slice none_of_it(self):
+        """An empty slice with room for all of these rows."""
+        cdef Slice part = Slice.__new__(Slice)
         part.chunk = self.chunk
         part.partition = self.partition
-        part.allocate(settled)
+        part.allocate(self.count)
         part.count = 0
-        for i in range(self.count):
-            row = self.at(i)
-            if self.chunk.rows[row].marked:
-                self.chunk.rows[row].marked = 0
-                part.rows[part.count] = row
-                part.count += 1
         return part
+
+    cdef Slice told(self, Slice settled):
+        """Wake those who wait for the rows that are settled now."""
+        if self.chunk.waiters:
+            self.chunk.wake_waiters()
+        return settled if settled.count else None
 
     # -- reporting -----------------------------------------------------------------------------
 
@@ -943,10 +953,6 @@ cdef class Slice:
                 freed += chunk.count * _ROW_COST
             chunk.budget.give_back(freed)
         if chunk.unreported == 0:
-            if chunk.held or chunk.errors:
-                chunk.compress()
-            else:
-                chunk.free_rows()
             chunk.free_callbacks()
         chunk.budget.wake()
         return chunk.unreported == 0
@@ -1724,7 +1730,7 @@ cdef bint append_row(Chunk chunk, Payload *payload, int32_t partition, int64_t t
     row.deadline = deadline
     row.partition = partition
     row.block = <uint16_t>(chunk.n_blocks - 1)
-    row.flags = row.marked = row.holders = 0
+    row.flags = row.holders = 0
     row.error = 0
     if with_callback:
         Py_INCREF(<object>callback)
@@ -1734,3 +1740,85 @@ cdef bint append_row(Chunk chunk, Payload *payload, int32_t partition, int64_t t
     chunk.nbytes += size
     chunk.count += 1
     return True
+
+
+# ---------------------------------------------------------------------------
+# Writing to a socket
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <poll.h>
+    #include <sys/socket.h>
+    #include <sys/uio.h>
+
+    #define MOST_BUFFERS 64
+
+    /* Writes until all is written, the socket takes no more for `patience` ms, or it fails.
+       Returns the bytes written; if that is 0, errno says why (0: no room). */
+    static Py_ssize_t kernel_write(int fd, struct iovec *iov, int count, int patience) {
+        Py_ssize_t total = 0;
+        errno = 0;
+        while (count > 0) {
+            struct msghdr message;
+            memset(&message, 0, sizeof message);
+            message.msg_iov = iov;
+            message.msg_iovlen = count;
+            Py_ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (sent < 0) {
+                if (errno == EINTR) continue;
+                if (errno != EAGAIN && errno != EWOULDBLOCK) break;
+                errno = 0;
+                struct pollfd ready = {fd, POLLOUT, 0};
+                if (poll(&ready, 1, patience) <= 0) { errno = 0; break; }
+                continue;
+            }
+            total += sent;
+            while (count > 0 && (size_t)sent >= iov->iov_len) {
+                sent -= iov->iov_len; iov++; count--;
+            }
+            if (count > 0) {
+                iov->iov_base = (char *)iov->iov_base + sent;
+                iov->iov_len -= sent;
+            }
+        }
+        return total;
+    }
+    """
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+    int MOST_BUFFERS
+    int errno
+    Py_ssize_t kernel_write(int fd, iovec *iov, int count, int patience) nogil
+
+
+def write_buffers(int fd, buffers, int patience_ms):
+    """Write *buffers* to a non-blocking socket, waiting for room without the GIL.
+
+    Returns how many bytes were written: fewer than all when the socket took no more for
+    *patience_ms*; at most 64 buffers are looked at. Raises OSError when nothing could be written.
+    A large request written piece by piece from Python would take the GIL once a piece, and each
+    time may wait a switch interval for it while user code loops over ``send()``.
+    """
+    cdef iovec iov[64]
+    cdef Py_buffer views[64]
+    cdef int count = 0, i, problem
+    cdef Py_ssize_t written
+    try:
+        for buffer in buffers:
+            if count == MOST_BUFFERS:
+                break
+            PyObject_GetBuffer(buffer, &views[count], PyBUF_SIMPLE)
+            iov[count].iov_base = views[count].buf
+            iov[count].iov_len = views[count].len
+            count += 1
+        with nogil:
+            written = kernel_write(fd, iov, count, patience_ms)
+            problem = errno
+        if written == 0 and problem:
+            raise OSError(problem, "the socket cannot be written to")
+        return written
+    finally:
+        for i in range(count):
+            PyBuffer_Release(&views[i])

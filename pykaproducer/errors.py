@@ -63,6 +63,8 @@ _NOT_PICKLABLE = (
 class PykaproducerError(KafkaError):
     """The root of all errors of this library. Catch it to catch them all, and nothing else."""
 
+    __cause__: BaseException | None
+
     def __str__(self) -> str:
         # kafka-python puts the class name in front, which a traceback does as well.
         return Exception.__str__(self)
@@ -222,9 +224,7 @@ class BufferFullError(DeliveryError, KafkaTimeoutError):
     def __init__(
         self, message: str, *, topic: str | None = None, partition: int | None = None
     ) -> None:
-        super().__init__(
-            message, status=Status.NOT_PERSISTED, topic=topic, partition=partition
-        )
+        super().__init__(message, status=Status.NOT_PERSISTED, topic=topic, partition=partition)
 
 
 class AbortedError(DeliveryError):
@@ -317,7 +317,7 @@ def delivery_error_for(
 
 
 def kafka_class(code: int) -> type[Any]:
-    """The class of :mod:`kafka.errors` for Kafka's error *code*; ``UnknownError`` if it has none."""
+    """The class of :mod:`kafka.errors` for an error code; ``UnknownError`` if it has none."""
     found: type[Any] = kafka_errors.kafka_errors.get(code, kafka_errors.UnknownError)
     return found
 

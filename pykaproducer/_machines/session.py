@@ -77,6 +77,10 @@ class IllegalMove(AssertionError):
     """A move that :data:`TRANSITIONS` does not have: a bug of the caller."""
 
 
+class NoCommonVersion(WireError):
+    """The broker does not take a request in any version that this client sends."""
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One request, from being queued to being answered."""
@@ -184,7 +188,7 @@ class Session:
             raise IllegalMove(f"a request in state {self.state.name}")
         version = self.versions.get(request.api_key)
         if version is None:
-            raise WireError(self._no_common_version(request.api_key))
+            raise NoCommonVersion(self._no_common_version(request.api_key))
         request.version = version
         request.correlation_id = self._next_correlation_id()
         buffers = request.encode(version, request.correlation_id)

@@ -19,17 +19,19 @@ import selectors
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pykaproducer._clock import Clock
 from pykaproducer._machines.session import (
     Answered,
     Move,
+    NoCommonVersion,
     Ready,
     Request,
     Session,
     SessionState,
 )
+from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -40,9 +42,6 @@ from pykaproducer._net.transport import (
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._wire import WireError
 from pykaproducer._wire.frames import FrameReader
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = [
     "Answered",
@@ -60,8 +59,6 @@ log = logging.getLogger("pykaproducer.net")
 
 #: Setting up a connection (name, TCP, TLS, handshake) takes no longer than this (seconds).
 _SETUP_TIMEOUT = 10.0
-#: So many receives in one turn at most, lest the owner never sees its events.
-_MOST_RECEIVES = 16
 #: So many bytes are encoded ahead of what the socket has taken.
 _ENCODED_AHEAD = 4 * 1024 * 1024
 _NEVER = float("inf")
@@ -135,12 +132,8 @@ class Connection:
         self._endpoint_deadline = 0.0  # for connecting to one endpoint
         # Requests: submitted, not encoded yet.
         self._queued: deque[Request] = deque()
-        # What is encoded and not given to the socket yet.
-        self._outgoing: list[memoryview] = []
-        # Requests that are not wholly written, with the stream positions of their ends.
-        self._leaving: deque[tuple[int, int, Request]] = deque()
-        self._encoded = 0  # stream position behind _outgoing
-        self._sent = 0  # stream position before it
+        # What is encoded and not wholly given to the socket yet.
+        self._outbox = Outbox()
 
     # Its life --------------------------------------------------------------------------------
 
@@ -159,7 +152,6 @@ class Connection:
         now = self._clock.monotonic()
         self._session = Session(self._config.client_id)
         self._frames = FrameReader(self._config.receive_message_max_bytes)
-        self._encoded = self._sent = 0
         self._session.move(Move.OPEN)
         self._setup_deadline = now + self._setup_timeout
         try:
@@ -176,7 +168,10 @@ class Connection:
         return self._lost(ConnectionFailed(reason))
 
     def close(self) -> None:
-        """Close it for ever. Whoever wants the requests back asks ``give_up`` first."""
+        """Close it for ever. Whoever wants the requests back calls ``give_up`` first.
+
+        Not in a forked child: the selector is shared with the parent, which would become deaf.
+        """
         if not self.is_closed:
             self._lost(ConnectionFailed("closed"))
         self._selector.close()
@@ -242,6 +237,8 @@ class Connection:
             step(*args)
         except ConnectionFailed as error:
             self._lose(error)
+        except NoCommonVersion as error:
+            self._lose(ConnectionFailed(f"the broker is of no use to this client: {error}"))
         except WireError as error:
             self._lose(ConnectionFailed(f"the broker sent what makes no sense: {error}"))
 
@@ -257,8 +254,8 @@ class Connection:
         due = self.next_deadline
         if due is None or now < due:
             return
-        if self._session.state is SessionState.READY or self._earliest() <= now:
-            raise ConnectionFailed("a request was not answered in time")
+        if self._session.state is SessionState.READY:
+            raise ConnectionFailed("the broker did not answer a request in time")
         if self._session.state is SessionState.CONNECTING:
             self._next_endpoint(ConnectionFailed("connecting took too long"))
         else:
@@ -299,7 +296,7 @@ class Connection:
         self._watch(wanted or selectors.EVENT_READ)
         if not wanted:
             log.debug("%s: connected", self.name)
-            self._write(self._session.connected())
+            self._outbox.add([self._session.connected()])
 
     def _watch(self, events: int) -> None:
         """Let the selector wait for *events* of the transport."""
@@ -324,29 +321,16 @@ class Connection:
 
     # Writing ---------------------------------------------------------------------------------
 
-    def _write(self, buffer: Buffer) -> int:
-        """Put *buffer* behind what is to be sent; its length."""
-        view = memoryview(buffer)
-        if view.format != "B" or view.ndim != 1:
-            view = view.cast("B")
-        self._outgoing.append(view)
-        self._encoded += len(view)
-        return len(view)
-
     def _encode_queued(self) -> None:
         """Encode requests, no more than the socket can be expected to take soon.
 
         So one that has to wait behind others is encoded, with the time left to it, when its turn
         comes.
         """
-        while self._queued and self._encoded - self._sent < _ENCODED_AHEAD:
+        while self._queued and len(self._outbox) < _ENCODED_AHEAD:
             request = self._queued[0]
-            start = self._encoded
-            buffers = self._session.encode(request)
+            self._outbox.add(self._session.encode(request), request)
             self._queued.popleft()
-            for buffer in buffers:
-                self._write(buffer)
-            self._leaving.append((start, self._encoded, request))
 
     def _flush(self) -> None:
         """Give the socket what it takes."""
@@ -356,44 +340,29 @@ class Connection:
         while True:
             if self._queued and self._session.state is SessionState.READY:
                 self._encode_queued()
-            if not self._outgoing:
+            if not self._outbox:
                 self._watch(selectors.EVENT_READ)
                 return
-            self._took(transport.send(self._outgoing))
-            if self._outgoing:
+            for request in self._outbox.took(transport.send(self._outbox.buffers)):
+                if not request.expects_answer:
+                    self._events.append(Written(request))
+            if self._outbox:
                 # It took less than it was offered: it is full.
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
-
-    def _took(self, count: int) -> None:
-        """The socket took *count* bytes."""
-        self._sent += count
-        whole = 0
-        for view in self._outgoing:
-            if count < len(view):
-                break
-            count -= len(view)
-            whole += 1
-        del self._outgoing[:whole]
-        if count:
-            self._outgoing[0] = self._outgoing[0][count:]
-        while self._leaving and self._leaving[0][1] <= self._sent:
-            request = self._leaving.popleft()[2]
-            if not request.expects_answer:
-                self._events.append(Written(request))
 
     # Reading ---------------------------------------------------------------------------------
 
     def _receive(self) -> None:
         """Take what has come."""
         assert self._transport is not None
-        for _ in range(_MOST_RECEIVES):
+        while True:
             space = self._frames.space()
             count = self._transport.receive(space)
             for frame in self._frames.received(count):
                 result = self._session.received(frame)
                 if isinstance(result, bytes):
-                    self._write(result)
+                    self._outbox.add([result])
                 else:
                     self._events.append(result)
             if count < len(space):
@@ -408,15 +377,13 @@ class Connection:
         """This attempt is over."""
         self._session.move(Move.LOSE)
         self._forget_transport()
-        unwritten = [r for start, _, r in self._leaving if start >= self._sent]
-        # A request without answer that was begun; the others that were are in the session.
-        begun = [r for start, _, r in self._leaving if start < self._sent and not r.expects_answer]
-        kept = set(map(id, unwritten))
-        unanswered = [r for r in self._session.unanswered if id(r) not in kept] + begun
-        self._outgoing.clear()
-        self._leaving.clear()
+        begun, unwritten = self._outbox.clear()
+        # The session knows all that were encoded and expect an answer.
+        not_begun = set(map(id, unwritten))
+        unanswered = [r for r in self._session.unanswered if id(r) not in not_begun]
+        unanswered += [r for r in begun if not r.expects_answer]
         self._endpoints.clear()
-        log.debug("%s: %s", self.name, error)
+        log.debug("%s: connection lost: %s", self.name, error)
         return Lost(str(error), unwritten + self._take_queued(), unanswered)
 
     def _take_queued(self) -> list[Request]:

@@ -14,11 +14,10 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-#: How many buffers one ``sendmsg`` takes.
-try:
-    _MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
-except (AttributeError, OSError, ValueError):
-    _MOST_BUFFERS = 16  # what POSIX promises
+from pykaproducer import _kernel
+
+#: How long a write may wait for a full socket before its owner looks at its inbox again.
+_PATIENCE_MS = 20
 
 
 class ConnectionFailed(Exception):
@@ -65,7 +64,10 @@ class Transport(Protocol):
         """Send from the beginning of *buffers*: how many bytes were taken, 0 for none now."""
 
     def receive(self, into: memoryview) -> int:
-        """Receive: how many bytes came, 0 for none now. The peer's end is ConnectionFailed."""
+        """Receive: how many bytes came; fewer than there is room for: there are no more now.
+
+        The end of the stream is ConnectionFailed.
+        """
 
     def close(self) -> None:
         """Close it; twice does no harm."""
@@ -134,9 +136,7 @@ class PlainTransport:
 
     def send(self, buffers: Sequence[memoryview]) -> int:
         try:
-            return self._socket.sendmsg(buffers[:_MOST_BUFFERS])
-        except BlockingIOError:
-            return 0
+            return _kernel.write_buffers(self._socket.fileno(), buffers, _PATIENCE_MS)
         except OSError as error:
             raise ConnectionFailed(_text(error)) from error
 

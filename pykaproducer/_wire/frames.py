@@ -73,9 +73,14 @@ class FrameReader:
         self._filled = left
 
     def _complaint(self, length: int) -> str:
+        start = length.to_bytes(4, "big", signed=True)
+        if start[:2] in (b"\x15\x03", b"\x16\x03"):
+            return "it speaks TLS; is security_protocol the one of this listener?"
+        if start == b"HTTP":
+            return "it speaks HTTP; is this the address of a Kafka listener?"
         if length < 4:
             return f"it announced a response of {length} bytes"
         return (
             f"it announced a response of {length} bytes, more than receive_message_max_bytes "
-            f"({self.most}); is this a Kafka listener without TLS?"
+            f"({self.most})"
         )

@@ -15,7 +15,7 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._wire import WireError
 from pykaproducer._wire.kafka_python import VERSIONS, ApiKey, BrokerAddress, read_broker
@@ -29,8 +29,7 @@ _OLDEST, _NEWEST = VERSIONS[ApiKey.PRODUCE]
 _FLEXIBLE = 9
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedPartition:
+class ProducedPartition(NamedTuple):
     """What a broker says of one partition's batch."""
 
     topic: str

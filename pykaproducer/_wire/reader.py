@@ -58,11 +58,11 @@ class Reader:
             raise WireError(f"a string that is not UTF-8: {error.reason}") from error
 
     def array(self) -> int:
-        """How many elements follow; 0 for the null array. Each of them takes a byte or more."""
+        """How many elements follow, each of which takes a byte or more. None may be null."""
         count = self._length(_int32)
-        if count > self.left:
+        if not 0 <= count <= self.left:
             raise WireError(f"an array of {count} elements in {self.left} bytes")
-        return max(0, count)
+        return count
 
     def skip(self, size: int) -> None:
         """Pass over *size* bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from pykaproducer.testing import _admin, _server
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses
 
+#: How long the kernel may take to end or to stop a process (seconds).
+SIGNAL_TIMEOUT = 10.0
 _PORT_TAKEN = "Address already in use"
 
 
@@ -78,6 +81,18 @@ class Broker:
 
     def _signal(self, number: int) -> bool:
         return self._processes.signal(self.pid, number)
+
+    def _pause(self) -> None:
+        self._check_exists(self._processes.stop(self.pid, SIGNAL_TIMEOUT))
+        self.paused = True
+
+    def _resume(self) -> None:
+        self._check_exists(self._signal(signal.SIGCONT))
+        self.paused = False
+
+    def _check_exists(self, signalled: bool) -> None:
+        if not signalled:
+            raise ClusterError(f"broker {self.id} is not running: restart({self.id})")
 
     def _end(self, number: int, timeout: float) -> bool:
         """Signal the process and wait for its end; false if that has not come in time."""

@@ -65,6 +65,7 @@ class Guard:
             "spawn": self._spawn,
             "signal": self._signal,
             "poll": self._poll,
+            "stopped": self._stopped,
         }
 
     def serve(self, channel: socket.socket) -> None:
@@ -141,6 +142,15 @@ class Guard:
 
     def _poll(self, pid: int) -> int | None:
         return self._children[pid].poll()
+
+    def _stopped(self, pid: int) -> bool:
+        """Whether a stop signal has taken effect on all threads of a process."""
+        if not hasattr(os, "waitid"):
+            # Only its parent is told; without the call, believe that it was quick.
+            return True
+        # WNOWAIT leaves the news where it is, for the next time that somebody asks.
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, pid, options) is not None
 
     def _reap(self) -> None:
         for child in self._children.values():

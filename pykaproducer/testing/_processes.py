@@ -105,6 +105,23 @@ class GuardedProcesses:
             return -signal.SIGKILL
         return cast("int | None", self._ask("poll", pid=pid))
 
+    def stop(self, pid: int, timeout: float) -> bool:
+        """Stop a process in its tracks (SIGSTOP); false if it has ended already.
+
+        1. SIGSTOP is sent. 2. The call returns. 3. Threads that run on other processors still
+        finish what they do, such as answering a request. So wait until the last has stopped.
+        """
+        deadline = time.monotonic() + timeout
+        if not self.signal(pid, signal.SIGSTOP):
+            return False
+        while not self._ask("stopped", pid=pid):
+            if self.poll(pid) is not None:
+                return False
+            if time.monotonic() > deadline:
+                raise ClusterError(f"process {pid} has not stopped within {timeout:g} s")
+            tick()
+        return True
+
     def wait(self, pid: int, timeout: float) -> int | None:
         """The exit status of a process once it has ended, None if it runs on past *timeout*."""
         deadline = time.monotonic() + timeout

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from pykaproducer.testing import _admin, _jars, _server, _storage
-from pykaproducer.testing._broker import Broker, PortTakenError
+from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses, tick
 
@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 #: How long a broker may take to end after SIGTERM before it is killed (seconds).
 _TERMINATE_TIMEOUT = 30.0
-#: How long the kernel may take to end a killed one.
-_KILL_TIMEOUT = 10.0
 #: How often a start is tried when a port was taken before the broker could listen on it.
 _PORT_ATTEMPTS = 3
 
@@ -138,8 +136,8 @@ class KafkaCluster:
 
     def kill(self, i: int) -> None:
         """End broker *i* at once (SIGKILL), as if its machine had lost power."""
-        if not self._broker(i)._end(signal.SIGKILL, _KILL_TIMEOUT):
-            raise ClusterError(f"broker {i} has not ended {_KILL_TIMEOUT:.0f} s after SIGKILL")
+        if not self._broker(i)._end(signal.SIGKILL, SIGNAL_TIMEOUT):
+            raise ClusterError(f"broker {i} has not ended {SIGNAL_TIMEOUT:g} s after SIGKILL")
 
     def terminate(self, i: int) -> None:
         """Ask broker *i* to end (SIGTERM): it hands over its leaderships; wait until it has.
@@ -155,11 +153,11 @@ class KafkaCluster:
 
     def pause(self, i: int) -> None:
         """Stop broker *i* in its tracks (SIGSTOP): its sockets stay open and silent."""
-        self._set_paused(self._broker(i), True)
+        self._broker(i)._pause()
 
     def resume(self, i: int) -> None:
         """Let a paused broker go on (SIGCONT)."""
-        self._set_paused(self._broker(i), False)
+        self._broker(i)._resume()
 
     def restart(self, *ids: int) -> None:
         """Start brokers again on their ports and their data, and wait until they serve.
@@ -272,11 +270,6 @@ class KafkaCluster:
                         f"{broker} was not ready within {self._startup_timeout:g} s; its log "
                         f"ends with:\n{broker.log_tail()}"
                     )
-
-    def _set_paused(self, broker: Broker, paused: bool) -> None:
-        if not broker._signal(signal.SIGSTOP if paused else signal.SIGCONT):
-            raise ClusterError(f"broker {broker.id} is not running: restart({broker.id})")
-        broker.paused = paused
 
     def _ask_any(self, request: Callable[[int], T]) -> T:
         """Make a request to the first broker that answers."""

@@ -1,0 +1,407 @@
+"""The configuration: one frozen, validated object, and the only place with defaults.
+
+Names and meanings are those of kafka-python's ``KafkaProducer``. Each setting can also be given
+by its dotted name, with the aliases that the Java client and librdkafka have for it; a dotted
+name takes texts for numbers and flags (``{"linger.ms": "5"}``), as such configurations are
+written.
+
+The fields of :class:`Config` are the settings that do something; ``SETTINGS`` is the table of
+all, with those that are accepted without effect or refused. The settings table of the README and
+the mapping of dotted names come from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import itertools
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer import partitioners
+from pykaproducer._not_honoured import NOT_HONOURED
+from pykaproducer._settings import (
+    ACKS,
+    BYTES,
+    COMPRESSION,
+    FLAG,
+    INT_MAX,
+    RETRIES,
+    SERIALIZER,
+    SERVERS,
+    SOCKET_OPTIONS,
+    TEXT,
+    Host,
+    Serializer,
+    Setting,
+    integer,
+    milliseconds,
+    named,
+    named_or_callable,
+    optional,
+    setting,
+)
+from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
+
+log = logging.getLogger("pykaproducer.config")
+
+#: Numbers for the client ids that this process makes up.
+_numbers = itertools.count(1)
+
+#: The levels of each compression type that has levels.
+_LEVELS = {"gzip": (1, 9), "lz4": (1, 12), "zstd": (-131072, 22)}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Config:
+    """All settings of one producer, checked; times in milliseconds, sizes in bytes.
+
+    Picklable when the callables in it are. Secrets are not in its repr.
+    """
+
+    # Who we are and whom we ask
+    bootstrap_servers: tuple[Host, ...] = setting(
+        "localhost",
+        SERVERS,
+        "The servers that are asked for the cluster's metadata first; one that answers is enough.",
+        aliases=("metadata.broker.list",),
+    )
+    client_id: str = setting(
+        None,
+        optional(TEXT, "None: pykaproducer-N"),
+        "The name of this client in the brokers' logs and quotas.",
+    )
+
+    # What becomes of a message
+    acks: int = setting(
+        "all",
+        ACKS,
+        "Which replicas must have a message before it counts as delivered: none, the leader, or "
+        "all in sync.",
+        aliases=("request.required.acks",),
+    )
+    enable_idempotence: bool | None = setting(
+        None,
+        optional(FLAG, "None: automatic"),
+        "No message is written twice by a retry. Automatic: on, but for acks other than all, "
+        "retries=0 or more than 5 requests in flight, which turn it off with a warning; True with "
+        "one of these is an error.",
+    )
+    retries: int = setting(
+        INT_MAX,
+        RETRIES,
+        "How often a batch goes again that a broker refused for a reason that may pass. Lost "
+        "connections and moved leaders do not count; by default time alone governs.",
+        aliases=("message.send.max.retries",),
+    )
+    delivery_timeout_ms: float = setting(
+        120_000,
+        milliseconds(1),
+        "The time from send() by which a message has its outcome, wherever it waits. At least "
+        "linger_ms; unlike in kafka-python it may be less than linger_ms + request_timeout_ms, "
+        "for a request waits no longer than its messages may.",
+        unit="ms",
+        aliases=("message.timeout.ms",),
+    )
+    key_serializer: Serializer | None = setting(
+        None,
+        optional(SERIALIZER),
+        "Makes bytes of a key: called as f(key), or serialize(topic, headers, key) of an object.",
+    )
+    value_serializer: Serializer | None = setting(
+        None,
+        optional(SERIALIZER),
+        "Makes bytes of a value: called as f(value), or serialize(topic, headers, value).",
+    )
+    partitioner: str | Callable[..., int] = setting(
+        "murmur2",
+        named_or_callable(partitioners.NAMES),
+        "Which partition a message goes to: a name, or f(key_bytes, all, available).",
+    )
+    allow_auto_create_topics: bool = setting(
+        True, FLAG, "Asking for a topic may create it, if the brokers are set up so."
+    )
+
+    # Batches
+    linger_ms: float = setting(
+        0,
+        milliseconds(),
+        "How long a batch that is not full may wait for more messages.",
+        unit="ms",
+        aliases=("queue.buffering.max.ms",),
+    )
+    batch_size: int = setting(
+        1_000_000,
+        integer(0),
+        "The most that a batch may grow to, before compression; 0: each message alone.",
+        unit="bytes",
+    )
+    batch_max_messages: int = setting(
+        0,
+        integer(0),
+        "The most messages in a batch; 0: batch_size alone governs.",
+        unit="messages",
+        aliases=("batch.num.messages",),
+    )
+    compression_type: str | None = setting(
+        None,
+        COMPRESSION,
+        "How batches are compressed. zstd needs the extra pykaproducer[zstd].",
+        aliases=("compression.codec",),
+    )
+    compression_level: int | None = setting(
+        None,
+        optional(integer(-131072, 22, also=" (gzip 1 to 9, lz4 1 to 12, zstd up to 22)")),
+        "The level of compression_type; None: its own default.",
+    )
+    max_request_size: int = setting(
+        1_048_576,
+        integer(1),
+        "The largest message that send() takes, and the largest batch.",
+        unit="bytes",
+        aliases=("message.max.bytes",),
+    )
+
+    # Memory
+    buffer_memory: int = setting(
+        64 << 20,
+        integer(1, 2**62),
+        "The most memory for messages that have no outcome; send() waits when it is full.",
+        unit="bytes",
+        scaled={"queue.buffering.max.kbytes": 1024},
+    )
+    max_block_ms: float = setting(
+        60_000,
+        milliseconds(),
+        "How long send() may wait for buffer_memory before it raises BufferFullError, and "
+        "partitions_for() for metadata; 0: not at all.",
+        unit="ms",
+    )
+
+    # Requests and connections
+    request_timeout_ms: int = setting(
+        30_000,
+        integer(1),
+        "A connection that leaves a request unanswered so long is taken for lost.",
+        unit="ms",
+        aliases=("socket.timeout.ms",),
+    )
+    max_in_flight_requests_per_connection: int = setting(
+        5,
+        integer(1, 1_000_000),
+        "Batches of a partition that may be unanswered at a time. Without idempotence it is 1 "
+        "whatever is set, to keep the order.",
+        aliases=("max.in.flight",),
+    )
+    retry_backoff_ms: float = setting(
+        100,
+        milliseconds(),
+        "The first pause before a batch goes again or metadata is asked for again.",
+        unit="ms",
+    )
+    retry_backoff_max_ms: float = setting(
+        1_000,
+        milliseconds(),
+        "The longest such pause (it doubles each time, with jitter); at least retry_backoff_ms.",
+        unit="ms",
+    )
+    reconnect_backoff_ms: float = setting(
+        50,
+        milliseconds(),
+        "The first pause before a broker is connected to again.",
+        unit="ms",
+    )
+    reconnect_backoff_max_ms: float = setting(
+        # One attempt a second costs nothing; with the 30 s of kafka-python a broker that is back
+        # stays unused for a quarter of the default delivery_timeout_ms.
+        1_000,
+        milliseconds(),
+        "The longest such pause (it doubles each time, with jitter); at least "
+        "reconnect_backoff_ms. Lower than kafka-python's 30000, so that a broker that is back "
+        "is used at once.",
+        unit="ms",
+    )
+    metadata_max_age_ms: float = setting(
+        300_000,
+        milliseconds(1),
+        "Metadata older than this is asked for again, to see new partitions.",
+        unit="ms",
+        aliases=("topic.metadata.refresh.interval.ms",),
+    )
+    receive_message_max_bytes: int = setting(
+        100_000_000,
+        integer(1_000),
+        "An answer that claims to be longer is taken for garbage and the connection for lost.",
+        unit="bytes",
+    )
+    send_buffer_bytes: int | None = setting(
+        None,
+        BYTES,
+        "The socket's SO_SNDBUF.",
+        unit="bytes",
+        aliases=("socket.send.buffer.bytes",),
+    )
+    receive_buffer_bytes: int | None = setting(
+        None,
+        BYTES,
+        "The socket's SO_RCVBUF.",
+        unit="bytes",
+        aliases=("socket.receive.buffer.bytes",),
+    )
+    socket_options: tuple[tuple[int, int, int], ...] = setting(
+        ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),),
+        SOCKET_OPTIONS,
+        "Options for each socket, as socket.setsockopt() takes them.",
+    )
+    exit_flush_timeout_ms: float = setting(
+        5_000,
+        milliseconds(),
+        "How long a producer that was not closed may flush when the interpreter exits.",
+        unit="ms",
+    )
+
+    def __post_init__(self) -> None:
+        for row in _FIELDS:
+            object.__setattr__(self, row.name, row.parse(getattr(self, row.name)))
+        if self.client_id is None:
+            object.__setattr__(self, "client_id", f"pykaproducer-{next(_numbers)}")
+        for kind in ("retry", "reconnect"):
+            first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
+            if getattr(self, most) < getattr(self, first):
+                object.__setattr__(self, most, getattr(self, first))
+        _check_together(self)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether this producer numbers its batches: ``enable_idempotence``, decided."""
+        if self.enable_idempotence is None:
+            return not _conflicts(self)
+        return self.enable_idempotence
+
+    @classmethod
+    def from_kwargs(cls, settings: Mapping[str, object]) -> Config:
+        """The configuration from what the user gave; logs what he may not expect."""
+        config = cls(**resolve(settings))
+        conflicts = _conflicts(config)
+        if conflicts and config.enable_idempotence is None:
+            log.warning(
+                "%s: idempotence is off because of %s: a retry may write a message twice; "
+                "enable_idempotence=False says that this is meant",
+                config.client_id,
+                " and ".join(conflicts),
+            )
+        return config
+
+    @classmethod
+    def from_strings(cls, settings: Mapping[str, str]) -> Config:
+        """The configuration from names and texts, as a command line has them."""
+        return cls.from_kwargs(resolve(settings, texts=True))
+
+    def __repr__(self) -> str:
+        """What differs from the defaults, without secrets."""
+        changed = [
+            f"{row.name}=<not shown>" if row.secret else f"{row.name}={value!r}"
+            for row in _FIELDS
+            if (value := getattr(self, row.name)) != row.parse(row.default)
+        ]
+        return f"Config({', '.join(changed)})"
+
+
+_FIELDS = named(dataclasses.fields(Config))
+
+#: Every setting that is known, in the order of the settings table.
+SETTINGS: tuple[Setting, ...] = (*_FIELDS, *NOT_HONOURED)
+
+#: Every name of every setting.
+_NAMES = {name: row for row in SETTINGS for name in (*row.dotted, row.name)}
+
+
+def resolve(settings: Mapping[str, Any], *, texts: bool = False) -> dict[str, Any]:
+    """The fields of :class:`Config` that *settings* gives, by their own names, checked.
+
+    With *texts* all values are texts, as on a command line; else those of dotted names may be.
+    """
+    found: dict[str, Any] = {}
+    given_as: dict[str, str] = {}
+    for name, value in settings.items():
+        row = _row(name)
+        if row.name in given_as:
+            raise ConfigurationError(
+                f"settings {given_as[row.name]} and {name} are the same setting, {row.name}: "
+                f"give it once"
+            )
+        given_as[row.name] = name
+        as_text = isinstance(value, str) and (texts or name != row.name)
+        value = row.read(value, name) if as_text else row.parse(value, name)
+        if row.refused and value != row.default:
+            raise UnsupportedFeatureError(f"setting {name}: {row.refused}")
+        if row in _FIELDS:
+            found[row.name] = value
+    return found
+
+
+def _row(name: object) -> Setting:
+    row = _NAMES.get(name) if isinstance(name, str) else None
+    if row is None:
+        near = difflib.get_close_matches(str(name).lower(), _NAMES, n=1, cutoff=0.0)[0]
+        own = _NAMES[near].name
+        also = f" (that is {own})" if "." in near and near != own else ""
+        raise ConfigurationError(
+            f"setting {name} is not known; the nearest known one is {near}{also}"
+        )
+    return row
+
+
+def _conflicts(config: Config) -> list[str]:
+    """What idempotence cannot be kept with."""
+    found = []
+    if config.acks != -1:
+        found.append(f"acks={config.acks}")
+    if config.retries == 0:
+        found.append("retries=0")
+    if config.max_in_flight_requests_per_connection > 5:
+        found.append(
+            "max_in_flight_requests_per_connection="
+            f"{config.max_in_flight_requests_per_connection} (above 5)"
+        )
+    return found
+
+
+def _check_together(config: Config) -> None:
+    """Settings that are each in range and yet cannot be had together."""
+    if config.enable_idempotence and (conflicts := _conflicts(config)):
+        raise ConfigurationError(
+            f"setting enable_idempotence: True cannot be had with {' and '.join(conflicts)}; it "
+            f"needs acks='all', retries above 0 and at most 5 requests in flight"
+        )
+    if config.delivery_timeout_ms < config.linger_ms:
+        raise ConfigurationError(
+            f"setting delivery_timeout_ms: {config.delivery_timeout_ms} was given; allowed: at "
+            f"least linger_ms, which is {config.linger_ms}"
+        )
+    _check_compression(config.compression_type, config.compression_level)
+
+
+def _check_compression(compression: str | None, level: int | None) -> None:
+    if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
+        raise ConfigurationError(
+            "setting compression_type: 'zstd' needs the package zstandard: "
+            "pip install 'pykaproducer[zstd]', or choose gzip, snappy or lz4"
+        )
+    if level is None:
+        return
+    if compression not in _LEVELS:
+        raise ConfigurationError(
+            f"setting compression_level: {level} was given; compression_type {compression!r} has "
+            f"no levels: leave it out"
+        )
+    least, most = _LEVELS[compression]
+    if not least <= level <= most:
+        raise ConfigurationError(
+            f"setting compression_level: {level} was given; allowed with compression_type "
+            f"{compression!r}: a whole number from {least} to {most}"
+        )
