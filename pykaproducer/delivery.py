@@ -137,7 +137,8 @@ def get(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
 def metadata(delivery: Delivery) -> RecordMetadata:
     """The RecordMetadata of a delivered message."""
     topic, partition, offset = delivery.topic, delivery.partition, delivery.offset
-    assert partition is not None and offset is not None, "a delivered message has both"
+    assert partition is not None, "a delivered message has a partition"
+    assert offset is not None, "a delivered message has an offset"
     return RecordMetadata(
         topic,
         partition,
@@ -243,8 +244,10 @@ async def wait_in_event_loop(delivery: Delivery) -> RecordMetadata:
 
 def describe(delivery: Delivery) -> str:
     """``repr()``: where the message is bound and what became of it; never its payload."""
-    place = delivery.topic if delivery.partition is None else (
-        f"{delivery.topic}[{delivery.partition}]"
+    place = (
+        delivery.topic
+        if delivery.partition is None
+        else (f"{delivery.topic}[{delivery.partition}]")
     )
     if not delivery.settled():
         return f"<Delivery {place} pending>"

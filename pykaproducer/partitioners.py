@@ -1,17 +1,17 @@
 """Which partition a message goes to: the named partitioners, and the protocol for your own.
 
-=====================  =========================  ==========================  ====================
-name                   a key's hash               without a key               as in
-=====================  =========================  ==========================  ====================
-``murmur2``            murmur2                    sticky                      Java client (default)
-``murmur2_random``     murmur2                    random                      librdkafka, kafka-python
-``consistent_random``  CRC-32; empty as no key    sticky                      librdkafka's default
-``consistent``         CRC-32                     as an empty key             librdkafka
-``fnv1a``              FNV-1a                     random                      Sarama's default
-``round_robin``        ignored                    each partition in turn      Sarama, Java
-``sticky``             ignored                    sticky                      KIP-480, KIP-794
-``random``             ignored                    random                      Sarama, librdkafka
-=====================  =========================  ==========================  ====================
+===================== ====================== ===================== =======================
+name                  a key's hash           without a key         as in
+===================== ====================== ===================== =======================
+``murmur2``           murmur2                sticky                Java client (default)
+``murmur2_random``    murmur2                random                librdkafka, kafka-python
+``consistent_random`` CRC-32; empty: no key  sticky                librdkafka's default
+``consistent``        CRC-32                 as an empty key       librdkafka
+``fnv1a``             FNV-1a                 random                Sarama's default
+``round_robin``       ignored                each one in turn      Sarama, Java
+``sticky``            ignored                sticky                KIP-480, KIP-794
+``random``            ignored                random                Sarama, librdkafka
+===================== ====================== ===================== =======================
 
 *Sticky* fills one partition with ``batch_size`` bytes before it takes another, so that batches
 are large (KIP-794). Rows without a key go only to partitions that have a leader; keyed rows may
@@ -36,8 +36,9 @@ class PartitionerFunction(Protocol):
     :class:`pykaproducer.errors.PartitionerError`; others are not harmed.
     """
 
-    def __call__(self, key: bytes | None, all_partitions: Sequence[int],
-                 available: Sequence[int], /) -> int: ...
+    def __call__(
+        self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int], /
+    ) -> int: ...
 
 
 #: name -> (hash of a key, what a row without a key does, an empty key counts as none)

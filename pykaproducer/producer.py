@@ -233,10 +233,10 @@ class Producer(Admission):
         count = 0
         errors: list[BaseException] = []
         for part in pipeline.settler.take_untold():
-            untold = part.untold_failures()
-            if untold:
+            untold, error = part.untold_failures(), part.first_error()
+            if untold and error is not None:
                 count += untold
-                errors.append(part.first_error())
+                errors.append(error)
         if count:
             raise DeliveryFailures(count, errors[:10])
 
@@ -276,7 +276,8 @@ class Producer(Admission):
         # Several threads may wait here at once, each with its own timeout.
         if pipeline.flush(deadline):
             pipeline.abort(
-                "abort() was called, or close(0)" if timeout == 0
+                "abort() was called, or close(0)"
+                if timeout == 0
                 else f"close() ended after its timeout of {timeout:.3g} s"
             )
         with self._life:
@@ -284,9 +285,7 @@ class Producer(Admission):
                 return  # another thread has ended it meanwhile
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
-                log.warning(
-                    "close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late)
-                )
+                log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
             self._pipeline = None
 
     def _broke(self, error: BaseException) -> None:

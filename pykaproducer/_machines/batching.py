@@ -136,8 +136,9 @@ class Lane:
 class Batcher:
     """Which lanes of a broker are due, and when the next one will be."""
 
-    def __init__(self, *, linger: float, batch_size: int, batch_messages: int,
-                 unanswered_limit: int) -> None:
+    def __init__(
+        self, *, linger: float, batch_size: int, batch_messages: int, unanswered_limit: int
+    ) -> None:
         self.linger = linger
         self.batch_size = batch_size
         #: Most messages of a batch; 0: no limit.
@@ -161,8 +162,11 @@ class Batcher:
 
     def open_lanes(self) -> list[Lane]:
         """Lanes that may send a batch now."""
-        return [lane for lane in self._waiting
-                if not lane.failing and len(lane.unanswered) < self.unanswered_limit]
+        return [
+            lane
+            for lane in self._waiting
+            if not lane.failing and len(lane.unanswered) < self.unanswered_limit
+        ]
 
     def is_due(self, lane: Lane, now: float) -> bool:
         """Whether *lane* is to be sent now, lingering or not."""

@@ -18,9 +18,9 @@ from pykaproducer._machines.batching import Batch
 from pykaproducer._net.connection import Answered as NetAnswered
 from pykaproducer._net.connection import Request
 from pykaproducer._pipeline.connected import Connected
+from pykaproducer._wire import WireError
 from pykaproducer._wire.kafka_python import ApiKey, BrokerAddress
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
-from pykaproducer._wire import WireError
 
 
 @dataclass(slots=True, eq=False)
@@ -136,16 +136,20 @@ class Bridge(Connected):
             self.report(Lost([r.tag for r in unanswered], [r.tag for r in unwritten]))
 
     def _submit(self, request: ProduceRequest) -> None:
-        config = self.config
+        client_id, acks = self.config.client_id, self.config.acks
         batches = [(b.topic, b.partition, b.payload) for b in request.batches]
+
+        def encode(version: int, correlation_id: int) -> list[Any]:
+            return produce_request(
+                version, correlation_id, client_id, acks, request.timeout_ms, batches
+            )
+
         self.submit(
             Request(
                 ApiKey.PRODUCE,
-                lambda version, correlation_id: produce_request(
-                    version, correlation_id, config.client_id, config.acks, request.timeout_ms, batches
-                ),
+                encode,
                 deadline=request.deadline,
-                expects_answer=config.acks != 0,
+                expects_answer=acks != 0,
                 tag=request,
             )
         )

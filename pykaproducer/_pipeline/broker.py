@@ -62,6 +62,9 @@ class Hurry:
     """A flush has begun: do not linger."""
 
 
+Event = Put | Answered | Lost | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry
+
+
 class BrokerWorker(Worker):
     """Seals batches, and decides what an answer means for them."""
 
@@ -85,9 +88,7 @@ class BrokerWorker(Worker):
         self._waits_for_id = False
         self._lanes: dict[tuple[str, int], Lane] = {}
 
-    def step(
-        self, item: Put | Answered | Lost | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry
-    ) -> None:
+    def step(self, item: Event) -> None:
         match item:
             case Put():
                 self._put(item.lane, item.item)

@@ -19,13 +19,13 @@ from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer.errors import DeliveryTimeoutError, Status, delivery_error_for
 
 
@@ -77,8 +77,11 @@ class Dispatcher(Worker):
                 self._expire(part)
             if chunk.unsettled:
                 self._deadlines.watch(chunk)
-        for topic in [topic for topic, chunks in self._waiting.items()
-                      if not any(chunk.unsettled for chunk in chunks)]:
+        for topic in [
+            topic
+            for topic, chunks in self._waiting.items()
+            if not any(chunk.unsettled for chunk in chunks)
+        ]:
             del self._waiting[topic]
 
     def _route(self, chunk: Chunk) -> None:
@@ -120,7 +123,10 @@ class Dispatcher(Worker):
 
         def make_error(status: Status) -> DeliveryTimeoutError:
             return DeliveryTimeoutError(
-                topic=topic, partition=partition, waited=self.delivery_timeout, status=status,
+                topic=topic,
+                partition=partition,
+                waited=self.delivery_timeout,
+                status=status,
                 reason=reason,
             )
 

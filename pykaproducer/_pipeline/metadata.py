@@ -119,7 +119,9 @@ class Metadata(Connected):
             self.want_topic(topic)
             if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
                 reason = self.trouble.why(topic, None) or "no answer"
-                raise MetadataTimeoutError(f"{place(topic)}: no metadata within max_block_ms: {reason}")
+                raise MetadataTimeoutError(
+                    f"{place(topic)}: no metadata within max_block_ms: {reason}"
+                )
 
     # The stage -----------------------------------------------------------------------------------
 

@@ -54,17 +54,21 @@ class PartitionWorker(Worker):
         for effect in effects:
             match effect:
                 case Forward():
-                    assert self._broker is not None and self._lane is not None
-                    self._broker.put(Put(self._lane, effect.item))
+                    self._put(effect.item)
                 case SendChaser():
                     self._let_go(Chaser(self.topic, self.partition, effect.level))
                 case FindPath():
                     self._find_path()
 
+    def _put(self, item: Slice | Batch | Chaser) -> None:
+        assert self._broker is not None, "the machine forwards only once a path was found"
+        assert self._lane is not None, "a path is a broker and a lane"
+        self._broker.put(Put(self._lane, item))
+
     def _let_go(self, chaser: Chaser) -> None:
-        assert self._broker is not None and self._lane is not None
-        self._broker.put(Put(self._lane, chaser))
-        self.brokers.release(self._broker)
+        self._put(chaser)
+        if self._broker is not None:
+            self.brokers.release(self._broker)
         self._broker = self._lane = None
 
     def _find_path(self) -> None:

@@ -52,9 +52,7 @@ class Settler:
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """*part* has failed; rows that may be in the log get the error that says so."""
-        settled = part.fail(
-            make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
-        )
+        settled = part.fail(make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED))
         if settled is not None and len(self._untold) < self.UNTOLD:
             self._untold.append(settled)
         self._report(settled)

@@ -59,9 +59,7 @@ class TopicWorker(Worker):
             worker = self._partitions[partition] = self.partition_worker(self.topic, partition)
         return worker
 
-    def _ask_function(
-        self, function: PartitionerFunction, chunk: Chunk, view: TopicView
-    ) -> None:
+    def _ask_function(self, function: PartitionerFunction, chunk: Chunk, view: TopicView) -> None:
         everything = list(range(view.partitions))
         available = list(struct.unpack(f"{len(view.available) // 4}i", view.available))
         for row in chunk.unassigned():
@@ -71,7 +69,7 @@ class TopicWorker(Worker):
                 if isinstance(partition, int) and 0 <= partition < view.partitions:
                     chunk.assign(row, partition)
                     continue
-                text = f"returned {partition!r}, which is not one of its {view.partitions} partitions"
+                text = f"returned {partition!r}; the topic has {view.partitions} partitions"
             except Exception as error:  # a user's partitioner: its own row fails (DESIGN P9)
                 cause = error
                 text = f"raised {type(error).__name__}: {error}"

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -35,7 +36,7 @@ from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire import compression
 from pykaproducer.config import Config
-from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
+from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status, place
 
 W = TypeVar("W", bound=Worker)
 
@@ -164,7 +165,6 @@ class Pipeline:
         metadata.trouble = self.trouble
         return metadata
 
-
     def is_flushing(self) -> bool:
         """Whether a flush waits: nothing lingers then."""
         return self._flushing > 0
@@ -194,13 +194,15 @@ class Pipeline:
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
         """Settle everything that is accepted and has no outcome."""
         for chunk in self.inflight.chunks():
-            self.settler.fail(chunk.whole(), lambda status: make_error(chunk.topic, status))
+            self.settler.fail(chunk.whole(), functools.partial(make_error, chunk.topic))
 
     def abort(self, reason: str) -> None:
         """Fail everything that has no outcome, because somebody wants it so."""
-        self.fail_everything(
-            lambda topic, status: AbortedError(f"topic {topic!r}: {reason}", status=status, topic=topic)
-        )
+
+        def make_error(topic: str, status: Status) -> AbortedError:
+            return AbortedError(f"{place(topic)}: {reason}", status=status, topic=topic)
+
+        self.fail_everything(make_error)
 
     def stop(self, deadline: float) -> list[str]:
         """End every thread; the names of those that have not ended by *deadline*.
