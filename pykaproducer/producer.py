@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import itertools
 import logging
 import os
 import re
@@ -45,8 +44,6 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 #: take milliseconds, unless the resolver holds one up.
 _STOP_TIME = 0.5
 
-_numbers = itertools.count(1)
-
 
 class Producer(Admission):
     """A Kafka producer.
@@ -67,7 +64,7 @@ class Producer(Admission):
 
     def __init__(self, **settings: Any) -> None:
         self.config = Config.from_kwargs(settings)
-        self._name = self.config.client_id or f"pykaproducer-{next(_numbers)}"
+        self._name = self.config.client_id
         # Guards starting and closing. Re-entrant: a signal handler may close.
         self._life = threading.RLock()
         self._closed = False

@@ -12,6 +12,7 @@ Relies on: its bridge reports each request once: answered, lost, or (``acks=0``)
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
@@ -42,6 +43,8 @@ from pykaproducer._wire.produce import ProducedPartition
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, code_text, delivery_error_for, place
 
+log = logging.getLogger("pykaproducer.broker")
+
 #: Most bytes of one request (a single batch may be larger).
 REQUEST_BYTES = 8 << 20
 #: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
@@ -71,6 +74,7 @@ class BrokerWorker(Worker):
     # Set by wiring, before the first item.
     broker_id: int
     config: Config
+    idempotent: bool
     bridge: Bridge
     batcher: Batcher
     metadata: Metadata
@@ -103,11 +107,10 @@ class BrokerWorker(Worker):
                 self._lost(item)
             case Up():
                 self._up = True
-                self.trouble.brokers.pop(self.broker_id, None)
+                if self.trouble.brokers.pop(self.broker_id, None) is not None:
+                    log.info("broker %d: connected again", self.broker_id)
             case Down():
-                self._up = False
-                self.trouble.brokers[self.broker_id] = item.reason
-                self.metadata.want()
+                self._went_down(item.reason)
             case ViewChanged():
                 self._check_leaders()
             case ProducerIdCame():
@@ -126,6 +129,20 @@ class BrokerWorker(Worker):
 
     def at_end(self) -> None:
         self.bridge.stop()
+
+    def _went_down(self, reason: str) -> None:
+        self._up = False
+        # Once per change. A connection that nobody needs may be closed by the broker: no news.
+        if self.trouble.brokers.get(self.broker_id) != reason and not self.stopping:
+            needed = self._requests or self.batcher.waiting()
+            log.log(
+                logging.WARNING if needed else logging.DEBUG,
+                "broker %d: %s; trying again",
+                self.broker_id,
+                reason,
+            )
+        self.trouble.brokers[self.broker_id] = reason
+        self.metadata.want()
 
     # Down: from the lanes to the bridge ---------------------------------------------------------
 
@@ -163,7 +180,7 @@ class BrokerWorker(Worker):
         for lane in lanes:
             if size >= REQUEST_BYTES:
                 break
-            if self.config.idempotent and not self._has_producer_id(lane):
+            if self.idempotent and not self._has_producer_id(lane):
                 continue
             taken = self.batcher.take(lane)
             batch = self._encode(lane, taken) if isinstance(taken, list) else taken
@@ -189,7 +206,7 @@ class BrokerWorker(Worker):
             return None
         count = sum(part.count for part in parts)
         producer_id = epoch = first = -1
-        if self.config.idempotent:
+        if self.idempotent:
             producer = lane.sequencer.producer
             assert producer is not None
             producer_id, epoch = producer.producer_id, producer.epoch

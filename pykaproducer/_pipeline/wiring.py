@@ -131,9 +131,10 @@ class Pipeline:
         worker = BrokerWorker(f"{self.name}-broker-{broker_id}", self.clock, self._crashed)
         worker.broker_id = broker_id
         worker.config = config
+        worker.idempotent = config.idempotent
         worker.batcher = Batcher(
             linger=config.linger_ms / 1000,
-            batch_size=config.batch_size,
+            batch_size=min(config.batch_size, config.max_request_size),
             batch_messages=config.batch_max_messages,
             unanswered_limit=config.max_in_flight_requests_per_connection
             if config.idempotent

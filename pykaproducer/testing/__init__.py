@@ -1,4 +1,4 @@
-"""Support for tests against Kafka, public: a real cluster on loopback.
+"""Support for tests, public: a real cluster on loopback, one that follows a script, a clock.
 
 The names are imported at first use, so that one of them can be used without what another needs.
 """
@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pykaproducer.testing._broker import Broker as Broker
     from pykaproducer.testing._errors import ClusterError as ClusterError
+    from pykaproducer.testing.clock import FakeClock as FakeClock
     from pykaproducer.testing.cluster import KafkaCluster as KafkaCluster
+    from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
 
 #: Where each public name lives.
 _HOMES = {
     "Broker": "_broker",
     "ClusterError": "_errors",
+    "FakeClock": "clock",
     "KafkaCluster": "cluster",
+    "ScriptedCluster": "scripted",
 }
 
 __all__ = sorted(_HOMES)

@@ -260,11 +260,11 @@ class KafkaCluster:
         deadline = time.monotonic() + self._startup_timeout
         expected = frozenset(broker.id for broker in started)
         for broker in self._brokers:
-            while True:
+            # 1. A started broker is alive. 2. It ends. 3. It is taken for one of the others, which
+            # need not run, and the start for a success. So only the others may be down.
+            while (broker in started or broker.running) and not broker._serves(expected):
                 for each in started:
                     each._check_started()
-                if not broker.running or broker._serves(expected):
-                    break
                 if not _time_left(deadline):
                     raise ClusterError(
                         f"{broker} was not ready within {self._startup_timeout:g} s; its log "
