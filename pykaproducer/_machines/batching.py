@@ -97,6 +97,10 @@ class Lane:
             self.nbytes += item.nbytes
             self.rows += item.count
 
+    def put_back(self, batch: Batch) -> None:
+        """*batch* was sealed ahead and not written: it goes before what is pending."""
+        self.pending.appendleft(batch)
+
     def fail(self, batch: Batch | None = None) -> None:
         """Everything in the lane goes round again; *batch* (just answered) before the rest."""
         self.failing = True
@@ -137,19 +141,23 @@ class Batcher:
     """Which lanes of a broker are due, and when the next one will be."""
 
     def __init__(
-        self, *, linger: float, batch_size: int, batch_messages: int, unanswered_limit: int
+        self, *, linger: float, batch_size: int, batch_messages: int, sealed_limit: int
     ) -> None:
         self.linger = linger
         self.batch_size = batch_size
         #: Most messages of a batch; 0: no limit.
         self.batch_messages = batch_messages or (1 << 31) - 1
-        self.unanswered_limit = unanswered_limit
+        self.sealed_limit = sealed_limit
         #: Lanes with something pending, in the order in which they got it.
         self._waiting: dict[Lane, None] = {}
 
     def add(self, lane: Lane, item: Slice | Batch, now: float) -> None:
         """Put an item into its lane."""
         lane.add(item, now)
+        self._waiting[lane] = None
+
+    def wait_again(self, lane: Lane) -> None:
+        """A batch was put back into *lane*."""
         self._waiting[lane] = None
 
     def forget(self, lane: Lane) -> None:
@@ -165,7 +173,7 @@ class Batcher:
         return [
             lane
             for lane in self._waiting
-            if not lane.failing and len(lane.unanswered) < self.unanswered_limit
+            if not lane.failing and len(lane.unanswered) < self.sealed_limit
         ]
 
     def is_due(self, lane: Lane, now: float) -> bool:

@@ -28,6 +28,7 @@ from pykaproducer._pipeline.bridge import (
     Answered,
     Bridge,
     Down,
+    GivenBack,
     Lost,
     ProduceRequest,
     Up,
@@ -65,7 +66,9 @@ class Hurry:
     """A flush has begun: do not linger."""
 
 
-Event = Put | Answered | Lost | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry
+Event = (
+    Put | Answered | Lost | GivenBack | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry
+)
 
 
 class BrokerWorker(Worker):
@@ -105,6 +108,9 @@ class BrokerWorker(Worker):
             case Lost():
                 self._requests -= len(item.unanswered) + len(item.unwritten)
                 self._lost(item)
+            case GivenBack():
+                self._requests -= len(item.requests)
+                self._given_back(item.requests)
             case Up():
                 self._up = True
                 if self.trouble.brokers.pop(self.broker_id, None) is not None:
@@ -328,6 +334,19 @@ class BrokerWorker(Worker):
                 again = batch.sequenced or batch.next_deadline() is not None
                 self._fail_lane(lane, batch if again else None)
         for request in (*item.unanswered, *item.unwritten):
+            for batch in request.batches:
+                self._hand_back(self._lane_of(batch))
+
+    def _given_back(self, requests: list[ProduceRequest]) -> None:
+        """Sealed ahead and never written: back to where they came from, in reverse."""
+        for request in reversed(requests):
+            for batch in request.batches:
+                lane = self._lane_of(batch)
+                lane.unanswered.remove(batch)
+                lane.put_back(batch)
+                if not lane.failing:
+                    self.batcher.wait_again(lane)
+        for request in requests:
             for batch in request.batches:
                 self._hand_back(self._lane_of(batch))
 

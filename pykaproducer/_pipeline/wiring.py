@@ -136,9 +136,8 @@ class Pipeline:
             linger=config.linger_ms / 1000,
             batch_size=min(config.batch_size, config.max_request_size),
             batch_messages=config.batch_max_messages,
-            unanswered_limit=config.max_in_flight_requests_per_connection
-            if config.idempotent
-            else 1,
+            # Without sequence numbers one is on the wire and one is sealed ahead of its answer.
+            sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,
         )
         worker.bridge = self._bridge(broker_id, worker)
         worker.metadata = self.metadata
@@ -157,6 +156,7 @@ class Pipeline:
         bridge.report = worker.put
         bridge.address = lambda: self.metadata.view.brokers.get(broker_id)
         bridge.broker_id = broker_id
+        bridge.one_at_a_time = not self.config.idempotent and self.config.acks != 0
         return bridge
 
     def _metadata(self) -> Metadata:
