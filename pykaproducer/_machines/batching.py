@@ -7,6 +7,8 @@ A :class:`Batch` is what has been sealed: encoded bytes and the slices that they
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -148,43 +150,54 @@ class Batcher:
         #: Most messages of a batch; 0: no limit.
         self.batch_messages = batch_messages or (1 << 31) - 1
         self.sealed_limit = sealed_limit
-        #: Lanes with something pending, in the order in which they got it.
+        #: Lanes with something pending that have not failed.
         self._waiting: dict[Lane, None] = {}
+        #: Those of them that may send a batch now.
+        self._open: dict[Lane, None] = {}
+        #: Those of these that need not linger.
+        self._ripe: set[Lane] = set()
+        # When the others have lingered long enough. An entry counts while its lane is open and
+        # its time is still that lane's.
+        self._timers: list[tuple[float, int, Lane]] = []
+        self._count = itertools.count()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is pending."""
+        return bool(self._waiting)
 
     def add(self, lane: Lane, item: Slice | Batch, now: float) -> None:
         """Put an item into its lane."""
         lane.add(item, now)
-        self._waiting[lane] = None
+        self.look(lane)
 
-    def wait_again(self, lane: Lane) -> None:
-        """A batch was put back into *lane*."""
-        self._waiting[lane] = None
+    def look(self, lane: Lane) -> None:
+        """Something about *lane* has changed: what is pending or unanswered, or it failed.
 
-    def forget(self, lane: Lane) -> None:
-        """The lane has nothing pending any more."""
-        self._waiting.pop(lane, None)
+        Costs the same however many lanes there are.
+        """
+        if lane.failing or not lane.pending:
+            self._waiting.pop(lane, None)
+        else:
+            self._waiting[lane] = None
+        if lane not in self._waiting or len(lane.unanswered) >= self.sealed_limit:
+            self._open.pop(lane, None)
+            self._ripe.discard(lane)
+            return
+        if lane not in self._open:
+            self._open[lane] = None
+            due = lane.since + self.linger
+            heapq.heappush(self._timers, (due, next(self._count), lane))
+        if self._is_ripe(lane):
+            self._ripe.add(lane)
 
-    def waiting(self) -> list[Lane]:
-        """Lanes with something pending."""
-        return list(self._waiting)
-
-    def open_lanes(self) -> list[Lane]:
-        """Lanes that may send a batch now."""
-        return [
-            lane
-            for lane in self._waiting
-            if not lane.failing and len(lane.unanswered) < self.sealed_limit
-        ]
-
-    def is_due(self, lane: Lane, now: float) -> bool:
-        """Whether *lane* is to be sent now, lingering or not."""
+    def _is_ripe(self, lane: Lane) -> bool:
         head = lane.pending[0]
         return (
             isinstance(head, Batch)
             or head.level > 0
             or lane.nbytes >= self.batch_size
             or lane.rows >= self.batch_messages
-            or now >= lane.since + self.linger
         )
 
     def due(self, now: float, *, flushing: bool) -> list[Lane]:
@@ -193,14 +206,21 @@ class Batcher:
         When one is due, all go that have anything: one request for all partitions of a broker
         costs the broker less than one each (DESIGN section 5).
         """
-        lanes = self.open_lanes()
-        if flushing or any(self.is_due(lane, now) for lane in lanes):
-            return lanes
+        due = self.next_due()
+        if due is not None and (flushing or due <= now):
+            return list(self._open)
         return []
 
     def next_due(self) -> float | None:
-        """When the next lane will have lingered long enough."""
-        return min((lane.since + self.linger for lane in self.open_lanes()), default=None)
+        """When the next lane is due: 0 for at once, None if none may send."""
+        if self._ripe:
+            return 0.0
+        while self._timers:
+            due, _, lane = self._timers[0]
+            if lane in self._open and due == lane.since + self.linger:
+                return due
+            heapq.heappop(self._timers)
+        return None
 
     def take(self, lane: Lane) -> Batch | list[Slice]:
         """The next batch of *lane*: one sealed before, or claimed slices for a new one.
@@ -210,7 +230,7 @@ class Batcher:
         head = lane.pending[0]
         if isinstance(head, Batch):
             lane.pending.popleft()
-            self._update(lane)
+            self.look(lane)
             return head
         parts: list[Slice] = []
         room, most = self.batch_size, self.batch_messages
@@ -229,9 +249,6 @@ class Batcher:
             if head.count:
                 break  # the batch is full
             lane.pending.popleft()
-        self._update(lane)
+        self._ripe.discard(lane)
+        self.look(lane)
         return parts
-
-    def _update(self, lane: Lane) -> None:
-        if not lane.pending:
-            self.forget(lane)

@@ -48,6 +48,8 @@ log = logging.getLogger("pykaproducer.broker")
 
 #: Most bytes of one request (a single batch may be larger).
 REQUEST_BYTES = 8 << 20
+#: A slice of so many bytes may be handled by the thread that brings it.
+SMALL = 16 << 10
 #: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
 #: meanwhile makes the next batches larger.
 REQUESTS_AHEAD = 2
@@ -124,6 +126,12 @@ class BrokerWorker(Worker):
             case Hurry():
                 pass  # turn() looks at what can be sealed now
 
+    def in_place(self, item: Event) -> bool:
+        if isinstance(item, Put):
+            # A large slice is encoded here, while its bringer goes on with the next one.
+            return not isinstance(item.item, Slice) or item.item.nbytes <= SMALL
+        return isinstance(item, Answered) and not self.batcher.waiting
+
     def deadline(self) -> float | None:
         if not self._up or self._waits_for_id or self._requests >= REQUESTS_AHEAD:
             return None  # whatever changes that is an item in the inbox
@@ -140,7 +148,7 @@ class BrokerWorker(Worker):
         self._up = False
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
         if self.trouble.brokers.get(self.broker_id) != reason and not self.stopping:
-            needed = self._requests or self.batcher.waiting()
+            needed = self._requests or self.batcher.waiting
             log.log(
                 logging.WARNING if needed else logging.DEBUG,
                 "broker %d: %s; trying again",
@@ -155,7 +163,7 @@ class BrokerWorker(Worker):
     def _put(self, lane: Lane, item: Slice | Batch | Chaser) -> None:
         if isinstance(item, Chaser):
             lane.chaser = item
-            lane.fail()
+            self._fail_lane(lane)
             self._lanes.pop((lane.topic, lane.partition), None)
         elif lane.failing:
             lane.add(item, 0.0)
@@ -168,7 +176,7 @@ class BrokerWorker(Worker):
     def turn(self) -> None:
         """Seal what is due, as long as the bridge has room for it."""
         if not self._up:
-            if self.batcher.waiting():
+            if self.batcher.waiting:
                 self.bridge.connect()
             return
         while self._requests < REQUESTS_AHEAD:
@@ -193,6 +201,7 @@ class BrokerWorker(Worker):
             if batch is not None:
                 batch.lane = lane
                 lane.unanswered.append(batch)
+                self.batcher.look(lane)
                 batches.append(batch)
                 size += len(batch.payload)
         return batches
@@ -263,7 +272,7 @@ class BrokerWorker(Worker):
 
     def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
         older = bool(lane.failed) or lane.gap or lane.unanswered[0] is not batch
-        lane.unanswered.remove(batch)
+        self._no_longer_unanswered(lane, batch)
         verdict = judge(answer.error_code, older_unsettled=older)
         batch.possibly_persisted |= verdict.possibly_persisted
         spot = (batch.topic, batch.partition)
@@ -317,7 +326,7 @@ class BrokerWorker(Worker):
     def _written(self, request: ProduceRequest) -> None:
         """``acks=0``: the last byte has been given to the socket, and that is all there is."""
         for batch in request.batches:
-            self._lane_of(batch).unanswered.remove(batch)
+            self._no_longer_unanswered(self._lane_of(batch), batch)
             self._deliver(batch, -1, -1)
 
     def _lost(self, item: Lost) -> None:
@@ -325,7 +334,7 @@ class BrokerWorker(Worker):
             written = request in item.unanswered
             for batch in request.batches:
                 lane = self._lane_of(batch)
-                lane.unanswered.remove(batch)
+                self._no_longer_unanswered(lane, batch)
                 batch.written |= written
                 # acks=0: a request that was cut goes again, in the hope that it was cut early.
                 batch.possibly_persisted |= written
@@ -342,10 +351,8 @@ class BrokerWorker(Worker):
         for request in reversed(requests):
             for batch in request.batches:
                 lane = self._lane_of(batch)
-                lane.unanswered.remove(batch)
                 lane.put_back(batch)
-                if not lane.failing:
-                    self.batcher.wait_again(lane)
+                self._no_longer_unanswered(lane, batch)
         for request in requests:
             for batch in request.batches:
                 self._hand_back(self._lane_of(batch))
@@ -359,9 +366,15 @@ class BrokerWorker(Worker):
 
     def _fail_lane(self, lane: Lane, batch: Batch | None = None) -> None:
         lane.fail(batch)
-        self.batcher.forget(lane)
+        self.batcher.look(lane)
+
+    def _no_longer_unanswered(self, lane: Lane, batch: Batch) -> None:
+        lane.unanswered.remove(batch)
+        self.batcher.look(lane)
 
     def _hand_back(self, lane: Lane) -> None:
+        if not lane.failing:
+            return
         again, doubtful = lane.hand_back()
         for batch in doubtful:
             self._fail_doubtful(batch)

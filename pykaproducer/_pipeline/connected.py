@@ -2,7 +2,7 @@
 
 The stage's thread alone touches its connection. It waits on two things at once, its inbox and its
 socket: it always waits in the connection's ``poll``, and every ``put`` pokes the wake-up that the
-connection watches beside the socket.
+connection watches beside the socket. It is never run in place: the socket is its thread's.
 
 No item is overlooked: ``put`` (1) puts the item, (2) looks whether there is a connection and pokes
 it; the thread (1) makes its connection known, (2) empties the inbox, (3) waits.
@@ -10,8 +10,8 @@ it; the thread (1) makes its connection known, (2) empties the inbox, (3) waits.
 
 from __future__ import annotations
 
-import queue
 import random
+import threading
 from typing import Any
 
 from pykaproducer._machines.cluster import Backoff
@@ -84,17 +84,12 @@ class Connected(Worker):
 
     # The thread --------------------------------------------------------------------------------
 
-    def put(self, item: Any) -> None:
-        super().put(item)
-        self._poke()
-
-    def stop(self) -> None:
-        super().stop()
-        self._poke()
-
-    def _poke(self) -> None:
+    def wake(self) -> None:
+        if self.thread is None:
+            self._start()
         connection = self._connection
-        if connection is not None:
+        # In its own thread it looks at its inbox before it waits again.
+        if connection is not None and self.thread is not threading.current_thread():
             connection.wakeup.poke()
 
     def _loop(self) -> None:
@@ -136,11 +131,8 @@ class Connected(Worker):
         connection.open()
 
     def _empty_inbox(self) -> None:
-        while True:
-            try:
-                item = self.inbox.get_nowait()
-            except queue.Empty:
-                return
+        while self._items:
+            item = self._items.popleft()
             if item is STOP:
                 self._stop_has_come = True
             else:

@@ -38,6 +38,10 @@ class TopicWorker(Worker):
         super().__init__(*args)
         self._partitions: dict[int, PartitionWorker] = {}
 
+    def in_place(self, item: Chunk | Slice | Batch | Chaser) -> bool:
+        # Partitioning runs without the GIL and is quick; a user's function may be anything.
+        return isinstance(self.partitioner, Partitioner)
+
     def step(self, item: Chunk | Slice | Batch | Chaser) -> None:
         if not isinstance(item, Chunk):
             self._partition(item.partition).put(item)
