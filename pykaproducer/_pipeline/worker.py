@@ -17,11 +17,11 @@ token. No item is overlooked:
 2. the thread takes the token, lowers ``_woken``, and only then empties the deque;
 3. so whoever found it up appended before the deque is emptied.
 
-**In place.** A hop to a sleeping thread costs 15 to 20 us, and more while user code holds the GIL. A
-stage that is idle is therefore run by the thread that brings the item, if that is a stage's thread
-too (never a user's: KeyboardInterrupt may strike there between any two bytecodes) and the stage
-says that the item is small. Whoever runs a stage holds its ``_running`` lock, the stage's own
-thread as well; others only ever try to take it, so nothing can wait in a circle. Order stands:
+**In place.** A hop to a sleeping thread costs 15 to 20 us, and more while user code holds the GIL.
+A stage that is idle is therefore run by the thread that brings the item, if that is a stage's
+thread too (never a user's: KeyboardInterrupt may strike there between any two bytecodes) and the
+stage says that the item is small. Whoever runs a stage holds its ``_running`` lock, the stage's
+own thread as well; others only ever try to take it, so nothing can wait in a circle. Order stands:
 
 1. thread A runs the stage in place; thread B finds the lock taken and appends its item;
 2. thread C finds the lock free, but the deque not empty: it appends behind B's item;
