@@ -531,10 +531,11 @@ cdef class Chunk:
             free(self.callbacks)
             self.callbacks = NULL
 
-    cdef Py_ssize_t let_go(self, Slice part) noexcept nogil:
-        """Count *part*'s rows as reported; the bytes of ``buffer_memory`` that this frees."""
+    cdef bint let_go(self, Slice part) noexcept nogil:
+        """Count *part*'s rows as reported, and give back what that frees; true for the last."""
         cdef uint32_t i
         cdef Py_ssize_t freed = 0
+        cdef bint last
         cdef Block *block
         cdef Row *row
         with self.lock:
@@ -548,8 +549,12 @@ cdef class Chunk:
                     block.data = NULL
                     block.used = 0
             self.unreported -= part.count
+            last = self.unreported == 0
+            if last:
+                freed += self.count * _ROW_COST
             self.retire()
-        return freed
+        self.budget.give_back(freed)
+        return last
 
     cdef void unpin(self) noexcept nogil:
         """An encoder is through; free what became free while it read."""
@@ -943,19 +948,16 @@ cdef class Slice:
         """Let the memory of these reported rows go; True if they were the chunk's last."""
         cdef Chunk chunk = self.chunk
         cdef uint32_t i
-        cdef Py_ssize_t freed
+        cdef bint last
         for i in range(self.count):
             if chunk.rows[self.at(i)].flags & FAILED and chunk.rows[self.at(i)].holders:
                 self.keep(self.at(i))
         with nogil:
-            freed = chunk.let_go(self)
-            if chunk.unreported == 0:
-                freed += chunk.count * _ROW_COST
-            chunk.budget.give_back(freed)
-        if chunk.unreported == 0:
+            last = chunk.let_go(self)
+        if last:
             chunk.free_callbacks()
         chunk.budget.wake()
-        return chunk.unreported == 0
+        return last
 
     cdef keep(self, uint32_t row):
         # A failed message's payload belongs to whoever holds its handle: to send it again.
@@ -1106,6 +1108,7 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     finally:
         for part in parts:
             part.chunk.unpin()
+            part.chunk.budget.wake()
     _PyBytes_Resize(&raw, p - bytes_data(raw))
     batch = <object>raw
     Py_DECREF(batch)                                # the name holds it now
@@ -1275,6 +1278,7 @@ cdef class Delivery:
             return as_bytes(row.value, row.value_size)
         finally:
             chunk.unpin()
+            chunk.budget.wake()
 
     @property
     def serialized_key_size(self):

@@ -226,8 +226,9 @@ class Pipeline:
 
     def _crashed(self, worker: Worker, error: BaseException) -> None:
         """A stage has died of a bug (DESIGN P9): everything gets its outcome, nothing hangs."""
-        self.broken = error
-        self._on_broken(error)
+        if self.broken is None:
+            self.broken = error
+            self._on_broken(error)
         for chunk in self._take_all():
             self.inflight.enter(chunk)
 
