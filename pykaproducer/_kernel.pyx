@@ -1531,7 +1531,11 @@ cdef class Admission:
             try:
                 self.announce(slot)
             except BaseException:
-                slot.announced = False  # the next send, or flush, tells the dispatcher
+                # The message is accepted: if this is a KeyboardInterrupt it is told of once more,
+                # and if that fails too, by the next send, or flush.
+                slot.announced = False
+                self.announce(slot)
+                slot.announced = True
                 raise
         return handle
 

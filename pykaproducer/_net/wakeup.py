@@ -35,9 +35,13 @@ class Wakeup:
         """What the owner waits for to become readable."""
         return self._reader.fileno()
 
-    def poke(self) -> None:
-        """Wake the owner. From any thread; also after :meth:`close`."""
-        if self._poked:
+    def poke(self, *, surely: bool = False) -> None:
+        """Wake the owner. From any thread; also after :meth:`close`.
+
+        *surely*: whatever the flag says. For a thread in which KeyboardInterrupt may have struck
+        between the flag and the byte of an earlier poke.
+        """
+        if self._poked and not surely:
             return
         self._poked = True
         try:

@@ -25,7 +25,7 @@ from pykaproducer._net.connection import (
     Written,
 )
 from pykaproducer._net.transport import Network
-from pykaproducer._pipeline.worker import STOP, Worker
+from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
 from pykaproducer.config import Config
 
 
@@ -90,7 +90,7 @@ class Connected(Worker):
         connection = self._connection
         # In its own thread it looks at its inbox before it waits again.
         if connection is not None and self.thread is not threading.current_thread():
-            connection.wakeup.poke()
+            connection.wakeup.poke(surely=not in_a_stage())
 
     def _loop(self) -> None:
         connection = self._connection = Connection(

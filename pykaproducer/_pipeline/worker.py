@@ -13,9 +13,12 @@ retries and stop items can always be put and no cycle of full queues can arise.
 **Wake-ups.** Items stand in a deque; the ``queue.Queue`` beside it carries at most one wake-up
 token. No item is overlooked:
 
-1. a putter appends its item and finds ``_woken`` up: a token is there, or was just taken;
-2. the thread takes the token, lowers ``_woken``, and only then empties the deque;
-3. so whoever found it up appended before the deque is emptied.
+1. a putter appends its item and finds a token in the queue: it adds none;
+2. the thread takes the token, and only then empties the deque;
+3. so whoever found a token appended before the deque is emptied.
+
+A user's thread always adds a token, and once more if it is interrupted: KeyboardInterrupt may cut
+``queue.Queue.put`` between the token and the notification of the sleeping thread.
 
 **In place.** A hop to a sleeping thread costs 15 to 20 us, and more while user code holds the GIL.
 A stage that is idle is therefore run by the thread that brings the item, if that is a stage's
@@ -65,6 +68,11 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def in_a_stage() -> bool:
+    """Whether the calling thread is a stage's (of any producer), and not a user's."""
+    return _here.is_stage
+
+
 class Worker:
     """One stage: a named thread that waits on its inbox and on its own next deadline.
 
@@ -78,7 +86,6 @@ class Worker:
         self._on_crash = on_crash
         self.inbox: queue.Queue[_Token] = queue.Queue()
         self._items: deque[Any] = deque()
-        self._woken = False
         # Held by whoever runs the stage.
         self._running = threading.Lock()
         # Under _running: until when the stage's own thread sleeps if nobody wakes it.
@@ -121,8 +128,12 @@ class Worker:
         """Hand *item* to the stage. From any thread; never blocks."""
         if _here.is_stage and not self._items and self.in_place(item) and self._try_here(item):
             return
-        self._items.append(item)
-        self.wake()
+        try:
+            self._items.append(item)
+            self.wake()
+        except BaseException:  # KeyboardInterrupt, in a user's thread: see above
+            self.wake()
+            raise
 
     def stop(self) -> None:
         """Let the thread end, behind what is in the inbox. Does not wait for it."""
@@ -133,8 +144,7 @@ class Worker:
 
     def wake(self) -> None:
         """Have the stage's own thread look at its inbox."""
-        if not self._woken:
-            self._woken = True
+        if not _here.is_stage or self.inbox.empty():
             self.inbox.put(_TOKEN)
         if self.thread is None:
             self._start()
@@ -182,10 +192,13 @@ class Worker:
             if self.thread is None:
                 # A daemon: an interpreter that ends without close() is not held up by it. The
                 # exit hook of `producer` flushes within its bound first.
-                self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-                self.thread.start()
+                thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()
+                self.thread = thread
 
     def _run(self) -> None:
+        # Here too: an interrupt may keep whoever started us from writing it down.
+        self.thread = threading.current_thread()
         _here.is_stage = True
         try:
             self._loop()
@@ -205,7 +218,6 @@ class Worker:
                 self.clock.get(self.inbox, deadline)
             except queue.Empty:
                 pass
-            self._woken = False
         self.at_end()
 
     def _work(self) -> bool:
