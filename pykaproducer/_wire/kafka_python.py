@@ -196,6 +196,9 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
     if version >= 1:
         reader.int32()  # controller
     topics = [_read_topic(reader, version) for _ in range(reader.array())]
+    if 8 <= version <= 10:
+        reader.int32()  # authorized operations
+    reader.skip_tags()
     return MetadataAnswer(brokers, tuple(t for t in topics if t is not None), throttle_ms)
 
 
