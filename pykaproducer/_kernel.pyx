@@ -128,6 +128,22 @@ cdef extern from *:
     static inline int64_t atomic_add(int64_t *n, int64_t change) {
         return __atomic_fetch_add(n, change, __ATOMIC_SEQ_CST);
     }
+    /* Adds unless the sum would exceed the limit: nobody ever sees more than that. */
+    static inline int atomic_add_below(int64_t *n, int64_t change, int64_t limit) {
+        int64_t seen = __atomic_load_n(n, __ATOMIC_SEQ_CST);
+        do {
+            if (change > limit - seen) return 0;
+        } while (!__atomic_compare_exchange_n(n, &seen, seen + change, 1,
+                                              __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+        return 1;
+    }
+    /* A row's flags say that its outcome is there: written last, read first. */
+    static inline uint8_t load_flags(const uint8_t *flags) {
+        return __atomic_load_n(flags, __ATOMIC_ACQUIRE);
+    }
+    static inline void add_flags(uint8_t *flags, uint8_t more) {
+        __atomic_store_n(flags, (uint8_t)(*flags | more), __ATOMIC_RELEASE);
+    }
     static inline uint64_t next_random(uint64_t *state) {  /* xorshift64* */
         uint64_t x = *state;
         x ^= x >> 12; x ^= x << 25; x ^= x >> 27;
@@ -146,6 +162,9 @@ cdef extern from *:
     uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
     uint64_t next_random(uint64_t *state) nogil
     int64_t atomic_add(int64_t *n, int64_t change) nogil
+    int atomic_add_below(int64_t *n, int64_t change, int64_t limit) nogil
+    uint8_t load_flags(const uint8_t *flags) nogil
+    void add_flags(uint8_t *flags, uint8_t more) nogil
     int hold(uint32_t *held, uint8_t *holders, int change) nogil
 
 
@@ -234,13 +253,10 @@ cdef class Budget:
 
     def fits(self, int64_t amount):
         """Whether *amount* bytes are free at this moment."""
-        return atomic_add(&self.reserved, 0) + amount <= self.limit
+        return amount <= self.limit - atomic_add(&self.reserved, 0)
 
     cdef inline bint take(self, int64_t amount) noexcept nogil:
-        if atomic_add(&self.reserved, amount) + amount <= self.limit:
-            return True
-        atomic_add(&self.reserved, -amount)
-        return False
+        return atomic_add_below(&self.reserved, amount, self.limit)
 
     cdef inline void give_back(self, int64_t amount) noexcept nogil:
         atomic_add(&self.reserved, -amount)
@@ -372,31 +388,37 @@ cdef class Chunk:
         cdef uint32_t i, found = 0
         cdef Row *row
         cdef uint32_t *hits
-        if limit < self.earliest or self.unreported == 0:
+        cdef int32_t *places
+        cdef dict by_partition = {}
+        if limit < self.earliest or self.over():
             return []
         hits = <uint32_t *>malloc((self.count + 1) * sizeof(uint32_t))
-        if hits == NULL:
-            raise MemoryError()
-        with nogil:
-            with self.lock:
-                for i in range(self.count):
-                    row = &self.rows[i]
-                    if row.flags & SETTLED:
-                        continue
-                    if row.deadline <= limit:
-                        hits[found] = i
-                        found += 1
-                    elif row.deadline < earliest:
-                        earliest = row.deadline
-                self.earliest = earliest
-        by_partition = {}
-        for i in range(found):
-            by_partition.setdefault(self.rows[hits[i]].partition, []).append(hits[i])
-        free(hits)
+        places = <int32_t *>malloc((self.count + 1) * sizeof(int32_t))
+        try:
+            if hits == NULL or places == NULL:
+                raise MemoryError()
+            with nogil:
+                with self.lock:
+                    for i in range(0 if self.over() else self.count):
+                        row = &self.rows[i]
+                        if row.flags & SETTLED:
+                            continue
+                        if row.deadline <= limit:
+                            hits[found] = i
+                            places[found] = row.partition
+                            found += 1
+                        elif row.deadline < earliest:
+                            earliest = row.deadline
+                    self.earliest = earliest
+            for i in range(found):
+                by_partition.setdefault(places[i], []).append(hits[i])
+        finally:
+            free(hits)
+            free(places)
         return [self.pick(rows, partition) for partition, rows in by_partition.items()]
 
     def pick(self, rows, int32_t partition=-1):
-        """A slice of just these row numbers."""
+        """A slice of just these row numbers; empty once all rows of the chunk are reported."""
         cdef Slice part = Slice.__new__(Slice)
         cdef uint32_t i
         part.chunk = self
@@ -404,42 +426,72 @@ cdef class Chunk:
         part.allocate(len(rows))
         for i in range(part.count):
             part.rows[i] = rows[i]
-            part.nbytes += payload_size(&self.rows[part.rows[i]])
+        with self.lock:
+            if self.over():
+                part.count = 0
+            for i in range(part.count):
+                part.nbytes += payload_size(&self.rows[part.rows[i]])
         return part
 
     def whole(self):
         """All rows as one slice, not partitioned; empty once all of them are reported."""
         cdef Slice part = Slice.__new__(Slice)
-        if self.unreported == 0:
-            part.chunk = self
-            return part
         part.chunk = self
         part.partition = -1
-        part.count = self.count
-        part.nbytes = self.nbytes
+        if not self.over():
+            part.count = self.count
+            part.nbytes = self.nbytes
         return part
 
     # -- partitioning ----------------------------------------------------------------------
 
     def key(self, uint32_t row):
-        """Key of a row as bytes, None if it has none (for a user's partitioner)."""
-        return as_bytes(self.rows[row].key, self.rows[row].key_size)
+        """Key of a row as bytes; None if it has none, or its memory has been let go."""
+        return self.payload_of(row, 0)
 
     def value(self, uint32_t row):
-        """Value of a row as bytes, or None (for a user's partitioner)."""
-        return as_bytes(self.rows[row].value, self.rows[row].value_size)
+        """Value of a row as bytes, or None, as for :meth:`key`."""
+        return self.payload_of(row, 1)
+
+    cdef payload_of(self, uint32_t row, int which):
+        cdef const uint8_t *data
+        cdef int32_t size
+        with self.lock:                 # pinned: the block cannot be freed under our hands
+            if self.over() or self.blocks[self.rows[row].block].data == NULL:
+                return None
+            data = self.rows[row].value if which else self.rows[row].key
+            size = self.rows[row].value_size if which else self.rows[row].key_size
+            self.pins += 1
+        try:
+            return as_bytes(data, size)
+        finally:
+            self.unpin()
 
     def unassigned(self):
-        """Row numbers that have no partition yet (for a user's partitioner)."""
-        return [i for i in range(self.count) if self.rows[i].partition < 0]
+        """Rows that have neither partition nor outcome yet (for a user's partitioner)."""
+        cdef uint32_t i, found = 0
+        cdef uint32_t *hits = <uint32_t *>malloc((self.count + 1) * sizeof(uint32_t))
+        if hits == NULL:
+            raise MemoryError()
+        with self.lock:
+            for i in range(0 if self.over() else self.count):
+                if self.rows[i].partition < 0 and not self.rows[i].flags & SETTLED:
+                    hits[found] = i
+                    found += 1
+        try:
+            return [hits[i] for i in range(found)]
+        finally:
+            free(hits)
 
     def partition_of(self, uint32_t row):
         """The partition that a row was given, -1 for none."""
-        return self.rows[row].partition
+        return self.outcome_of(row).partition
 
     def assign(self, uint32_t row, int32_t partition):
         """Give one row its partition (for a user's partitioner)."""
-        self.rows[row].partition = partition
+        with self.lock:
+            if not self.over():
+                self.rows[row].partition = partition
 
     def split(self, Partitioner partitioner, int32_t partitions, bytes available):
         """Partition every row; ``(slices, strays)``.
@@ -447,24 +499,33 @@ cdef class Chunk:
         *partitions*: how many the topic has. *available*: numbers of those with a leader, as
         packed int32: rows without a key go to these. *partitioner* None: every row has been
         assigned by hand. *slices*: one Slice a partition, rows in order. *strays*: a Slice of the
-        rows whose partition the topic does not have, or None. Runs without the GIL.
+        rows whose partition the topic does not have, or None. Neither, once all rows are
+        reported. Runs without the GIL.
         """
         cdef const int32_t *writable = <const int32_t *>PyBytes_AS_STRING(available)
         cdef int32_t n_writable = len(available) // sizeof(int32_t)
-        cdef uint32_t *counts = <uint32_t *>calloc(partitions + 1, sizeof(uint32_t))
-        cdef int64_t *sizes = <int64_t *>calloc(partitions + 1, sizeof(int64_t))
-        cdef int32_t *used = <int32_t *>malloc((min(<int64_t>partitions, <int64_t>self.count) + 2)
-                                               * sizeof(int32_t))
+        cdef uint32_t *counts = NULL
+        cdef int64_t *sizes = NULL
+        cdef int32_t *used = NULL
         cdef int32_t n_used = 0, p
         cdef uint32_t i
         cdef Row *row
         cdef Slice part
         cdef list parts = []
         cdef Slice strays = None
-        if counts == NULL or sizes == NULL or used == NULL:
-            free(counts); free(sizes); free(used)
-            raise MemoryError()
+        with self.lock:                 # pinned: the row table stays while its rows expire
+            if self.over():
+                return [], None
+            self.pins += 1
         try:
+            counts = <uint32_t *>calloc(partitions + 1, sizeof(uint32_t))
+            sizes = <int64_t *>calloc(partitions + 1, sizeof(int64_t))
+            used = <int32_t *>malloc((min(<int64_t>partitions, <int64_t>self.count) + 2)
+                                     * sizeof(int32_t))
+            if counts == NULL or sizes == NULL or used == NULL:
+                raise MemoryError()
+            if partitioner is not None:
+                partitioner.look_at(writable, n_writable)
             with nogil:
                 for i in range(self.count):
                     row = &self.rows[i]
@@ -505,6 +566,7 @@ cdef class Chunk:
             free(counts)
             free(sizes)
             free(used)
+            self.unpin()
         for part in parts:
             if part.partition == partitions:
                 strays = part
@@ -552,12 +614,11 @@ cdef class Chunk:
             last = self.unreported == 0
             if last:
                 freed += self.count * _ROW_COST
-            self.retire()
         self.budget.give_back(freed)
         return last
 
-    cdef void unpin(self) noexcept nogil:
-        """An encoder is through; free what became free while it read."""
+    cdef unpin(self):
+        """A reader is through; free what became free while it read."""
         cdef uint32_t i
         cdef Py_ssize_t freed = 0
         with self.lock:
@@ -569,27 +630,31 @@ cdef class Chunk:
                         free(self.blocks[i].data)
                         self.blocks[i].data = NULL
                         self.blocks[i].used = 0
-                self.retire()
+        if self.over():
+            self.retire()
         if freed:
             self.budget.give_back(freed)
+            self.budget.wake()
 
     # The row table is in one of three states. Open or under way: Rows. Every row reported, and
     # handles or errors left: Outcomes (`compact`). Every row reported and nobody left to ask:
     # none. Whoever walks over Rows does so under the lock, and asks `over()` first, or has
-    # pinned the chunk.
+    # pinned the chunk. A handle looks at its one row with the GIL alone, so the table changes
+    # state with the GIL and under the lock.
 
     cdef inline bint over(self) noexcept nogil:
         return self.closed and self.unreported == 0
 
-    cdef void retire(self) noexcept nogil:
-        """Under the lock. Once every row is reported and no encoder reads: what handles need."""
-        if self.pins or not self.over() or self.compact or self.rows == NULL:
-            return
-        if self.held or self.failures:
-            self.compress()
-        else:
-            free(self.rows)
-            self.rows = NULL
+    cdef retire(self):
+        """Once every row is reported and nobody reads: keep what handles need, or nothing."""
+        with self.lock:
+            if self.pins or not self.over() or self.compact or self.rows == NULL:
+                return
+            if self.held or self.failures:
+                self.compress()
+            else:
+                free(self.rows)
+                self.rows = NULL
 
     cdef void compress(self) noexcept nogil:
         """32 of a row's 64 bytes are enough for the handles that are kept."""
@@ -624,22 +689,29 @@ cdef class Chunk:
             return &(<Outcome *>self.rows)[row].holders
         return &self.rows[row].holders
 
-    cdef uint8_t flags_of(self, uint32_t row) noexcept nogil:
-        return self.flags_at(row)[0]
+    cdef uint8_t flags_of(self, uint32_t row) noexcept:
+        if self.rows == NULL:
+            return SETTLED              # delivered, reported, and no handle is left
+        return load_flags(self.flags_at(row))
 
-    cdef Outcome outcome_of(self, uint32_t row) noexcept nogil:
+    cdef Outcome outcome_of(self, uint32_t row) noexcept:
         cdef Outcome outcome
         cdef Row *r
+        if self.rows == NULL:
+            memset(&outcome, 0, sizeof(Outcome))
+            outcome.partition = -1
+            outcome.flags = SETTLED
+            return outcome
         if self.compact:
             return (<Outcome *>self.rows)[row]
         r = &self.rows[row]
+        outcome.flags = load_flags(&r.flags)
         outcome.timestamp = r.timestamp
-        outcome.offset = r.deadline if r.flags & SETTLED else -1
+        outcome.offset = r.deadline if outcome.flags & SETTLED else -1
         outcome.key_size = r.key_size
         outcome.value_size = r.value_size
         outcome.partition = r.partition
         outcome.error = r.error
-        outcome.flags = r.flags
         outcome.holders = r.holders
         return outcome
 
@@ -855,7 +927,7 @@ cdef class Slice:
                     row.deadline = base_offset + i if base_offset >= 0 else -1
                     if timestamp >= 0:
                         row.timestamp = timestamp
-                    row.flags |= SETTLED
+                    add_flags(&row.flags, SETTLED)
                     settled.rows[settled.count] = self.at(i)
                     settled.count += 1
         return self.told(settled)
@@ -863,11 +935,11 @@ cdef class Slice:
     def fail(self, not_persisted, possibly_persisted):
         """These rows have failed; a row's error is the one that fits what may be in the log."""
         cdef Chunk chunk = self.chunk
-        cdef uint16_t first = len(chunk.errors)
         cdef Slice settled = self.none_of_it()
         cdef uint32_t i
         cdef Row *row
         cdef uint8_t possibly = 0
+        cdef Py_ssize_t first = len(chunk.errors)
         chunk.errors.append(not_persisted)
         chunk.errors.append(possibly_persisted)
         with nogil:
@@ -877,15 +949,16 @@ cdef class Slice:
                     if row.flags & SETTLED:
                         continue
                     row.deadline = -1
-                    row.error = first + 1 if row.flags & POSSIBLY else first
-                    row.flags |= SETTLED | FAILED
-                    chunk.failures = True
+                    row.error = <uint16_t>(first + 1 if row.flags & POSSIBLY else first)
                     possibly |= row.flags & POSSIBLY
+                    add_flags(&row.flags, SETTLED | FAILED)
+                    chunk.failures = True
                     settled.rows[settled.count] = self.at(i)
                     settled.count += 1
-        # Rows that fail one by one must not use up the 16 bits of Row.error: half as many.
+        # Rows that fail one by one must not use up the 16 bits of Row.error, nor must those who
+        # come to fail what has its outcome already.
         if not possibly and len(chunk.errors) == first + 2:
-            chunk.errors.pop()
+            del chunk.errors[first + (1 if settled.count else 0):]
         return self.told(settled)
 
     cdef Slice none_of_it(self):
@@ -956,6 +1029,7 @@ cdef class Slice:
             last = chunk.let_go(self)
         if last:
             chunk.free_callbacks()
+            chunk.retire()
         chunk.budget.wake()
         return last
 
@@ -1025,6 +1099,15 @@ cdef class Partitioner:
         self.random_state = seed | 1
         self.current = -1
 
+    cdef void look_at(self, const int32_t *writable, int32_t n_writable) noexcept:
+        """Before the rows of a chunk: leave a sticky partition that has lost its leader."""
+        cdef int32_t i
+        for i in range(n_writable):
+            if writable[i] == self.current:
+                return
+        if n_writable:
+            self.sticky_left = 0
+
     cdef int32_t choose(self, const Row *row, int32_t n, const int32_t *writable,
                         int32_t n_writable) noexcept nogil:
         cdef int32_t p, size = row.key_size
@@ -1090,14 +1173,20 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     number in the low bits of *attributes*. The records are written without the GIL.
     """
     cdef Py_ssize_t bound = _HEADER
-    cdef Slice part = <Slice>parts[0]
-    cdef int64_t base_timestamp = part.chunk.rows[part.at(0)].timestamp
-    cdef int64_t most_timestamp = base_timestamp
+    cdef Slice part
+    cdef int64_t base_timestamp, most_timestamp
     cdef uint32_t count = 0
     cdef PyObject *raw
     cdef uint8_t *p
+    cdef bytes body
     for part in parts:
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
+        if part.count == 0:
+            raise ValueError("there are no rows in a slice of the batch")
+    if not parts:
+        raise ValueError("there are no rows for a batch")
+    part = <Slice>parts[0]
+    base_timestamp = most_timestamp = part.chunk.rows[part.at(0)].timestamp
     try:
         raw = new_bytes(NULL, bound)
         p = bytes_data(raw) + _HEADER
@@ -1108,12 +1197,13 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     finally:
         for part in parts:
             part.chunk.unpin()
-            part.chunk.budget.wake()
     _PyBytes_Resize(&raw, p - bytes_data(raw))
     batch = <object>raw
     Py_DECREF(batch)                                # the name holds it now
     if compress is not None:
         body = compress(memoryview(batch)[_HEADER:])
+        if not isinstance(body, bytes):
+            raise TypeError(f"compress must return bytes, not {type(body).__name__}")
         raw = new_bytes(NULL, _HEADER + len(body))
         memcpy(bytes_data(raw) + _HEADER, <const char *>PyBytes_AS_STRING(body), len(body))
         batch = <object>raw
@@ -1213,6 +1303,12 @@ cdef class Delivery:
                 if self.chunk.kept is not None:
                     self.chunk.kept.pop(self.row, None)
 
+    def __init__(self):
+        raise TypeError("a Delivery is made by send()")
+
+    def __reduce__(self):
+        raise TypeError("a Delivery cannot be copied or pickled: its outcome comes to this one")
+
     def __eq__(self, other):
         if not isinstance(other, Delivery):
             return NotImplemented
@@ -1259,26 +1355,10 @@ cdef class Delivery:
 
     cdef payload(self, int which):
         cdef Chunk chunk = self.chunk
-        cdef Row *row
-        cdef Block *block
         kept = chunk.kept.get(self.row) if chunk.kept is not None else None
         if kept is not None:
             return kept[which]
-        if chunk.compact or chunk.unreported == 0 or chunk.n_blocks == 0:
-            return None
-        row = &chunk.rows[self.row]
-        block = &chunk.blocks[row.block]
-        with chunk.lock:            # the block cannot be freed under our hands
-            if block.data == NULL:
-                return None
-            chunk.pins += 1
-        try:
-            if which == 0:
-                return as_bytes(row.key, row.key_size)
-            return as_bytes(row.value, row.value_size)
-        finally:
-            chunk.unpin()
-            chunk.budget.wake()
+        return chunk.payload_of(self.row, which)
 
     @property
     def serialized_key_size(self):
@@ -1483,7 +1563,7 @@ cdef class Admission:
         cdef TopicSlot slot
         cdef PyObject *found
         cdef Payload payload
-        cdef Py_ssize_t cost
+        cdef Py_ssize_t cost, reserved = 0
         cdef int64_t now, timeout, timestamp
         cdef int32_t wanted = -1
         cdef Delivery handle
@@ -1498,7 +1578,8 @@ cdef class Admission:
             wanted = checked_int(partition, "partition", 0, 0x7fffffff)
         timeout = self.timeout
         if delivery_timeout_ms is not None:
-            timeout = checked_int(delivery_timeout_ms, "delivery_timeout_ms", 1, 1 << 53) * 1000000
+            timeout = 1000000 * checked_int(delivery_timeout_ms, "delivery_timeout_ms", 1,
+                                            0x7fffffff)
         timestamp = -1
         if timestamp_ms is not None:
             timestamp = checked_int(timestamp_ms, "timestamp_ms", 0, 1 << 62)
@@ -1509,7 +1590,7 @@ cdef class Admission:
             payload_take(&payload, 0, key, "key")
             payload_take(&payload, 1, value, "value")
             payload.headers_size = 0
-            if headers is not None and len(headers):
+            if headers is not None:
                 encoded = self.encode_headers(headers)
                 payload.data[2] = <const uint8_t *>PyBytes_AS_STRING(encoded)
                 payload.headers_size = len(<bytes>encoded)
@@ -1517,15 +1598,25 @@ cdef class Admission:
             if cost + _HEADER + _RECORD > self.max_request_size:
                 self._too_large(topic, cost + _HEADER + _RECORD)
             now = self.now()
-            while not self.budget.take(cost + _ROW_COST):
-                self._wait_for_space(cost + _ROW_COST)
-                if not self._ready:
-                    self._start()       # closed, broken or forked while it waited
-            # From here to the append no Python code runs: a KeyboardInterrupt finds the message
-            # either not accepted, or accepted and on its way.
-            handle = self.append(slot, &payload, wanted, timestamp, now, timeout, on_delivery)
+            while True:
+                while not self.budget.take(cost + _ROW_COST):
+                    self._wait_for_space(cost + _ROW_COST)
+                    if not self._ready:
+                        self._start()   # closed, broken or forked while it waited
+                reserved = cost + _ROW_COST
+                # From here to the append no Python code runs: a KeyboardInterrupt finds the
+                # message either not accepted, or accepted and on its way.
+                handle = self.append(slot, &payload, wanted, timestamp, now, timeout, on_delivery)
+                if handle is not None:
+                    reserved = 0        # from now on it is the chunk that gives it back
+                    break
+                self.budget.give_back(reserved)
+                reserved = 0
+                self._start()           # closed or broken while a serializer ran
         finally:
             payload_release(&payload)
+            if reserved:
+                self.budget.give_back(reserved)
         if not slot.announced:
             slot.announced = True
             try:
@@ -1562,6 +1653,7 @@ cdef class Admission:
 
     cdef Delivery append(self, TopicSlot slot, Payload *payload, int32_t partition,
                          int64_t timestamp, int64_t now, int64_t timeout, on_delivery):
+        """Append one message to the topic's open chunk; None if messages are not taken any more."""
         cdef Delivery handle = Delivery.__new__(Delivery)
         cdef Chunk spare = None
         cdef Chunk chunk
@@ -1572,6 +1664,8 @@ cdef class Admission:
                     or slot.chunk.nbytes + size > _CHUNK_BYTES:
                 spare = self.new_chunk(slot)
             with self.lock:
+                if not self._ready:
+                    return None
                 if spare is not None and (
                         slot.chunk is None or slot.chunk.count >= _CHUNK_ROWS
                         or slot.chunk.nbytes + size > _CHUNK_BYTES):
@@ -1591,7 +1685,6 @@ cdef class Admission:
             if done:
                 return handle
             if chunk is not None:
-                self.budget.give_back(size + _ROW_COST)
                 raise MemoryError("no memory for a message, although buffer_memory allows it")
             # The dispatcher took the chunk between our look and our lock: look again.
 
@@ -1617,11 +1710,11 @@ cdef class Admission:
             slot.full = fresh
             chunk = slot.chunk
             slot.chunk = None
-        if chunk is not None:
+        if chunk is not None and chunk.count:
             chunks.append(chunk)
         for chunk in chunks:
-            chunk.closed = True
             chunk.unreported = chunk.count
+            chunk.closed = True
         return chunks
 
     def _take_all(self):
@@ -1629,16 +1722,25 @@ cdef class Admission:
         return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
 
     def _unannounced(self):
-        """Slots with rows that the dispatcher has not been told of (an announcement that a
-        KeyboardInterrupt cut short)."""
+        """Slots with rows that the dispatcher may not have been told of: a KeyboardInterrupt has
+        cut the announcement short, or the thread that makes it has not come so far."""
+        with self.lock:
+            pass                        # whoever appends at this moment is seen
         return [slot for slot in list(self.slots.values())
-                if not (<TopicSlot>slot).announced and (<TopicSlot>slot).chunk is not None]
+                if (<TopicSlot>slot).chunk is not None]
 
-    cdef encode_headers(self, headers):
-        """The headers in wire form, in ``scratch``."""
+    cdef bytes encode_headers(self, headers):
+        """The headers in wire form; nothing if there are none."""
         cdef bytearray out = bytearray()
-        put_int(out, len(headers))
-        for position, header in enumerate(headers):
+        cdef tuple fixed
+        if not isinstance(headers, (list, tuple)):
+            raise TypeError(f"headers must be a list of pairs (str, bytes), "
+                            f"not {type(headers).__name__}")
+        fixed = tuple(headers)          # it might change while it is encoded
+        if not fixed:
+            return b""
+        put_int(out, len(fixed))
+        for position, header in enumerate(fixed):
             try:
                 name, data = header
             except (TypeError, ValueError):
@@ -1647,7 +1749,11 @@ cdef class Admission:
             if not isinstance(name, str):
                 raise TypeError(f"headers[{position}]: the name must be str, "
                                 f"not {type(name).__name__}")
-            name = name.encode()
+            try:
+                name = name.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"headers[{position}]: the name {name!r} cannot be written as "
+                                 f"UTF-8") from error
             put_int(out, len(name))
             out += name
             if data is None:
@@ -1689,7 +1795,10 @@ cdef int payload_take(Payload *payload, int which, object data, str name) except
         payload.data[which] = <const uint8_t *>PyBytes_AS_STRING(data)
         payload.size[which] = len(<bytes>data)
     elif isinstance(data, (bytes, bytearray, memoryview)):
-        PyObject_GetBuffer(data, &payload.views[which], PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(data, &payload.views[which], PyBUF_SIMPLE)
+        except BufferError as error:
+            raise ValueError(f"{name} must be contiguous in memory") from error
         payload.open |= 1 << which
         payload.data[which] = <const uint8_t *>payload.views[which].buf
         payload.size[which] = payload.views[which].len
@@ -1761,6 +1870,9 @@ cdef extern from *:
     #include <sys/uio.h>
 
     #define MOST_BUFFERS 64
+    #ifndef MSG_NOSIGNAL        /* macOS; Python ignores SIGPIPE */
+    #define MSG_NOSIGNAL 0
+    #endif
 
     /* Writes until all is written, the socket takes no more for `patience` ms, or it fails.
        Returns the bytes written; if that is 0, errno says why (0: no room). */

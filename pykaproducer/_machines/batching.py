@@ -180,7 +180,7 @@ class Batcher:
             self._waiting.pop(lane, None)
         else:
             self._waiting[lane] = None
-        if lane not in self._waiting or len(lane.unanswered) >= self.sealed_limit:
+        if lane not in self._waiting or not self._may_send(lane):
             self._open.pop(lane, None)
             self._ripe.discard(lane)
             return
@@ -190,6 +190,13 @@ class Batcher:
             heapq.heappush(self._timers, (due, next(self._count), lane))
         if self._is_ripe(lane):
             self._ripe.add(lane)
+
+    def _may_send(self, lane: Lane) -> bool:
+        """Whether one batch more of *lane* may be unanswered."""
+        unanswered = lane.unanswered
+        if unanswered and unanswered[-1].sequenced and not lane.sequencer.known:
+            return False
+        return len(unanswered) < self.sealed_limit
 
     def _is_ripe(self, lane: Lane) -> bool:
         head = lane.pending[0]

@@ -33,6 +33,11 @@ class Sequencer:
 
     producer: ProducerId | None = None
     next_sequence: int = 0
+    #: A broker has confirmed a batch under this id and epoch. Until then one is sent at a time: a
+    #: broker that knows nothing of a producer takes any number for the first. (1. Batches 0 and 1
+    #: are under way. 2. 0 is refused, for the broker is not yet ready to lead the partition. 3. 1 is
+    #: appended. 4. 0 comes again and is out of order for ever.)
+    known: bool = False
 
     def take(self, count: int) -> int:
         """The first of *count* sequence numbers."""
@@ -54,3 +59,4 @@ class Sequencer:
         else:
             self.producer = None
         self.next_sequence = 0
+        self.known = False

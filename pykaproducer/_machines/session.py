@@ -168,7 +168,8 @@ class Session:
         """The answer; None if the next rung of the ladder is to be tried.
 
         A broker that does not know the version says so; some say it in bytes that cannot be
-        decoded.
+        decoded, or with a strange code. So whatever is no good answer is an answer only when it is
+        the last.
         """
         try:
             answer = decode_api_versions(version, payload)
@@ -176,9 +177,7 @@ class Session:
             if self._ladder:
                 return None
             raise
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and self._ladder:
-            return None
-        return answer
+        return None if self._ladder and answer.error_code != ErrorCode.NONE else answer
 
     # Requests and responses ----------------------------------------------------------------
 

@@ -278,6 +278,7 @@ class BrokerWorker(Worker):
         spot = (batch.topic, batch.partition)
         if verdict.action is Action.DELIVERED:
             self.trouble.partitions.pop(spot, None)
+            lane.sequencer.known = True
             self._deliver(batch, answer.base_offset, answer.log_append_time_ms)
             return
         if verdict.action is Action.AGAIN:

@@ -24,6 +24,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from pykaproducer._wire import WireError
+from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.reader import Reader
 
 if TYPE_CHECKING:
@@ -135,11 +136,12 @@ def decode_api_versions(version: int, payload: Buffer) -> ApiVersionsAnswer:
     """Decode an ApiVersions answer.
 
     Its header has no tagged fields in any version, and a broker that does not know the version
-    answers as in version 0.
+    answers as in version 0. With any other error the ranges are of no use and not read.
     """
     (error_code,) = Reader(payload, flexible=False).fields(_int16)
-    flexible = version >= 3 and error_code == 0
-    reader = Reader(payload, flexible=flexible)
+    if error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
+        return ApiVersionsAnswer(error_code, {})
+    reader = Reader(payload, flexible=version >= 3 and error_code == ErrorCode.NONE)
     reader.fields(_int16)
     ranges: dict[int, tuple[int, int]] = {}
     for _ in range(reader.array()):

@@ -223,6 +223,13 @@ class ScriptedCluster:
             raise ValueError(f"{api!r} is none of {', '.join(NAMES)}")
         return [received for received in self._history if received.api == api]
 
+    def join_connections(self) -> None:
+        """Wait for the brokers to have noticed the end of every connection that was closed."""
+        with self._changed:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.join()
+
     # Its own -----------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -234,8 +241,7 @@ class ScriptedCluster:
                 event.set()
         for connection in connections:
             connection.hang_up()
-        for connection in connections:
-            connection.join()
+        self.join_connections()
 
     def _connect(self, endpoint: Endpoint) -> Transport:
         with self._changed:
