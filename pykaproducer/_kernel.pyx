@@ -1182,9 +1182,9 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     for part in parts:
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
         if part.count == 0:
-            raise ValueError("there are no rows in a slice of the batch")
+            raise ValueError("a batch needs rows: a slice has none")
     if not parts:
-        raise ValueError("there are no rows for a batch")
+        raise ValueError("a batch needs rows: there is no slice")
     part = <Slice>parts[0]
     base_timestamp = most_timestamp = part.chunk.rows[part.at(0)].timestamp
     try:

@@ -1,0 +1,61 @@
+"""kafka-python: pure Python. Its buffer has no bound, so ``buffer_memory`` means nothing to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
+
+from benchmarks.clients import Load, OnDelivery, Settings, given
+
+
+class Client:
+    buffer_full = KafkaTimeoutError
+
+    def __init__(self, settings: Settings) -> None:
+        compression = settings.compression
+        self._producer = KafkaProducer(
+            bootstrap_servers=settings.bootstrap_servers,
+            compression_type=None if compression == "none" else compression,
+            **given(
+                acks=int(settings.acks) if settings.acks in ("0", "1") else settings.acks,
+                enable_idempotence=settings.idempotence,
+                linger_ms=settings.linger_ms,
+                batch_size=settings.batch_size,
+                max_block_ms=settings.max_block_ms,
+            ),
+        )
+
+    def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
+        future = self._producer.send(topic, value)
+        if on_delivery is not None:
+            future.add_callback(lambda metadata: on_delivery(None, metadata))
+            future.add_errback(lambda error: on_delivery(error, None))
+
+    def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
+        send, topic = self._producer.send, load.topic
+        if on_delivery is None:
+            for value, key in load.rows():
+                send(topic, value, key)
+            return
+
+        def on_success(metadata: object) -> None:
+            on_delivery(None, metadata)
+
+        def on_error(error: object) -> None:
+            on_delivery(error, None)
+
+        for value, key in load.rows():
+            send(topic, value, key).add_callback(on_success).add_errback(on_error)
+
+    def send_keeping_handles(self, load: Load) -> Callable[[], int]:
+        send, topic = self._producer.send, load.topic
+        handles = [send(topic, value, key) for value, key in load.rows()]
+        return lambda: sum(handle.succeeded() for handle in handles)
+
+    def flush(self, timeout: float) -> None:
+        self._producer.flush(timeout)
+
+    def abandon(self) -> None:
+        self._producer.close(timeout=0)

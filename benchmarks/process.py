@@ -1,0 +1,70 @@
+"""What this process has used: processor time, memory, wake-ups."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_STATUS = Path("/proc/self/status")
+_STATM = Path("/proc/self/statm")
+
+_CALIBRATIONS, _CALIBRATION_STEPS = 8, 200_000
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A moment, or (as a difference) a stretch of time, and what all threads used in it."""
+
+    #: Seconds on the wall.
+    wall: float
+    #: Seconds of processor time, user and system.
+    cpu: float
+    #: How often a thread went to sleep by itself: each time it was woken up again.
+    sleeps: int
+
+    @classmethod
+    def now(cls) -> Usage:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return cls(time.perf_counter(), used.ru_utime + used.ru_stime, used.ru_nvcsw)
+
+    def __sub__(self, earlier: Usage) -> Usage:
+        return Usage(self.wall - earlier.wall, self.cpu - earlier.cpu, self.sleeps - earlier.sleeps)
+
+
+def calibrate() -> float:
+    """Nanoseconds for a step of a fixed loop: how fast this machine is at this moment.
+
+    The best of several: an interruption makes one of them longer, a slower machine all.
+    """
+    best = float("inf")
+    for _ in range(_CALIBRATIONS):
+        start = time.perf_counter()
+        for _ in range(_CALIBRATION_STEPS):
+            pass
+        best = min(best, time.perf_counter() - start)
+    return best / _CALIBRATION_STEPS * 1e9
+
+
+def resident() -> int:
+    """Resident memory now, in bytes; where the system does not tell, the most there has been."""
+    if _STATM.exists():
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return peak_resident()
+
+
+def peak_resident() -> int:
+    """The most resident memory this process has had, in bytes.
+
+    Linux's ``ru_maxrss`` also remembers what the process was before ``exec``, a copy of its
+    parent: hence ``/proc`` where it exists.
+    """
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,160 @@
+"""The kernel's front door without a producer behind it: its hooks, as simple as they can be."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import crc32c
+from kafka.record import MemoryRecords
+
+from pykaproducer import _kernel
+from pykaproducer._kernel import Chunk, Slice
+from pykaproducer.delivery import Home
+from pykaproducer.testing import FakeClock
+
+TOPIC = "events"
+
+
+class NoSpaceError(Exception):
+    """In place of the producer's BufferFullError."""
+
+
+class ClosedError(Exception):
+    """In place of the producer's ProducerClosedError."""
+
+
+class Door(_kernel.Admission):
+    """Accepts messages; hands chunks to the test as the dispatcher gets them."""
+
+    def __init__(
+        self,
+        *,
+        limit: int = 1 << 30,
+        delivery_timeout: float = 120.0,
+        max_request_size: int = 1 << 21,
+        unconfirmed: bool = False,
+        serializers: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.clock = FakeClock()
+        self.budget = _kernel.Budget(limit)
+        self.home = Home(self.clock)
+        self.told: list[_kernel.TopicSlot] = []
+        self.starts = 0
+        self.closed = False
+        self.serializers = serializers
+        self._open(
+            self.budget,
+            self._announce,
+            self.home,
+            delivery_timeout=delivery_timeout,
+            max_request_size=max_request_size,
+            serializing=serializers is not None,
+            unconfirmed=unconfirmed,
+            fake_clock=self.clock,
+        )
+
+    # What the kernel asks for -----------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self.closed:
+            raise ClosedError
+        self.starts += 1
+        self._ready = True
+
+    def _announce(self, slot: _kernel.TopicSlot) -> None:
+        self.told.append(slot)
+
+    def _check_topic(self, topic: object) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        if not topic:
+            raise ValueError("topic '' is not a topic name")
+
+    def _too_large(self, topic: str, size: int) -> None:
+        raise ValueError(f"{size} bytes are more than max_request_size")
+
+    def _wait_for_space(self, amount: int) -> None:
+        raise NoSpaceError
+
+    def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
+        assert self.serializers is not None
+        return self.serializers[0](key), self.serializers[1](value)
+
+    # What a test asks for ----------------------------------------------------------------------
+
+    def chunks(self) -> list[Chunk]:
+        """Everything accepted and not yet taken, as the dispatcher would take it."""
+        slots, self.told = self.told, []
+        return [chunk for slot in slots for chunk in self._take(slot)]
+
+    def chunk(self) -> Chunk:
+        """The one chunk that has been filled."""
+        (chunk,) = self.chunks()
+        return chunk
+
+
+def pack(partitions: Sequence[int]) -> bytes:
+    """Partition numbers as ``split`` takes them."""
+    return struct.pack(f"{len(partitions)}i", *partitions)
+
+
+def split(
+    chunk: Chunk, partitions: int, partitioner: _kernel.Partitioner | None = None
+) -> dict[int, Slice]:
+    """The chunk's slices by partition; none astray."""
+    slices, strays = chunk.split(partitioner, partitions, pack(range(partitions)))
+    assert strays is None
+    return {part.partition: part for part in slices}
+
+
+def claim(part: Slice, room: int = 1 << 30, most: int = 1 << 30) -> Slice:
+    """Rows of *part* for a batch; there must be some."""
+    claimed = part.claim(room, most)
+    assert claimed is not None
+    return claimed
+
+
+def encode(*parts: Slice, **how: Any) -> bytes:
+    """One record batch of claimed slices."""
+    batch, count = _kernel.encode_batch(list(parts), crc32c.crc32c, **how)
+    assert count == sum(part.count for part in parts)
+    return batch
+
+
+def read(batch: bytes) -> Any:
+    """kafka-python's view of exactly one record batch, its checksum verified."""
+    records = MemoryRecords(batch)
+    found = records.next_batch()
+    assert not records.has_next()
+    assert found.size_in_bytes == len(batch)
+    assert found.validate_crc()
+    return found
+
+
+def seal(part: Slice, **how: Any) -> Slice:
+    """Claim all of *part* and encode it, as a broker's worker does; what was claimed."""
+    claimed = claim(part)
+    encode(claimed, **how)
+    return claimed
+
+
+def no_trouble(callback: object, error: BaseException) -> None:
+    """Given to ``report`` where no callback may raise."""
+    raise AssertionError(f"{callback!r} raised {error!r}")
+
+
+def report(settled: Slice | None) -> bool:
+    """Run the callbacks; True if these were the chunk's last rows."""
+    return settled is not None and settled.report(no_trouble)
+
+
+def deliver(part: Slice, base_offset: int = 0) -> bool:
+    """Deliver and report; True if these were the chunk's last rows."""
+    return report(part.deliver(base_offset))
+
+
+def fail(part: Slice) -> bool:
+    """Fail and report; True if these were the chunk's last rows."""
+    return report(part.fail(LookupError("never written"), TimeoutError("perhaps written")))

@@ -1,0 +1,519 @@
+"""A row's life once its chunk is taken: claimed, encoded, delivered or failed, reported."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import pytest
+
+from pykaproducer._kernel import CHUNK_ROWS, ROW_COST, Delivery, Slice
+
+from .helper import (
+    TOPIC,
+    Door,
+    claim,
+    deliver,
+    encode,
+    fail,
+    no_trouble,
+    read,
+    report,
+    seal,
+    split,
+)
+
+
+def sent(door: Door, *values: bytes, **how: Any) -> tuple[Slice, list[Delivery]]:
+    """Messages for partition 0: their slice, and their handles."""
+    handles = [door.send(TOPIC, value, partition=0, **how) for value in values]
+    return split(door.chunk(), 1)[0], handles
+
+
+def in_batch(part: Slice) -> list[bytes]:
+    return [record.value for record in read(encode(part))]
+
+
+# Claiming ---------------------------------------------------------------------------------------
+
+
+def test_a_claim_takes_from_the_front_what_has_room() -> None:
+    part, _ = sent(Door(), *[b"%02d" % i * 50 for i in range(10)])
+    first = claim(part, room=3 * (100 + 16))
+    assert (first.count, part.count) == (3, 7)
+    assert (first.nbytes, part.nbytes) == (300, 700)
+    second = claim(part, most=2)
+    assert in_batch(first) == [b"%02d" % i * 50 for i in (0, 1, 2)]
+    assert in_batch(second) == [b"%02d" % i * 50 for i in (3, 4)]
+    assert in_batch(claim(part)) == [b"%02d" % i * 50 for i in range(5, 10)]
+    assert (part.count, part.nbytes) == (0, 0)
+    assert part.claim(1000, 1000) is None
+
+
+def test_what_does_not_fit_stays_unless_it_must_have_a_batch_of_its_own() -> None:
+    part, _ = sent(Door(), bytes(1000), b"next")
+    assert part.claim(500, 10) is None
+    assert (part.count, part.nbytes) == (2, 1004)
+    alone = part.claim(500, 10, True)
+    assert alone is not None
+    assert (alone.count, part.count) == (1, 1)
+
+
+def test_a_claim_leaves_out_what_has_expired() -> None:
+    door = Door()
+    door.send(TOPIC, b"a", partition=0)
+    door.send(TOPIC, b"late", partition=0, delivery_timeout_ms=10)
+    door.send(TOPIC, b"b", partition=0)
+    chunk = door.chunk()
+    part = split(chunk, 1)[0]
+    door.clock.jump(1)
+    for late in chunk.expired(door.clock.monotonic()):
+        fail(late)
+    assert part.waiting() == 2
+    assert in_batch(claim(part)) == [b"a", b"b"]
+    assert (part.count, part.nbytes) == (0, 0)
+
+
+def test_claimed_rows_may_be_in_the_log() -> None:
+    part, (a, b) = sent(Door(), b"a", b"b")
+    claimed = claim(part, most=1)
+    assert (a.possibly_persisted(), b.possibly_persisted()) == (True, False)
+    claimed.unclaim()
+    assert not a.possibly_persisted()
+
+
+def test_level_and_retries_go_along() -> None:
+    part, _ = sent(Door(), b"a", b"b")
+    part.level, part.retries_used = 3, 2
+    claimed = claim(part, most=1)
+    assert (claimed.level, claimed.retries_used, claimed.partition) == (3, 2, 0)
+    assert (claimed.topic, claimed.chunk) == (TOPIC, part.chunk)
+
+
+def test_an_unsealed_slice_can_be_claimed_again_in_pieces() -> None:
+    part, _ = sent(Door(), b"a", b"b", b"c")
+    claimed = seal(part)
+    claimed.unclaim()
+    assert in_batch(claim(claimed, most=2)) == [b"a", b"b"]
+    assert in_batch(claim(claimed)) == [b"c"]
+
+
+# Outcomes ---------------------------------------------------------------------------------------
+
+
+def test_delivered_rows_have_consecutive_offsets() -> None:
+    part, handles = sent(Door(), b"a", b"b", b"c")
+    deliver(seal(part), 40)
+    assert [handle.offset for handle in handles] == [40, 41, 42]
+    assert {handle.error for handle in handles} == {None}
+    assert all(handle.succeeded() for handle in handles)
+
+
+def test_offsets_that_the_broker_did_not_give() -> None:
+    part, handles = sent(Door(), b"a", b"b")
+    deliver(seal(part), -1)
+    assert [handle.offset for handle in handles] == [-1, -1]
+    assert all(handle.succeeded() for handle in handles)
+
+
+def test_the_brokers_timestamp() -> None:
+    part, (handle,) = sent(Door(), b"a", timestamp_ms=5)
+    report(seal(part).deliver(0, 1234))
+    assert handle.timestamp == 1234
+
+
+def test_an_expired_row_keeps_its_place_and_its_outcome() -> None:
+    door = Door()
+    handles = [
+        door.send(TOPIC, value, partition=0, delivery_timeout_ms=timeout)
+        for value, timeout in ((b"a", 5000), (b"late", 10), (b"c", 5000))
+    ]
+    chunk = door.chunk()
+    batch = seal(split(chunk, 1)[0])
+    door.clock.jump(1)
+    (late,) = chunk.expired(door.clock.monotonic())
+    assert not fail(late)
+    settled = batch.deliver(7)
+    assert settled is not None
+    assert settled.row_numbers() == [0, 2]
+    assert settled.report(no_trouble)
+    assert [handle.offset for handle in handles] == [7, None, 9]
+    assert isinstance(handles[1].error, TimeoutError)  # it may be in the log: it was written
+    assert batch.deliver(7) is None
+    assert batch.fail(OSError(), OSError()) is None
+
+
+def test_the_error_of_a_row_says_what_may_be_in_the_log() -> None:
+    part, (a, b) = sent(Door(), b"a", b"b")
+    claim(part, most=1)
+    never, perhaps = LookupError(), TimeoutError()
+    report(part.chunk.whole().fail(never, perhaps))
+    assert (a.error, b.error) == (perhaps, never)
+    assert (a.offset, b.offset) == (None, None)
+    assert a.failed()
+    assert b.failed()
+
+
+def test_what_goes_again_after_a_batch_that_was_never_written() -> None:
+    part, (handle,) = sent(Door(), b"a")
+    seal(part).unclaim()
+    never = LookupError()
+    report(part.chunk.whole().fail(never, TimeoutError()))
+    assert handle.error is never
+
+
+def test_a_row_fails_with_its_own_error_however_many_there_are() -> None:
+    door = Door()
+    handles = [door.send(TOPIC, b"%d" % i) for i in range(CHUNK_ROWS)]
+    chunk = door.chunk()
+    # Whoever comes to fail what has its outcome already leaves nothing behind.
+    first = chunk.pick([0])
+    for _ in range(3):
+        for row in range(CHUNK_ROWS):
+            report(chunk.pick([row]).fail(LookupError(row), TimeoutError()))
+            first.fail(OSError(), OSError())
+    assert [handle.error.args for handle in handles if handle.error] == [
+        (row,) for row in range(CHUNK_ROWS)
+    ]
+    assert door.budget.used == 0
+
+
+# Expiry -----------------------------------------------------------------------------------------
+
+
+def test_expired_rows_come_by_partition() -> None:
+    door = Door()
+    for partition, timeout in ((1, 100), (0, 100), (1, 200), (1, 100)):
+        door.send(TOPIC, b"v", partition=partition, delivery_timeout_ms=timeout)
+    door.send(TOPIC, b"v", delivery_timeout_ms=100)
+    chunk = door.chunk()
+    now = door.clock.monotonic()
+    assert chunk.next_deadline == pytest.approx(now + 0.1)
+    assert chunk.expired(now + 0.09) == []
+    found = {part.partition: part.row_numbers() for part in chunk.expired(now + 0.15)}
+    assert found == {1: [0, 3], 0: [1], -1: [4]}
+    assert chunk.next_deadline == pytest.approx(now + 0.2)
+
+
+def test_the_oldest_deadline_of_what_has_no_outcome() -> None:
+    door = Door()
+    for timeout in (300, 100, 200):
+        door.send(TOPIC, b"v", partition=0, delivery_timeout_ms=timeout)
+    part = split(door.chunk(), 1)[0]
+    now = door.clock.monotonic()
+    assert part.oldest_deadline() == pytest.approx(now + 0.1)
+    fail(part.chunk.pick([1]))
+    assert part.oldest_deadline() == pytest.approx(now + 0.2)
+    fail(part)
+    assert part.oldest_deadline() is None
+
+
+# Callbacks --------------------------------------------------------------------------------------
+
+
+def test_each_callback_is_told_once_in_order() -> None:
+    told: list[Any] = []
+    door = Door()
+    part, handles = sent(
+        door, b"a", b"b", on_delivery=lambda error, handle: told.append((error, handle))
+    )
+    settled = seal(part).deliver(5)
+    assert settled is not None
+    assert settled.wants_report
+    assert told == []
+    assert settled.report(no_trouble)
+    assert told == [(None, handles[0]), (None, handles[1])]
+
+
+def test_a_callback_gets_the_error_and_can_read_the_payload() -> None:
+    told: list[Any] = []
+    part, _ = sent(
+        Door(), b"a", on_delivery=lambda error, handle: told.append((error, handle.value))
+    )
+    error = LookupError()
+    report(part.fail(error, TimeoutError()))
+    assert told == [(error, b"a")]
+
+
+def test_a_callback_that_raises_harms_only_its_own() -> None:
+    told: list[bytes | None] = []
+    trouble: list[Any] = []
+    door = Door()
+
+    def raises(error: object, handle: Delivery) -> None:
+        raise ArithmeticError(handle.value)
+
+    def exits(error: object, handle: Delivery) -> None:
+        raise SystemExit
+
+    def fine(error: object, handle: Delivery) -> None:
+        told.append(handle.value)
+
+    for value, callback in ((b"a", fine), (b"b", raises), (b"c", exits), (b"d", fine)):
+        door.send(TOPIC, value, partition=0, on_delivery=callback)
+    settled = seal(split(door.chunk(), 1)[0]).deliver(0)
+    assert settled is not None
+    assert settled.report(lambda callback, error: trouble.append((callback, type(error))))
+    assert told == [b"a", b"d"]
+    assert trouble == [(raises, ArithmeticError), (exits, SystemExit)]
+    assert door.budget.used == 0
+
+
+def test_a_callback_may_send() -> None:
+    door = Door()
+
+    def again(error: object, handle: Delivery) -> None:
+        door.send(TOPIC, handle.value, on_delivery=again)
+
+    part, _ = sent(door, b"a", on_delivery=again)
+    deliver(seal(part))
+    assert door.accepted == 2
+    assert door.chunk().value(0) == b"a"
+
+
+def test_functions_added_later() -> None:
+    told: list[str] = []
+    part, (handle, other) = sent(
+        Door(), b"a", b"b", on_delivery=lambda error, handle: told.append("on_delivery")
+    )
+    assert handle.when_settled(lambda settled: told.append(f"first {settled.offset}"))
+    assert handle.when_settled(lambda settled: told.append("second"))
+    deliver(seal(part))
+    assert told == ["on_delivery", "first 0", "second", "on_delivery"]
+    assert not handle.when_settled(lambda settled: told.append("too late"))
+    assert not other.when_settled(lambda settled: told.append("too late"))
+
+
+def test_without_functions_nothing_needs_a_report() -> None:
+    part, _ = sent(Door(), b"a")
+    settled = seal(part).deliver(0)
+    assert settled is not None
+    assert not settled.wants_report
+    assert settled.finish()
+
+
+def test_callbacks_are_let_go_when_they_have_run() -> None:
+    class Callback:
+        def __call__(self, error: object, handle: object) -> None:
+            pass
+
+    callback = Callback()
+    gone = weakref.ref(callback)
+    part, handles = sent(Door(), b"a", b"b", on_delivery=callback)
+    del callback
+    assert gone() is not None
+    report(claim(part, most=1).deliver(0))
+    assert gone() is not None
+    deliver(part)
+    assert gone() is None
+    assert len(handles) == 2
+
+
+def test_a_chunk_that_is_given_up_lets_its_callbacks_go() -> None:
+    callback: Any = type("Callback", (), {"__call__": lambda self, error, handle: None})()
+    gone = weakref.ref(callback)
+    part, handles = sent(Door(), b"a", b"b", on_delivery=callback)
+    del callback, part, handles
+    assert gone() is None
+
+
+# Who has been told ------------------------------------------------------------------------------
+
+
+def test_failures_that_nobody_was_told_of() -> None:
+    door = Door()
+    part, (a, b) = sent(door, b"a", b"b")
+    settled = part.fail(LookupError("this one"), TimeoutError())
+    assert settled is not None
+    settled.finish()
+    assert settled.untold_failures() == 2
+    assert str(settled.first_error()) == "this one"
+    assert a.failure() is settled.first_error()
+    assert settled.untold_failures() == 1
+    assert b.exception() is settled.first_error()
+    assert settled.untold_failures() == 0
+
+
+def test_a_callback_counts_as_told_and_a_pending_look_does_not() -> None:
+    door = Door()
+    (a, b) = (door.send(TOPIC, on_delivery=lambda error, handle: None), door.send(TOPIC))
+    assert (a.failure(), b.failure()) == (None, None)
+    settled = door.chunk().whole().fail(LookupError(), TimeoutError())
+    assert settled is not None
+    report(settled)
+    assert settled.untold_failures() == 1
+
+
+def test_delivered_rows_have_no_errors_also_when_nothing_is_left_of_them() -> None:
+    part, handles = sent(Door(), b"a", b"b")
+    settled = seal(part).deliver(0)
+    assert settled is not None
+    handles.clear()
+    assert settled.finish()
+    assert settled.first_error() is None
+    assert settled.untold_failures() == 0
+    assert settled.waiting() == 0
+
+
+# Memory -----------------------------------------------------------------------------------------
+
+
+def test_space_comes_back_as_rows_are_reported() -> None:
+    door = Door()
+    part, _ = sent(door, *[bytes(100_000) for _ in range(10)])
+    assert door.budget.used == 10 * (100_000 + ROW_COST)
+    deliver(seal(part.chunk.pick(range(5), 0)))
+    assert door.budget.used == 5 * 100_000 + 10 * ROW_COST
+    assert deliver(seal(part))
+    assert door.budget.used == 0
+
+
+def test_space_is_announced_when_somebody_waits() -> None:
+    door = Door()
+    part, _ = sent(door, b"a", b"b")
+    released: list[int] = []
+    door.budget.on_release = lambda: released.append(door.budget.used)
+    report(claim(part, most=1).deliver(0))
+    assert released == []
+    door.budget.wanted = True
+    encode(claim(part.chunk.pick([0], 0))) if False else None
+    deliver(part)
+    assert len(released) == 1
+
+
+def test_space_that_an_encoder_held_is_announced_too() -> None:
+    """A row that expires while its batch is encoded: its bytes come back after the encoder."""
+    door = Door()
+    part, _ = sent(door, bytes(1000))
+    claimed = claim(part)
+    fail(claimed)
+    assert door.budget.used == 1000  # the encoder may read it
+    released: list[int] = []
+    door.budget.on_release = lambda: released.append(door.budget.used)
+    door.budget.wanted = True
+    assert in_batch(claimed) == [bytes(1000)]
+    assert released == [0]
+
+
+def test_a_kept_handle_reads_a_failed_payload_when_the_space_is_given_back() -> None:
+    door = Door()
+    handles = [door.send(TOPIC, b"value %d" % i, b"key %d" % i) for i in range(3)]
+    chunk = door.chunk()
+    handles.pop(1)
+    fail(chunk.whole())
+    assert door.budget.used == 0
+    assert [(h.key, h.value) for h in handles] == [(b"key 0", b"value 0"), (b"key 2", b"value 2")]
+
+
+def test_a_failed_payload_goes_with_its_last_handle() -> None:
+    door = Door()
+    handle = door.send(TOPIC, b"value")
+    chunk = door.chunk()
+    kept: list[Delivery] = []
+    chunk.pick([0]).fail(OSError(), OSError()).report(no_trouble)  # type: ignore[union-attr]
+    assert handle.value == b"value"
+    kept.append(handle)
+    del handle
+    assert kept[0].value == b"value"
+
+
+@pytest.mark.parametrize("copies", [1, 2, 254, 255, 256, 300])
+def test_any_number_of_handles_of_one_row(copies: int) -> None:
+    """A callback, and each function added later, is given a handle of its own."""
+    kept: list[Delivery] = []
+    door = Door()
+    part, handles = sent(door, b"value", on_delivery=lambda error, handle: kept.append(handle))
+    for _ in range(copies - 1):
+        handles[0].when_settled(kept.append)
+    fail(part)
+    assert len(kept) == copies
+    while kept:
+        assert kept.pop().value == b"value"
+    assert handles[0].value == b"value"
+    assert handles[0].failed()
+
+
+def test_handles_that_are_kept_report_their_values() -> None:
+    door = Door()
+    handles = [
+        door.send(TOPIC, b"v" * i, None if i % 2 else b"k" * i, partition=i % 3, timestamp_ms=i)
+        for i in range(1000)
+    ]
+    parts = split(door.chunk(), 3)
+    deliver(seal(parts[0]), 100)
+    fail(parts[1])
+    deliver(seal(parts[2]), 300)
+    assert door.budget.used == 0
+    for i, handle in enumerate(handles):
+        assert handle.done()
+        assert (handle.topic, handle.partition, handle.timestamp) == (TOPIC, i % 3, i)
+        assert handle.serialized_key_size == (-1 if i % 2 else i)
+        assert handle.serialized_value_size == i
+        assert handle.offset == {0: 100 + i // 3, 1: None, 2: 300 + i // 3}[i % 3]
+        assert (handle.error is None) == (i % 3 != 1)
+
+
+def test_fields_before_and_after() -> None:
+    door = Door()
+    handle = door.send(TOPIC, b"value", b"k", timestamp_ms=9)
+    assert not handle.done()
+    assert not handle.is_done
+    assert (handle.partition, handle.offset, handle.error) == (None, None, None)
+    assert (handle.succeeded(), handle.failed()) == (False, False)
+    assert (handle.serialized_key_size, handle.serialized_value_size) == (1, 5)
+    chunk = door.chunk()
+    slices, _ = chunk.split(None, 1, b"") if False else ([], None)
+    assert slices == []
+    chunk.assign(0, 4)
+    assert handle.partition == 4
+    deliver(seal(chunk.pick([0], 4)), 11)
+    assert handle.is_done
+    assert (handle.partition, handle.offset, handle.timestamp) == (4, 11, 9)
+
+
+# What the garbage collector sees ------------------------------------------------------------------
+
+
+def test_messages_are_nothing_to_the_garbage_collector() -> None:
+    door = Door()
+
+    def callback(error: object, handle: object) -> None:
+        pass
+
+    def send(count: int) -> list[Delivery]:
+        return [
+            door.send(TOPIC, b"v", b"k", [("h", b"v")], 0, on_delivery=callback)
+            for _ in range(count)
+        ]
+
+    handles = send(10)
+    gc.collect()
+    before = len(gc.get_objects())
+    handles = send(10_000)
+    assert len(gc.get_objects()) - before < 50
+    assert not any(map(gc.is_tracked, handles))
+    parts = [split(chunk, 1)[0] for chunk in door.chunks()]
+    for part in parts:
+        deliver(seal(part))
+    assert len(gc.get_objects()) - before < 50
+    assert not any(map(gc.is_tracked, handles))
+
+
+def test_a_handle_is_small() -> None:
+    assert sys.getsizeof(Door().send(TOPIC)) <= 32
+
+
+# What else a handle is ----------------------------------------------------------------------------
+
+
+def test_handles_of_one_message_are_equal() -> None:
+    told: list[Delivery] = []
+    part, (a, b) = sent(Door(), b"a", b"b", on_delivery=lambda error, handle: told.append(handle))
+    deliver(seal(part))
+    assert told == [a, b]
+    assert told[0] is not a
+    assert len({*told, a, b}) == 2
+    assert a != b
+    assert a != "a"

@@ -1,0 +1,212 @@
+"""One connection as a state machine: no socket, no clock."""
+
+from __future__ import annotations
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+from pykaproducer._machines.session import (
+    TRANSITIONS,
+    Answered,
+    IllegalMove,
+    Move,
+    NoCommonVersion,
+    Ready,
+    Request,
+    Session,
+    SessionState,
+)
+from pykaproducer._wire import WireError
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._wire.kafka_python import ApiKey
+
+RANGES = {ApiKey.PRODUCE: (0, 12), ApiKey.METADATA: (0, 12), ApiKey.INIT_PRODUCER_ID: (0, 5)}
+
+
+def asked_version(framed: bytes) -> int:
+    """The version of an ApiVersions request."""
+    version = int.from_bytes(framed[6:8], "big")
+    request = ApiVersionsRequest.decode(framed, version=version, header=True, framed=True)
+    assert request.header.request_api_key == ApiKey.API_VERSIONS
+    return version
+
+
+def answer(
+    correlation_id: int, version: int, code: int = 0, ranges: dict[ApiKey, tuple[int, int]] = RANGES
+) -> bytes:
+    """A broker's ApiVersions response, without its length."""
+    response = ApiVersionsResponse(
+        version=version,
+        error_code=code,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, (first, last) in ranges.items()
+        ],
+        throttle_time_ms=0,
+    )
+    response.with_header(correlation_id=correlation_id)
+    return bytes(response.encode(header=True))
+
+
+def opened() -> tuple[Session, bytes]:
+    session = Session("c")
+    session.move(Move.OPEN)
+    return session, session.connected()
+
+
+def ready(ranges: dict[ApiKey, tuple[int, int]] = RANGES) -> Session:
+    session, first = opened()
+    assert isinstance(session.received(answer(0, asked_version(first), ranges=ranges)), Ready)
+    return session
+
+
+def request(key: int = ApiKey.PRODUCE, *, expects_answer: bool = True) -> Request:
+    def encode(version: int, correlation_id: int) -> list[bytes]:
+        return [b"version %d, number %d" % (version, correlation_id)]
+
+    return Request(key, encode, 0.0, expects_answer)
+
+
+def frame(correlation_id: int, payload: bytes = b"") -> bytes:
+    return correlation_id.to_bytes(4, "big") + payload
+
+
+@pytest.mark.parametrize("state", SessionState)
+@pytest.mark.parametrize("move", Move)
+def test_the_table_is_obeyed(state: SessionState, move: Move) -> None:
+    session = Session("c")
+    session.state = state
+    if move in TRANSITIONS[state]:
+        session.move(move)
+        assert session.state is TRANSITIONS[state][move]
+    else:
+        with pytest.raises(IllegalMove, match=f"{move.name} in state {state.name}"):
+            session.move(move)
+        assert session.state is state
+
+
+def test_every_state_can_be_left_by_loss_but_the_closed_one() -> None:
+    for state, moves in TRANSITIONS.items():
+        assert (Move.LOSE in moves) == (state is not SessionState.CLOSED)
+
+
+# The handshake --------------------------------------------------------------------------------
+
+
+def test_versions_are_negotiated() -> None:
+    session, first = opened()
+    assert session.state is SessionState.NEGOTIATING
+    assert asked_version(first) == 4
+    event = session.received(answer(0, 4))
+    assert event == Ready({ApiKey.PRODUCE: 12, ApiKey.METADATA: 12, ApiKey.INIT_PRODUCER_ID: 5})
+    assert session.state is SessionState.READY
+
+
+def test_a_broker_that_knows_no_version_4_is_asked_again() -> None:
+    session, first = opened()
+    assert asked_version(first) == 4
+    for number, expected in ((0, 3), (1, 0)):
+        again = session.received(answer(number, 0, ErrorCode.UNSUPPORTED_VERSION))
+        assert isinstance(again, bytes)
+        assert asked_version(again) == expected
+    assert isinstance(session.received(answer(2, 0)), Ready)
+
+
+def test_a_broker_that_refuses_in_bytes_that_make_no_sense_is_asked_again() -> None:
+    session, _ = opened()
+    # Error code 0, and an array that is not there (as librdkafka's mock broker has answered).
+    again = session.received(frame(0, b"\0\0" + b"\xff" * 9))
+    assert isinstance(again, bytes)
+    assert asked_version(again) == 3
+
+
+def test_the_last_refusal_is_an_error() -> None:
+    session, _ = opened()
+    session.received(answer(0, 0, ErrorCode.UNSUPPORTED_VERSION))
+    session.received(answer(1, 0, ErrorCode.UNSUPPORTED_VERSION))
+    with pytest.raises(WireError, match="error code 35"):
+        session.received(answer(2, 0, ErrorCode.UNSUPPORTED_VERSION))
+
+
+def test_the_last_answer_that_makes_no_sense_is_an_error() -> None:
+    session, _ = opened()
+    for number in range(2):
+        session.received(frame(number, b"\xff"))
+    with pytest.raises(WireError):
+        session.received(frame(2, b"\xff"))
+
+
+def test_another_refusal_is_told_when_it_is_the_last() -> None:
+    session, _ = opened()
+    for number in range(2):
+        again = session.received(answer(number, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        assert isinstance(again, bytes)
+    with pytest.raises(WireError, match="error code 31"):
+        session.received(answer(2, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+
+def test_no_request_before_the_handshake_is_over() -> None:
+    session, _ = opened()
+    with pytest.raises(IllegalMove):
+        session.encode(request())
+
+
+# Requests and responses -------------------------------------------------------------------------
+
+
+def test_a_request_is_encoded_in_the_common_version_with_a_number_of_its_own() -> None:
+    session = ready({ApiKey.PRODUCE: (0, 7), ApiKey.METADATA: (3, 99)})
+    assert session.encode(request()) == [b"version 7, number 1"]
+    assert session.encode(request(ApiKey.METADATA)) == [b"version 12, number 2"]
+
+
+def test_answers_belong_to_the_requests_in_their_order() -> None:
+    session = ready()
+    first, second = request(), request(ApiKey.METADATA)
+    session.encode(first)
+    session.encode(second)
+    assert session.received(frame(1, b"one")) == Answered(first, 12, b"one")
+    assert list(session.unanswered) == [second]
+    assert session.received(frame(2, b"two")) == Answered(second, 12, b"two")
+    assert not session.unanswered
+
+
+def test_a_request_without_answer_is_not_waited_for() -> None:
+    session = ready()
+    session.encode(request(expects_answer=False))
+    second = request()
+    session.encode(second)
+    assert session.received(frame(2)) == Answered(second, 12, b"")
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 2**31 - 1])
+def test_an_answer_out_of_turn_is_an_error(number: int) -> None:
+    session = ready()
+    first = request()
+    session.encode(first)
+    session.encode(request())
+    with pytest.raises(WireError, match=f"response to request {number} when 1 was due"):
+        session.received(frame(number))
+    assert session.unanswered[0] is first
+
+
+def test_an_answer_that_nobody_asked_for_is_an_error() -> None:
+    session = ready()
+    with pytest.raises(WireError, match="nobody asked for"):
+        session.received(frame(1))
+
+
+def test_a_request_that_the_broker_does_not_take_is_named() -> None:
+    session = ready({ApiKey.PRODUCE: (0, 2)})
+    with pytest.raises(NoCommonVersion, match="PRODUCE requests of versions 0 to 2.*3 to 12"):
+        session.encode(request())
+    with pytest.raises(NoCommonVersion, match="does not take INIT_PRODUCER_ID"):
+        session.encode(request(ApiKey.INIT_PRODUCER_ID))
+    assert not session.unanswered
+
+
+def test_numbers_start_again_before_they_get_too_large() -> None:
+    session = ready()
+    session._correlation_id = 2**31 - 2
+    assert session.encode(request()) == [b"version 12, number 2147483647"]
+    assert session.encode(request()) == [b"version 12, number 0"]

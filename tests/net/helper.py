@@ -1,0 +1,101 @@
+"""A connection and the little that is needed to talk over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pykaproducer._clock import Clock
+from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
+from pykaproducer._net.transport import Network
+from pykaproducer._wire.kafka_python import ApiKey, metadata_request
+from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
+
+E = TypeVar("E")
+
+
+@dataclass
+class Settings:
+    """The part of the configuration that a connection looks at."""
+
+    client_id: str | None = "tester"
+    request_timeout_ms: int = 30_000
+    receive_message_max_bytes: int = 1_000_000
+    send_buffer_bytes: int | None = None
+    receive_buffer_bytes: int | None = None
+    socket_options: Sequence[tuple[int, int, int]] = ()
+
+
+class Talk:
+    """A connection, polled until what is waited for has come."""
+
+    def __init__(
+        self,
+        network: Network,
+        address: tuple[str, int] = ("broker-0.scripted", 9092),
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.connection = Connection(
+            address, config=settings or Settings(), clock=self.clock, network=network
+        )
+        self.seen: list[Event] = []
+
+    def until(self, kind: type[E]) -> E:
+        """The next event of *kind*; whatever comes before it but the end is passed over."""
+        while True:
+            while self.seen:
+                event = self.seen.pop(0)
+                if isinstance(event, kind):
+                    return event
+                assert not isinstance(event, Lost), event
+            self.seen = self.connection.poll(None)
+
+    def open(self) -> Ready:
+        self.connection.open()
+        return self.until(Ready)
+
+    def submit(
+        self,
+        *batches: tuple[str, int, bytes],
+        acks: int = -1,
+        seconds: float = 1000.0,
+        tag: Any = None,
+    ) -> Request:
+        """A Produce request."""
+
+        def encode(version: int, correlation_id: int) -> Sequence[Any]:
+            return produce_request(version, correlation_id, "tester", acks, 1000, batches)
+
+        return self.request(ApiKey.PRODUCE, encode, acks != 0, seconds, tag)
+
+    def ask_metadata(self, *topics: str, seconds: float = 1000.0) -> Request:
+        return self.request(
+            ApiKey.METADATA,
+            lambda version, number: [metadata_request(version, number, "tester", topics, False)],
+            True,
+            seconds,
+            None,
+        )
+
+    def request(
+        self,
+        key: int,
+        encode: Callable[[int, int], Sequence[Any]],
+        expects_answer: bool,
+        seconds: float,
+        tag: Any,
+    ) -> Request:
+        request = Request(key, encode, self.clock.monotonic() + seconds, expects_answer, tag)
+        self.connection.submit(request)
+        return request
+
+    def produced(self) -> ProduceAnswer:
+        """The next answer, to a Produce request."""
+        event = self.until(Answered)
+        return decode_produce(event.version, event.payload)
+
+    def close(self) -> None:
+        self.connection.close()

@@ -1,0 +1,572 @@
+"""A connection against a scripted broker: what is said, and what becomes of requests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pykaproducer._net.connection import Answered, Lost, Ready, SessionState, Written
+from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._wire.kafka_python import ApiKey, decode_metadata
+from pykaproducer._wire.produce import produce_request
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import (
+    Drop,
+    Hold,
+    Mangle,
+    Omit,
+    Refuse,
+    cut_short,
+    garbage,
+    huge_length,
+    negative_length,
+    twice,
+    wrong_correlation_id,
+)
+
+from ..wire.helper import record_batch
+from .helper import Settings, Talk
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(topics={"t": 3}) as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def talk(cluster: ScriptedCluster, clock: FakeClock) -> Iterator[Talk]:
+    made = Talk(cluster.network, clock=clock)
+    yield made
+    made.close()
+
+
+@contextmanager
+def in_a_thread(work: Callable[[], object]) -> Iterator[None]:
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join()
+
+
+# The handshake --------------------------------------------------------------------------------
+
+
+def test_it_becomes_ready_with_the_common_versions(talk: Talk) -> None:
+    assert talk.connection.is_closed
+    assert talk.open() == Ready(
+        {ApiKey.PRODUCE: 12, ApiKey.METADATA: 12, ApiKey.INIT_PRODUCER_ID: 5}
+    )
+    assert talk.connection.state is SessionState.READY
+
+
+@pytest.mark.parametrize("last", range(3, 13))
+def test_every_version_of_produce(last: int) -> None:
+    with ScriptedCluster(topics={"t": 1}, versions={"produce": (0, last)}) as cluster:
+        talk = Talk(cluster.network)
+        assert talk.open().versions[ApiKey.PRODUCE] == last
+        talk.submit(("t", 0, record_batch(b"a", b"b")))
+        (partition,) = talk.produced().partitions
+        assert (partition.error_code, partition.base_offset) == (0, 0)
+        assert [record.value for record in cluster.log("t")] == [b"a", b"b"]
+        talk.close()
+
+
+@pytest.mark.parametrize("last", range(13))
+def test_every_version_of_metadata(last: int) -> None:
+    with ScriptedCluster(2, {"t": 2}, versions={"metadata": (0, last)}) as cluster:
+        talk = Talk(cluster.network)
+        talk.open()
+        talk.ask_metadata("t", "nowhere")
+        event = talk.until(Answered)
+        answer = decode_metadata(event.version, event.payload)
+        assert [broker.port for broker in answer.brokers] == [9092, 9093]
+        there, nowhere = answer.topics
+        assert [partition.leader_id for partition in there.partitions] == [0, 1]
+        assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        talk.close()
+
+
+@pytest.mark.parametrize(
+    ("known", "asked"), [((0, 4), [4]), ((0, 3), [4, 3]), ((0, 2), [4, 3, 0]), ((0, 0), [4, 3, 0])]
+)
+def test_a_broker_that_knows_old_versions_of_api_versions(
+    known: tuple[int, int], asked: list[int]
+) -> None:
+    with ScriptedCluster(versions={"api_versions": known}) as cluster:
+        talk = Talk(cluster.network)
+        talk.open()
+        assert [received.version for received in cluster.received("api_versions")] == asked
+        talk.close()
+
+
+def test_a_broker_whose_refusal_makes_no_sense(cluster: ScriptedCluster, talk: Talk) -> None:
+    cluster.next("api_versions", Mangle(garbage))
+    talk.open()
+    assert [received.version for received in cluster.received("api_versions")] == [4, 3]
+
+
+def test_a_broker_that_is_too_old_is_named_as_such(clock: FakeClock) -> None:
+    with ScriptedCluster(versions={"produce": (0, 2)}) as cluster:
+        talk = Talk(cluster.network, clock=clock)
+        talk.open()
+        request = talk.submit(("t", 0, record_batch()))
+        lost = talk.until(Lost)
+        assert lost.unwritten == [request]
+        assert "PRODUCE requests of versions 0 to 2" in lost.reason
+        talk.close()
+
+
+# Requests and answers ---------------------------------------------------------------------------
+
+
+def test_a_request_submitted_before_it_is_ready_is_sent_then(talk: Talk) -> None:
+    talk.submit(("t", 0, record_batch()))
+    talk.connection.open()
+    assert talk.until(Answered).payload
+
+
+def test_answers_come_in_the_order_of_the_requests(talk: Talk, cluster: ScriptedCluster) -> None:
+    talk.open()
+    for number in range(20):
+        talk.submit(("t", number % 3, record_batch(b"%d" % number)), tag=number)
+    assert [talk.until(Answered).request.tag for _ in range(20)] == list(range(20))
+    assert [r.value for r in cluster.log("t", 1)] == [b"%d" % n for n in range(1, 20, 3)]
+
+
+class Counting:
+    """A transport that counts what it is asked to do."""
+
+    def __init__(self, real: Transport) -> None:
+        self.real = real
+        self.sends = 0
+        self.receives = 0
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def finish_connect(self) -> int:
+        return self.real.finish_connect()
+
+    def send(self, buffers: list[memoryview]) -> int:
+        self.sends += 1
+        return self.real.send(buffers)
+
+    def receive(self, into: memoryview) -> int:
+        self.receives += 1
+        return self.real.receive(into)
+
+    def close(self) -> None:
+        self.real.close()
+
+
+class CountingNetwork(Network):
+    def __init__(self, real: Network) -> None:
+        self.real = real
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        return self.real.resolve(host, port)
+
+    def connect(self, endpoint: Endpoint) -> Transport:
+        self.made = Counting(self.real.connect(endpoint))
+        return self.made
+
+
+def test_several_requests_go_out_and_come_in_together(cluster: ScriptedCluster) -> None:
+    network = CountingNetwork(cluster.network)
+    talk = Talk(network)
+    talk.open()
+    # All answers are sent together when the last request has come.
+    cluster.next("metadata", *[Collect(5)] * 5)
+    network.made.sends = network.made.receives = 0
+    for _ in range(5):
+        talk.ask_metadata("t")
+    for _ in range(5):
+        talk.until(Answered)
+    assert (network.made.sends, network.made.receives) == (1, 1)
+    talk.close()
+
+
+class Collect:
+    """Sends all answers at once with the last of them."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.answers: list[bytes] = []
+
+    def __call__(self, exchange: object) -> None:
+        self.left -= 1
+        self.answers.append(exchange.encoded(exchange.apply()))  # type: ignore[attr-defined]
+        if not self.left:
+            exchange.send(b"".join(self.answers))  # type: ignore[attr-defined]
+
+
+def test_a_request_far_larger_than_the_socket_s_buffer_arrives_whole(
+    talk: Talk, cluster: ScriptedCluster
+) -> None:
+    talk.open()
+    values = [bytes([number]) * 3_000_000 for number in range(5)]
+    talk.submit(*[("t", number % 3, record_batch(value)) for number, value in enumerate(values)])
+    assert [p.error_code for p in talk.produced().partitions] == [0] * 5
+    assert [r.value for n in range(3) for r in cluster.log("t", n)] == [
+        values[n] for n in (0, 3, 1, 4, 2)
+    ]
+
+
+def test_an_answer_far_larger_than_a_receive_arrives_whole(clock: FakeClock) -> None:
+    with ScriptedCluster(topics={"large": 10_000}) as cluster:
+        talk = Talk(cluster.network, clock=clock)
+        talk.open()
+        talk.ask_metadata("large")
+        event = talk.until(Answered)
+        assert len(decode_metadata(event.version, event.payload).topics[0].partitions) == 10_000
+        talk.close()
+
+
+def test_a_request_without_answer_is_told_of_when_it_is_written(
+    talk: Talk, cluster: ScriptedCluster
+) -> None:
+    talk.open()
+    request = talk.submit(("t", 0, record_batch(b"v")), acks=0)
+    assert talk.until(Written).request is request
+    cluster.wait_for("produce", 1)
+    # The connection serves on, and the broker handles one request after the other.
+    talk.ask_metadata("t")
+    talk.until(Answered)
+    assert [record.value for record in cluster.log("t")] == [b"v"]
+
+
+def test_a_request_is_encoded_only_when_its_turn_comes(
+    talk: Talk, cluster: ScriptedCluster
+) -> None:
+    """What is behind more than the socket can be expected to take waits for its time left."""
+    talk.open()
+    held = Hold()
+    cluster.next("produce", held)
+    talk.submit(("t", 0, record_batch()))
+    assert talk.connection.poll(talk.clock.monotonic()) == []
+    held.wait_until_held()
+    encoded: list[int] = []
+    large = bytes(6_000_000)
+
+    def encode(version: int, correlation_id: int) -> list[Any]:
+        encoded.append(correlation_id)
+        return produce_request(version, correlation_id, None, -1, 1000, [("t", 0, large)])
+
+    for _ in range(3):
+        talk.request(ApiKey.PRODUCE, encode, True, 1000, None)
+    assert talk.connection.poll(talk.clock.monotonic()) == []
+    assert len(encoded) == 1
+    lost = talk.connection.give_up("enough")
+    assert (len(lost.unanswered), len(lost.unwritten)) == (2, 2)
+    held.release()
+
+
+def test_a_poke_ends_the_wait(talk: Talk) -> None:
+    talk.open()
+    with in_a_thread(talk.connection.wakeup.poke):
+        assert talk.connection.poll(None) == []
+
+
+def test_a_poke_ends_the_wait_also_when_there_is_no_connection(talk: Talk) -> None:
+    talk.connection.wakeup.poke()
+    assert talk.connection.poll(None) == []
+
+
+def test_a_wait_ends_at_its_deadline(talk: Talk, clock: FakeClock) -> None:
+    talk.open()
+    with in_a_thread(clock.jump_to_next):
+        assert talk.connection.poll(clock.monotonic() + 5) == []
+    assert clock.monotonic() == 1005.0
+
+
+# What goes wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (Drop(), "the broker closed the connection"),
+        (Drop(appended=True), "the broker closed the connection"),
+        (Mangle(wrong_correlation_id), "response to request 2147483632 when 1 was due"),
+        (Mangle(huge_length), "response of 2147483647 bytes, more than receive_message_max_bytes"),
+        (Mangle(negative_length), "response of -1 bytes"),
+        (Mangle(cut_short, disconnect=True), "the broker closed the connection"),
+    ],
+)
+def test_a_broken_connection_gives_its_requests_back(
+    cluster: ScriptedCluster, talk: Talk, action: Drop | Mangle, reason: str
+) -> None:
+    talk.open()
+    cluster.next("produce", action)
+    request = talk.submit(("t", 0, record_batch()))
+    lost = talk.until(Lost)
+    assert reason in lost.reason
+    assert (lost.unanswered, lost.unwritten) == ([request], [])
+    assert talk.connection.is_closed
+    # And it can be opened again.
+    talk.open()
+    talk.submit(("t", 0, record_batch()))
+    assert talk.produced().partitions[0].error_code == 0
+
+
+def test_what_was_answered_before_the_garbage_stays_answered(
+    cluster: ScriptedCluster, talk: Talk
+) -> None:
+    talk.open()
+    cluster.next("produce", Mangle(twice))
+    first = talk.submit(("t", 0, record_batch()))
+    second = talk.submit(("t", 1, record_batch()))
+    assert talk.until(Answered).request is first
+    lost = talk.until(Lost)
+    assert lost.unanswered == [second]
+    assert "makes no sense" in lost.reason
+
+
+def test_requests_are_told_apart_by_what_the_broker_may_have_seen(
+    cluster: ScriptedCluster, talk: Talk
+) -> None:
+    talk.open()
+    held = Hold()
+    cluster.next("produce", held)
+    seen = talk.submit(("t", 0, record_batch()))
+    assert talk.connection.poll(talk.clock.monotonic()) == []
+    held.wait_until_held()
+    # The broker reads on no more: of this one a part leaves, of the next nothing.
+    part = talk.submit(("t", 0, record_batch(bytes(6_000_000))), acks=0)
+    none = talk.submit(("t", 0, record_batch()))
+    assert talk.connection.poll(talk.clock.monotonic()) == []
+    with in_a_thread(held.release):
+        cluster.stop(0)
+        lost = talk.until(Lost)
+    assert lost.unanswered == [seen, part]
+    assert lost.unwritten == [none]
+
+
+def test_a_broker_that_ends_takes_an_idle_connection_with_it(
+    cluster: ScriptedCluster, talk: Talk
+) -> None:
+    talk.open()
+    cluster.stop(0)
+    assert talk.until(Lost) == Lost("the broker closed the connection", [], [])
+
+
+def test_a_stopped_broker_refuses(cluster: ScriptedCluster, talk: Talk) -> None:
+    cluster.stop(0)
+    talk.connection.open()
+    assert talk.until(Lost).reason == "connection refused: nothing listens there"
+    cluster.start(0)
+    talk.open()
+
+
+def test_a_name_that_means_nothing(cluster: ScriptedCluster, talk: Talk) -> None:
+    talk.connection.address = ("elsewhere", 9092)
+    talk.connection.open()
+    assert "host name 'elsewhere' cannot be resolved" in talk.until(Lost).reason
+
+
+class Directory(Network):
+    """A resolver that says what it is told to."""
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        super().__init__(Settings())
+        self.endpoints = endpoints
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        return list(self.endpoints)
+
+
+def test_a_name_without_address() -> None:
+    talk = Talk(Directory())
+    talk.connection.open()
+    assert talk.until(Lost).reason == "the host name stands for no address"
+    talk.close()
+
+
+def test_the_addresses_of_a_name_are_tried_in_turn(clock: FakeClock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        refuses = Endpoint(socket.AF_INET, gone.getsockname())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listens = Endpoint(socket.AF_INET, listener.getsockname())
+        talk = Talk(Directory(refuses, listens), clock=clock)
+        talk.connection.open()
+        with in_a_thread(talk.connection.wakeup.poke):
+            talk.connection.poll(None)
+        far_end, _ = listener.accept()
+        far_end.close()
+        assert talk.until(Lost).reason.startswith("the broker ")
+        talk.close()
+    talk = Talk(Directory(refuses, refuses), clock=clock)
+    talk.connection.open()
+    assert "connection refused" in talk.until(Lost).reason
+    talk.close()
+
+
+# Time ---------------------------------------------------------------------------------------------
+
+
+def test_connecting_takes_ten_seconds_at_most(
+    cluster: ScriptedCluster, talk: Talk, clock: FakeClock
+) -> None:
+    cluster.stop(0, silently=True)
+    talk.connection.open()
+    with in_a_thread(clock.jump_to_next):
+        assert talk.until(Lost).reason == "connecting took too long"
+    assert clock.monotonic() == 1010.0
+
+
+def test_connecting_takes_no_longer_than_a_request(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    cluster.stop(0, silently=True)
+    talk = Talk(cluster.network, clock=clock, settings=Settings(request_timeout_ms=3000))
+    talk.connection.open()
+    assert talk.connection.next_deadline == 1003.0
+    talk.close()
+
+
+class Addresses(Network):
+    """One host, several addresses."""
+
+    def __init__(self, cluster: ScriptedCluster, *brokers: int) -> None:
+        self.network = cluster.network
+        self.brokers = brokers
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        return [
+            endpoint
+            for broker in self.brokers
+            for endpoint in self.network.resolve(f"broker-{broker}.scripted", 9092 + broker)
+        ]
+
+    def connect(self, endpoint: Endpoint) -> Transport:
+        return self.network.connect(endpoint)
+
+
+def test_an_address_that_swallows_everything_leaves_time_for_the_next(clock: FakeClock) -> None:
+    with ScriptedCluster(2) as cluster:
+        cluster.stop(0, silently=True)
+        talk = Talk(Addresses(cluster, 0, 1), clock=clock)
+        talk.connection.open()
+        with in_a_thread(clock.jump_to_next):
+            talk.until(Ready)
+        assert clock.monotonic() == 1005.0
+        talk.close()
+
+
+def test_a_broker_that_accepts_and_says_nothing(
+    cluster: ScriptedCluster, talk: Talk, clock: FakeClock
+) -> None:
+    held = Hold()
+    cluster.next("api_versions", held)
+    talk.connection.open()
+    with in_a_thread(clock.jump_to_next):
+        assert "the broker does not answer" in talk.until(Lost).reason
+    assert clock.monotonic() == 1010.0
+    held.release()
+
+
+def test_a_request_that_is_not_answered_in_time_ends_the_connection(
+    cluster: ScriptedCluster, talk: Talk, clock: FakeClock
+) -> None:
+    talk.open()
+    held = Hold()
+    cluster.next("produce", held)
+    first = talk.submit(("t", 0, record_batch()), seconds=20)
+    second = talk.submit(("t", 1, record_batch()), seconds=7)
+    with in_a_thread(clock.jump_to_next):
+        lost = talk.until(Lost)
+    assert clock.monotonic() == 1007.0
+    assert lost.reason == "the broker did not answer a request in time"
+    assert lost.unanswered == [first, second]
+    held.release()
+
+
+def test_an_answer_in_time_leaves_no_deadline_behind(talk: Talk, clock: FakeClock) -> None:
+    talk.open()
+    talk.submit(("t", 0, record_batch()), seconds=7)
+    assert talk.connection.next_deadline == 1007.0
+    talk.produced()
+    assert talk.connection.next_deadline is None
+    clock.jump(100)
+    talk.submit(("t", 0, record_batch()), seconds=7)
+    assert talk.produced().partitions[0].error_code == 0
+
+
+# The end ------------------------------------------------------------------------------------------
+
+
+def test_giving_up_is_told_once(cluster: ScriptedCluster, talk: Talk) -> None:
+    talk.open()
+    cluster.next("produce", Omit("t", 0))
+    request = talk.submit(("t", 0, record_batch()))
+    assert talk.produced().partitions == []
+    later = talk.submit(("t", 0, record_batch()))
+    assert talk.connection.give_up("no partition") == Lost("no partition", [later], [])
+    assert request.correlation_id == 1
+    talk.connection.wakeup.poke()
+    assert talk.connection.poll(None) == []
+    assert talk.connection.give_up("again") == Lost("again", [], [])
+
+
+def test_requests_of_a_connection_that_was_never_opened(talk: Talk) -> None:
+    request = talk.submit(("t", 0, record_batch()))
+    assert talk.connection.give_up("not wanted") == Lost("not wanted", [request], [])
+
+
+def test_every_descriptor_is_given_back(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("counts the descriptors in /proc")
+    before = open_files()
+    for state in ("never opened", "open", "lost", "refused"):
+        talk = Talk(cluster.network, clock=clock)
+        if state != "never opened":
+            talk.open()
+        if state in ("lost", "refused"):
+            cluster.stop(0)
+            talk.until(Lost)
+        if state == "refused":
+            talk.connection.open()
+            talk.until(Lost)
+        cluster.start(0)
+        talk.close()
+        talk.close()
+        cluster.join_connections()
+    assert open_files() == before
+
+
+def test_a_failed_send_is_a_lost_connection(cluster: ScriptedCluster) -> None:
+    class Broken(Counting):
+        def send(self, buffers: list[memoryview]) -> int:
+            raise ConnectionFailed("the cable was cut")
+
+    class BrokenNetwork(CountingNetwork):
+        def connect(self, endpoint: Endpoint) -> Transport:
+            return Broken(super().connect(endpoint))
+
+    talk = Talk(BrokenNetwork(cluster.network))
+    talk.connection.open()
+    assert talk.until(Lost) == Lost("the cable was cut", [], [])
+    talk.close()
+
+
+def test_a_refused_handshake_names_the_code(cluster: ScriptedCluster, talk: Talk) -> None:
+    cluster.next("api_versions", Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    talk.connection.open()
+    assert "error code 31" in talk.until(Lost).reason

@@ -1,0 +1,74 @@
+"""What kafka-python makes of the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from kafka.protocol.producer import ProduceRequest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+NOW_MS = 1_700_000_000_000
+
+int16 = st.integers(-(2**15), 2**15 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+#: Lengths on both sides of where a compact length takes a second byte are among them.
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
+client_ids = st.none() | names
+
+
+def produce_request(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    batches: Sequence[tuple[str, int, bytes]],
+) -> bytes:
+    topics: dict[str, list[Any]] = {}
+    for topic, partition, records in batches:
+        topics.setdefault(topic, []).append(
+            ProduceRequest.TopicProduceData.PartitionProduceData(
+                version=version, index=partition, records=records
+            )
+        )
+    request = ProduceRequest(
+        version=version,
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            ProduceRequest.TopicProduceData(version=version, name=name, partition_data=partitions)
+            for name, partitions in topics.items()
+        ],
+    )
+    request.with_header(correlation_id=correlation_id, client_id=client_id)
+    return bytes(request.encode(header=True, framed=True))
+
+
+def payload(answer: Any) -> bytes:
+    """What follows the correlation id when a broker sends *answer*."""
+    answer.with_header(correlation_id=1)
+    encoded = bytes(answer.encode(header=True))
+    assert encoded[:4] == b"\0\0\0\1"
+    return encoded[4:]
+
+
+def record_batch(
+    *values: bytes, producer_id: int = -1, epoch: int = -1, sequence: int = -1, codec: int = 0
+) -> bytes:
+    """A record batch, as kafka-python's builder makes it."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        batch_size=1 << 30,
+    )
+    for number, value in enumerate(values or (b"value",)):
+        builder.append(number, NOW_MS + number, b"key", value, [("header", b"x")])
+    return bytes(builder.build())

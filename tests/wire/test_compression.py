@@ -1,0 +1,145 @@
+"""What is compressed here is read by somebody else's code."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+
+import lz4.frame
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import codec
+
+from pykaproducer._wire.compression import COMPRESSION_TYPES, compressor
+from pykaproducer.errors import ConfigurationError
+
+READERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": codec.gzip_decode,
+    "snappy": codec.snappy_decode,
+    "lz4": codec.lz4_decode,
+    "zstd": codec.zstd_decode,
+}
+LEVELS = {"gzip": [1, 6, 9], "lz4": [1, 3, 12], "zstd": [-5, 1, 3, 19, 22]}
+
+#: Half of it compresses, half does not; longer than a snappy block.
+LONG = random.Random(5).randbytes(700_000) + b"all work and no play " * 50_000
+
+
+def compress(name: str, data: bytes, level: int | None = None) -> bytes:
+    made = compressor(name, level)
+    assert made is not None
+    return made.compress(data)
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(data=st.binary(min_size=1, max_size=3000))
+def test_kafka_python_reads_it(name: str, data: bytes) -> None:
+    assert READERS[name](compress(name, data)) == data
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_kafka_python_reads_what_is_longer_than_a_block(name: str) -> None:
+    compressed = compress(name, LONG)
+    assert len(compressed) < len(LONG)
+    if name == "zstd":
+        # kafka-python reads a megabyte at most, so the library itself.
+        import zstandard
+
+        assert zstandard.ZstdDecompressor().decompress(compressed) == LONG
+    else:
+        assert READERS[name](compressed) == LONG
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [(name, level) for name, levels in LEVELS.items() for level in levels]
+)
+def test_levels(name: str, level: int) -> None:
+    data = LONG[600_000:800_000]
+    assert READERS[name](compress(name, data, level)) == data
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_a_higher_level_makes_it_smaller(name: str) -> None:
+    text = b" ".join(b"%d: %d" % (n, n * n) for n in range(20_000))
+    sizes = [len(compress(name, text, level)) for level in LEVELS[name]]
+    assert sizes[-1] < sizes[0]
+
+
+@pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("name", READERS)
+def test_any_buffer(name: str, buffer: Callable[[bytes], bytes]) -> None:
+    assert READERS[name](compress(name, buffer(b"abc" * 100))) == b"abc" * 100
+
+
+def test_attribute_bits() -> None:
+    made = [compressor(name) for name in READERS]
+    assert [each.attribute for each in made if each is not None] == [1, 2, 3, 4]
+
+
+def test_none() -> None:
+    assert compressor(None) is None
+    assert compressor("none") is None
+    assert set(COMPRESSION_TYPES) == {"none", *READERS}
+
+
+def test_gzip_is_at_zlib_s_own_level() -> None:
+    data = LONG[600_000:800_000]
+    assert compress("gzip", data) == zlib.compress(data, 6, wbits=31)
+
+
+def test_lz4_is_as_kafka_reads_it() -> None:
+    """Independent blocks of at most 64 KiB; Kafka's reader knows no others."""
+    info = lz4.frame.get_frame_info(compress("lz4", LONG))
+    assert not info["block_linked"]
+    assert info["block_size"] == 64 * 1024
+    assert not info["content_checksum"]
+
+
+def test_snappy_has_the_java_library_s_header() -> None:
+    assert compress("snappy", b"x")[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_several_threads_share_one(name: str) -> None:
+    made = compressor(name)
+    assert made is not None
+    wrong: list[bytes] = []
+
+    def work(seed: int) -> None:
+        data = random.Random(seed).randbytes(20_000) + b"abc" * 5000
+        for _ in range(20):
+            if READERS[name](made.compress(data)) != data:
+                wrong.append(data)
+
+    threads = [threading.Thread(target=work, args=[seed]) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_unknown_type_names_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match="'brotli'.*none, gzip, snappy, lz4, zstd"):
+        compressor("brotli")
+
+
+@pytest.mark.parametrize(("name", "level"), [("gzip", 0), ("gzip", 10), ("lz4", 13), ("zstd", 23)])
+def test_a_level_that_there_is_not(name: str, level: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"compression_level={level}.*'{name}'"):
+        compressor(name, level)
+
+
+def test_snappy_has_no_levels() -> None:
+    with pytest.raises(ConfigurationError, match="'snappy' has no levels"):
+        compressor("snappy", 3)
+
+
+def test_zstd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)  # as if it were not installed
+    with pytest.raises(ConfigurationError, match=r"pip install 'pykaproducer\[zstd\]'"):
+        compressor("zstd")

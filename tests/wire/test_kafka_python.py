@@ -1,0 +1,274 @@
+"""ApiVersions, Metadata and InitProducerId against kafka-python's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
+
+from pykaproducer._wire import WireError
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._wire.kafka_python import (
+    API_VERSIONS_LADDER,
+    VERSIONS,
+    ApiKey,
+    BrokerAddress,
+    MetadataAnswer,
+    PartitionAnswer,
+    ProducerIdAnswer,
+    TopicAnswer,
+    api_versions_request,
+    common_versions,
+    decode_api_versions,
+    decode_init_producer_id,
+    decode_metadata,
+    init_producer_id_request,
+    metadata_request,
+)
+
+from .helper import client_ids, int16, int32, int64, names, payload
+
+
+def versions(key: ApiKey) -> st.SearchStrategy[int]:
+    return st.integers(*VERSIONS[key])
+
+
+def read_request(kind: Any, version: int, framed: bytes) -> Any:
+    """kafka-python's object for a request, and nothing left over."""
+    assert int.from_bytes(framed[:4], "big") == len(framed) - 4
+    request = kind.decode(framed, version=version, header=True, framed=True)
+    assert request.header.request_api_key == kind.API_KEY
+    assert request.header.request_api_version == version
+    return request
+
+
+# Requests -----------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(API_VERSIONS_LADDER), st.integers(0, 2**31 - 1), client_ids)
+def test_api_versions_request(version: int, correlation_id: int, client_id: str | None) -> None:
+    framed = api_versions_request(version, correlation_id, client_id)
+    request = read_request(ApiVersionsRequest, version, framed)
+    assert request.header.correlation_id == correlation_id
+    assert request.header.client_id == client_id
+    if version >= 3:
+        # Brokers refuse names and versions of other characters (INVALID_REQUEST).
+        assert request.client_software_name == "pykaproducer"
+        assert request.client_software_version[0].isalnum()
+
+
+@given(versions(ApiKey.METADATA), client_ids, st.lists(names, max_size=4), st.booleans())
+def test_metadata_request(
+    version: int, client_id: str | None, topics: list[str], allow: bool
+) -> None:
+    framed = metadata_request(version, 7, client_id, topics, allow)
+    request = read_request(MetadataRequest, version, framed)
+    assert [topic.name for topic in request.topics] == topics
+    assert request.header.correlation_id == 7
+    if version >= 4:
+        assert request.allow_auto_topic_creation == allow
+
+
+@given(versions(ApiKey.INIT_PRODUCER_ID), client_ids)
+def test_init_producer_id_request(version: int, client_id: str | None) -> None:
+    framed = init_producer_id_request(version, 7, client_id)
+    request = read_request(InitProducerIdRequest, version, framed)
+    assert request.transactional_id is None
+    if version >= 3:
+        assert (request.producer_id, request.producer_epoch) == (-1, -1)
+
+
+# Answers ------------------------------------------------------------------------------------
+
+ranges = st.dictionaries(st.integers(0, 100), st.tuples(int16, int16), max_size=30)
+
+
+@given(st.integers(0, 4), ranges)
+def test_api_versions_answer(version: int, ranges: dict[int, tuple[int, int]]) -> None:
+    answer = ApiVersionsResponse(
+        version=version,
+        error_code=0,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                version=version, api_key=key, min_version=first, max_version=last
+            )
+            for key, (first, last) in ranges.items()
+        ],
+        throttle_time_ms=0,
+    )
+    decoded = decode_api_versions(version, payload(answer))
+    assert (decoded.error_code, decoded.ranges) == (0, ranges)
+
+
+@pytest.mark.parametrize("version", [0, 3, 4])
+def test_a_broker_that_does_not_know_the_version_answers_as_in_version_0(version: int) -> None:
+    answer = ApiVersionsResponse(
+        version=0,
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2)],
+    )
+    decoded = decode_api_versions(version, payload(answer))
+    assert decoded.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert decoded.ranges == {18: (0, 2)}
+
+
+brokers = st.lists(st.tuples(int32, names, int32, st.none() | names), max_size=3)
+metadata_partitions = st.lists(
+    st.tuples(int16, st.integers(0, 2**31 - 1), int32, int32, st.lists(int32, max_size=4)),
+    max_size=4,
+)
+topics = st.lists(st.tuples(int16, names, st.booleans(), metadata_partitions), max_size=3)
+
+
+def their_metadata(version: int, throttle_ms: int, brokers: Any, topics: Any) -> Any:
+    topic_kind = MetadataResponse.MetadataResponseTopic
+    partition_kind = topic_kind.MetadataResponsePartition
+    return MetadataResponse(
+        version=version,
+        throttle_time_ms=throttle_ms,
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(
+                version=version, node_id=i, host=host, port=port, rack=rack
+            )
+            for i, host, port, rack in brokers
+        ],
+        cluster_id="the cluster",
+        controller_id=3,
+        topics=[
+            topic_kind(
+                version=version,
+                error_code=code,
+                name=name,
+                is_internal=internal,
+                partitions=[
+                    partition_kind(
+                        version=version,
+                        error_code=partition_code,
+                        partition_index=index,
+                        leader_id=leader,
+                        leader_epoch=epoch,
+                        replica_nodes=replicas,
+                        isr_nodes=replicas[1:],
+                        offline_replicas=replicas[:1],
+                    )
+                    for partition_code, index, leader, epoch, replicas in partitions
+                ],
+            )
+            for code, name, internal, partitions in topics
+        ],
+    )
+
+
+@given(versions(ApiKey.METADATA), int32, brokers, topics)
+def test_metadata_answer(version: int, throttle_ms: int, brokers: Any, topics: Any) -> None:
+    decoded = decode_metadata(
+        version, payload(their_metadata(version, throttle_ms, brokers, topics))
+    )
+    assert decoded == MetadataAnswer(
+        tuple(BrokerAddress(i, host, port) for i, host, port, _ in brokers),
+        tuple(
+            TopicAnswer(
+                name,
+                code,
+                tuple(
+                    PartitionAnswer(index, code, leader, epoch if version >= 7 else -1)
+                    for code, index, leader, epoch, _ in partitions
+                ),
+            )
+            for code, name, _, partitions in topics
+        ),
+        throttle_ms if version >= 3 else 0,
+    )
+
+
+@given(versions(ApiKey.INIT_PRODUCER_ID), int32, int16, int64, int16)
+def test_init_producer_id_answer(
+    version: int, throttle_ms: int, code: int, producer_id: int, epoch: int
+) -> None:
+    answer = InitProducerIdResponse(
+        version=version,
+        throttle_time_ms=throttle_ms,
+        error_code=code,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )
+    decoded = decode_init_producer_id(version, payload(answer))
+    assert decoded == ProducerIdAnswer(code, producer_id, epoch, throttle_ms)
+
+
+# What makes no sense --------------------------------------------------------------------------
+
+DECODERS: list[tuple[Callable[[int, bytes], object], int]] = [
+    (decode_api_versions, 4),
+    (decode_metadata, 12),
+    (decode_init_producer_id, 5),
+]
+
+
+@given(st.sampled_from(DECODERS), st.data(), st.binary(max_size=200))
+def test_garbage_is_an_error_or_an_answer_and_nothing_else(
+    decoder: tuple[Callable[[int, bytes], object], int], data: st.DataObject, garbage: bytes
+) -> None:
+    decode, last = decoder
+    try:
+        decode(data.draw(st.integers(0, last)), garbage)
+    except WireError as error:
+        assert str(error)
+
+
+@given(versions(ApiKey.METADATA), brokers, topics, st.data())
+def test_a_metadata_answer_that_is_cut_off_is_an_error(
+    version: int, brokers: Any, topics: Any, data: st.DataObject
+) -> None:
+    whole = payload(their_metadata(version, 0, brokers, topics))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(WireError):
+        decode_metadata(version, whole[:cut])
+
+
+def test_a_partition_with_a_negative_number_is_an_error() -> None:
+    answer = their_metadata(9, 0, [], [(0, "t", False, [(0, -1, 1, 1, [])])])
+    with pytest.raises(WireError, match="partition with number -1"):
+        decode_metadata(9, payload(answer))
+
+
+def test_a_broker_without_host_is_an_error() -> None:
+    answer = their_metadata(9, 0, [(1, "h", 9092, None)], [])
+    sent = payload(answer)
+    assert decode_metadata(9, sent).brokers == (BrokerAddress(1, "h", 9092),)
+    with pytest.raises(WireError, match="without host"):
+        decode_metadata(9, sent.replace(b"\x02h", b"\x00"))
+
+
+def test_text_that_is_not_utf_8_is_an_error() -> None:
+    answer = payload(their_metadata(9, 0, [(1, "host", 9092, None)], []))
+    with pytest.raises(WireError, match="UTF-8"):
+        decode_metadata(9, answer.replace(b"host", b"h\xff\xfft"))
+
+
+# Which version ----------------------------------------------------------------------------------
+
+
+def test_the_last_version_that_both_sides_speak_is_chosen() -> None:
+    ours = {key: last for key, (_, last) in VERSIONS.items()}
+    assert common_versions(dict.fromkeys(VERSIONS, (0, 99))) == ours
+    assert common_versions({ApiKey.PRODUCE: (0, 7), ApiKey.METADATA: (4, 6)}) == {
+        ApiKey.PRODUCE: 7,
+        ApiKey.METADATA: 6,
+    }
+
+
+def test_a_request_without_common_version_is_left_out() -> None:
+    assert common_versions({ApiKey.PRODUCE: (0, 2), ApiKey.METADATA: (13, 20)}) == {}
+    # Ranges that make no sense, as a broken broker may send them.
+    assert common_versions({ApiKey.PRODUCE: (9, 3), ApiKey.METADATA: (-1, -1)}) == {}
