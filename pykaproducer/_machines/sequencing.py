@@ -34,9 +34,12 @@ class Sequencer:
     producer: ProducerId | None = None
     next_sequence: int = 0
     #: A broker has confirmed a batch under this id and epoch. Until then one is sent at a time: a
-    #: broker that knows nothing of a producer takes any number for the first. (1. Batches 0 and 1
-    #: are under way. 2. 0 is refused, for the broker is not yet ready to lead the partition. 3. 1 is
-    #: appended. 4. 0 comes again and is out of order for ever.)
+    #: broker that knows nothing of a producer takes any number for the first.
+    #:
+    #: 1. Batches 0 and 1 are under way.
+    #: 2. 0 is refused: the broker is not yet ready to lead the partition.
+    #: 3. 1 is appended.
+    #: 4. 0 comes again and is out of order for ever.
     known: bool = False
 
     def take(self, count: int) -> int:

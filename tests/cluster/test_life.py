@@ -257,7 +257,9 @@ def test_after_a_fork_the_child_starts_empty_and_works(cluster: KafkaCluster, to
         settled = producer.send(topic, b"parent 0")
         producer.flush(30)
         told = []
-        pending = producer.send(topic, b"parent 1", on_delivery=lambda e, d: told.append(os.getpid()))
+        pending = producer.send(
+            topic, b"parent 1", on_delivery=lambda error, delivery: told.append(os.getpid())
+        )
         child = os.fork()
         if child == 0:
             try:

@@ -198,7 +198,7 @@ def test_an_answer_that_nobody_asked_for_is_an_error() -> None:
 
 def test_a_request_that_the_broker_does_not_take_is_named() -> None:
     session = ready({ApiKey.PRODUCE: (0, 2)})
-    with pytest.raises(NoCommonVersion, match="PRODUCE requests of versions 0 to 2.*3 to 12"):
+    with pytest.raises(NoCommonVersion, match=r"PRODUCE requests of versions 0 to 2.*3 to 12"):
         session.encode(request())
     with pytest.raises(NoCommonVersion, match="does not take INIT_PRODUCER_ID"):
         session.encode(request(ApiKey.INIT_PRODUCER_ID))

@@ -31,8 +31,8 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
+from tests.wire.helper import record_batch
 
-from ..wire.helper import record_batch
 from .helper import Settings, Talk
 
 

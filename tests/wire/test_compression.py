@@ -124,7 +124,7 @@ def test_several_threads_share_one(name: str) -> None:
 
 
 def test_an_unknown_type_names_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="'brotli'.*none, gzip, snappy, lz4, zstd"):
+    with pytest.raises(ConfigurationError, match=r"'brotli'.*none, gzip, snappy, lz4, zstd"):
         compressor("brotli")
 
 
