@@ -27,8 +27,13 @@ def _sockets() -> set[str]:
 
 
 def _children() -> set[str]:
-    tasks = pathlib.Path("/proc/self/task")
-    return {child for task in tasks.iterdir() for child in (task / "children").read_text().split()}
+    found: set[str] = set()
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            found.update((task / "children").read_text().split())
+        except OSError:
+            continue  # a thread that ended while we looked
+    return found
 
 
 @pytest.fixture(autouse=True)

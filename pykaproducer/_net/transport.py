@@ -6,6 +6,7 @@ The boundary to the operating system: its exceptions are mapped here, and only h
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
@@ -18,6 +19,11 @@ from pykaproducer import _kernel
 
 #: How long a write may wait for a full socket before its owner looks at its inbox again.
 _PATIENCE_MS = 20
+
+# The resolver's codec, which Python otherwise imports at the first look-up, in a thread of ours:
+# 1. that thread imports, and holds the module's import lock; 2. another thread forks; 3. in the
+# child nobody is left to release the lock, and the first look-up there waits for ever.
+codecs.lookup("idna")
 
 
 class ConnectionFailed(Exception):

@@ -567,6 +567,6 @@ def test_a_failed_send_is_a_lost_connection(cluster: ScriptedCluster) -> None:
 
 
 def test_a_refused_handshake_names_the_code(cluster: ScriptedCluster, talk: Talk) -> None:
-    cluster.next("api_versions", Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    cluster.next("api_versions", *[Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)] * 3)
     talk.connection.open()
     assert "error code 31" in talk.until(Lost).reason
