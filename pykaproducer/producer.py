@@ -219,14 +219,16 @@ class Producer(Admission):
                 f"deadline (delivery_timeout_ms)",
                 pending=pending,
             )
-        self._tell_failures(pipeline)
+        failures = self._untold_failures(pipeline)
+        if failures is not None:
+            raise failures
 
     def _announce_strays(self) -> None:
         # A KeyboardInterrupt may have cut send() between the append and the announcement.
         for slot in self._unannounced():
             self._announce(slot)
 
-    def _tell_failures(self, pipeline: Pipeline) -> None:
+    def _untold_failures(self, pipeline: Pipeline) -> DeliveryFailures | None:
         count = 0
         errors: list[BaseException] = []
         for part in pipeline.settler.take_untold():
@@ -234,8 +236,7 @@ class Producer(Admission):
             if untold and error is not None:
                 count += untold
                 errors.append(error)
-        if count:
-            raise DeliveryFailures(count, errors[:10])
+        return DeliveryFailures(count, errors[:10]) if count else None
 
     def close(self, timeout: float | None = None) -> None:
         """End admission, flush, fail the rest at the deadline, end every thread.
@@ -283,6 +284,10 @@ class Producer(Admission):
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
+            # Raised they would hide the error that ended a `with` block; silent they must not be.
+            failures = self._untold_failures(pipeline)
+            if failures is not None:
+                log.error("close(): %s", failures)
             self._pipeline = None
 
     def _broke(self, error: BaseException) -> None:

@@ -61,6 +61,10 @@ class FindPath:
 Effect = Forward | SendChaser | FindPath
 
 
+class IllegalEventError(AssertionError):
+    """An event that cannot happen in this state: a bug. The state is unchanged."""
+
+
 @dataclass(slots=True)
 class _Level:
     buffer: list[Item] = field(default_factory=list)
@@ -124,17 +128,14 @@ class Ordering:
     # The steps -----------------------------------------------------------------------------
 
     def _rise(self, level: int, effects: list[Effect]) -> None:
-        if self._waiting:
-            # They passed the old watermark and found no path. The newcomer has failed more often
-            # and is older: they step back into their own level's buffer.
-            self._level(self.high_watermark).buffer[:0] = self._waiting
-            self._waiting = []
+        if not self.has_path:
+            # What has failed more often than anything else came from the path, so there was one
+            # since the watermark rose last. Without a chaser the level would never end.
+            raise IllegalEventError(f"an item of level {level}, and no path that it can come from")
         self.high_watermark = level
-        self._level(level)
-        if self.has_path:
-            self._levels[level].expects_chaser = True
-            self.has_path = False
-            effects.append(SendChaser(level))
+        self._level(level).expects_chaser = True
+        self.has_path = False
+        effects.append(SendChaser(level))
 
     def _pass_on(self, item: Item, effects: list[Effect]) -> None:
         if self.has_path:

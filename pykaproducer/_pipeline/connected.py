@@ -85,7 +85,7 @@ class Connected(Worker):
     # The thread --------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        if self.thread is None:
+        if self.thread is None and not self.stopping:
             self._start()
         connection = self._connection
         # In its own thread it looks at its inbox before it waits again.

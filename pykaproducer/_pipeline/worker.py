@@ -141,12 +141,16 @@ class Worker:
         if self.thread is not None or self._items:
             self._items.append(STOP)
             self.wake()
+            if self.thread is None:
+                self._start()
 
     def wake(self) -> None:
         """Have the stage's own thread look at its inbox."""
         if not _here.is_stage or self.inbox.empty():
             self.inbox.put(_TOKEN)
-        if self.thread is None:
+        # What comes behind the stop item is not waited for: no thread starts for it, for nobody
+        # would end it.
+        if self.thread is None and not self.stopping:
             self._start()
 
     def _try_here(self, item: Any) -> bool:

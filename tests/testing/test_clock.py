@@ -1,0 +1,204 @@
+"""Time that a test moves by hand."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import selectors
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from pykaproducer._net.wakeup import Wakeup
+from pykaproducer.testing import FakeClock
+
+T = TypeVar("T")
+
+
+class Task(threading.Thread):
+    """A thread that ends with a result."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.work = work
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.outcome: Any = self.work()
+        except queue.Empty:
+            self.outcome = "empty"
+
+    def result(self) -> Any:
+        self.join()
+        return self.outcome
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def arrived(clock: FakeClock, count: int = 1) -> None:
+    """Wait until *count* threads wait for the clock."""
+    with clock._changed:
+        clock._changed.wait_for(lambda: len(clock._waiting) == count)
+
+
+def test_time_moves_only_by_jumps(clock: FakeClock) -> None:
+    began = clock.monotonic(), clock.time()
+    assert (clock.monotonic(), clock.time()) == began
+    clock.jump(2.5)
+    assert (clock.monotonic(), clock.time()) == (began[0] + 2.5, began[1] + 2.5)
+
+
+def test_time_does_not_go_back(clock: FakeClock) -> None:
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.jump(-1)
+
+
+def test_two_clocks_are_alike() -> None:
+    assert FakeClock().monotonic() == FakeClock().monotonic()
+    assert FakeClock().time() == FakeClock().time()
+
+
+def test_it_cannot_be_pickled(clock: FakeClock) -> None:
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(clock)
+
+
+# Each way of waiting ----------------------------------------------------------------------------
+
+
+def test_an_item_that_is_there_is_taken_whatever_the_time(clock: FakeClock) -> None:
+    inbox: queue.Queue[str] = queue.Queue()
+    for deadline in (None, 0.0, 5000.0):
+        inbox.put("item")
+        assert clock.get(inbox, deadline) == "item"
+
+
+def test_an_inbox_is_empty_when_the_deadline_has_passed(clock: FakeClock) -> None:
+    with pytest.raises(queue.Empty):
+        clock.get(queue.Queue(), clock.monotonic())
+
+
+def test_an_item_ends_the_wait(clock: FakeClock) -> None:
+    inbox: queue.Queue[str] = queue.Queue()
+    for deadline in (None, 5000.0):
+        task = Task(lambda deadline=deadline: clock.get(inbox, deadline))
+        inbox.put("item")
+        assert task.result() == "item"
+    assert clock.next_deadline() is None
+
+
+def test_a_jump_ends_the_waits_whose_deadline_has_come(clock: FakeClock) -> None:
+    inboxes = [queue.Queue[str]() for _ in range(3)]
+    deadlines = [1005.0, 1010.0, 1015.0]
+    tasks = [
+        Task(lambda inbox=inbox, deadline=deadline: clock.get(inbox, deadline))
+        for inbox, deadline in zip(inboxes, deadlines, strict=True)
+    ]
+    arrived(clock, 3)
+    clock.jump(10)
+    assert [task.result() for task in tasks[:2]] == ["empty", "empty"]
+    assert clock.next_deadline() == 1015.0
+    inboxes[2].put("item")
+    assert tasks[2].result() == "item"
+    # Nothing is left behind in the inboxes.
+    assert [inbox.qsize() for inbox in inboxes] == [0, 0, 0]
+
+
+def test_a_jump_that_is_not_far_enough_changes_nothing(clock: FakeClock) -> None:
+    inbox: queue.Queue[str] = queue.Queue()
+    task = Task(lambda: clock.get(inbox, 1010.0))
+    arrived(clock)
+    clock.jump(9.9)
+    assert clock.next_deadline() == 1010.0
+    inbox.put("item")
+    assert task.result() == "item"
+
+
+def test_a_lock_is_waited_for(clock: FakeClock) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    released = Task(lambda: clock.acquire(lock, 1010.0))
+    arrived(clock)
+    lock.release()
+    assert released.result() is True
+    late = Task(lambda: clock.acquire(lock, 1010.0))
+    arrived(clock)
+    clock.jump(10)
+    assert late.result() is False
+    assert clock.acquire(lock, 1.0) is False
+    lock.release()
+    assert clock.acquire(lock, 1.0) is True
+
+
+def test_a_selector_is_woken(clock: FakeClock) -> None:
+    wakeup = Wakeup()
+    with selectors.DefaultSelector() as selector:
+        selector.register(wakeup, selectors.EVENT_READ)
+        assert clock.select(selector, clock.monotonic(), wakeup.poke) == []
+        task = Task(lambda: clock.select(selector, 1010.0, wakeup.poke))
+        arrived(clock)
+        clock.jump(10)
+        ((key, _),) = task.result()
+        assert key.fileobj is wakeup
+    wakeup.close()
+
+
+# Races --------------------------------------------------------------------------------------------
+
+
+def test_a_jump_before_the_wait_begins_is_not_missed(clock: FakeClock) -> None:
+    class Late(queue.Queue[str]):
+        """Time jumps when the waiter has told its deadline, and looks whether it is due."""
+
+        def _qsize(self) -> int:
+            with clock._changed:
+                clock._now = 2000.0
+            return 0
+
+    with pytest.raises(queue.Empty):
+        clock.get(Late(), 1010.0)
+
+
+def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
+    """None of many waits is missed by jumps that come at any moment."""
+    rounds = 200
+
+    def wait() -> int:
+        inbox: queue.Queue[str] = queue.Queue()
+        for _ in range(rounds):
+            with pytest.raises(queue.Empty):
+                clock.get(inbox, clock.monotonic() + 1)
+        return rounds
+
+    tasks = [Task(wait) for _ in range(4)]
+    while any(task.is_alive() for task in tasks):
+        clock.jump(1)
+    assert [task.result() for task in tasks] == [rounds] * 4
+    assert clock.next_deadline() is None
+
+
+# Jumping to what is waited for --------------------------------------------------------------------
+
+
+def test_jump_to_next_waits_for_a_waiter(clock: FakeClock) -> None:
+    jumped = Task(clock.jump_to_next)
+    task = Task(lambda: clock.get(queue.Queue(), 1007.0))
+    assert task.result() == "empty"
+    assert jumped.result() == 7.0
+    assert clock.monotonic() == 1007.0
+
+
+def test_jump_to_next_takes_the_earliest(clock: FakeClock) -> None:
+    tasks = [
+        Task(lambda deadline=deadline: clock.get(queue.Queue(), deadline))
+        for deadline in (1030.0, 1010.0, 1020.0)
+    ]
+    arrived(clock, 3)
+    assert [clock.jump_to_next() for _ in range(3)] == [10.0, 10.0, 10.0]
+    assert [task.result() for task in tasks] == ["empty"] * 3
