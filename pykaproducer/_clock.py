@@ -41,7 +41,7 @@ class Clock:
         """Seconds since the epoch: what a message's timestamp is made of."""
         return time.time()
 
-    def get(self, inbox: queue.Queue[T], deadline: float | None) -> T:
+    def get(self, inbox: queue.SimpleQueue[T], deadline: float | None) -> T:
         """Take the next item of *inbox*; :class:`queue.Empty` when *deadline* has come."""
         if deadline is None:
             return inbox.get()

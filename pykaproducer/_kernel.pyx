@@ -175,6 +175,7 @@ cdef enum Flag:
     SETTLED = 1     # has its one outcome
     FAILED = 2      # that outcome is an error
     POSSIBLY = 4    # an attempt may have put it into the log (message status POSSIBLY_PERSISTED)
+    CLAIMED = 16    # is in a sealed batch that is not refused: may be under way
     TOLD = 8        # somebody has read the outcome, or a callback was given it
 
 cdef struct Row:            # one cache line
@@ -873,7 +874,7 @@ cdef class Slice:
                     size = payload_size(row)
                     if taken >= most or (size + 16 > room and (taken or not at_least_one)):
                         break
-                    row.flags |= POSSIBLY
+                    row.flags |= CLAIMED
                     part.rows[taken] = self.at(i)
                     taken += 1
                     seen += 1
@@ -894,8 +895,8 @@ cdef class Slice:
                 self.rows[i] = self.rows[i + seen]
         return part if taken else None
 
-    def unclaim(self):
-        """The batch with these rows was surely not appended to the log."""
+    def doubt(self):
+        """An attempt of these rows may have been appended: any later failure says so."""
         cdef uint32_t i
         cdef Row *row
         with nogil:
@@ -903,7 +904,18 @@ cdef class Slice:
                 for i in range(0 if self.chunk.over() else self.count):
                     row = &self.chunk.rows[self.at(i)]
                     if not row.flags & SETTLED:
-                        row.flags &= 0xff - POSSIBLY
+                        row.flags |= POSSIBLY
+
+    def unclaim(self):
+        """The batch with these rows was not appended: they are as before ``claim``."""
+        cdef uint32_t i
+        cdef Row *row
+        with nogil:
+            with self.chunk.lock:
+                for i in range(0 if self.chunk.over() else self.count):
+                    row = &self.chunk.rows[self.at(i)]
+                    if not row.flags & SETTLED:
+                        row.flags &= 0xff - CLAIMED
 
     # -- settling: each row once -------------------------------------------------------------
 
@@ -950,7 +962,7 @@ cdef class Slice:
                         continue
                     row.deadline = -1
                     row.error = <uint16_t>(first + 1 if row.flags & POSSIBLY else first)
-                    possibly |= row.flags & POSSIBLY
+                    possibly |= row.flags & (POSSIBLY | CLAIMED)
                     add_flags(&row.flags, SETTLED | FAILED)
                     chunk.failures = True
                     settled.rows[settled.count] = self.at(i)
@@ -1376,7 +1388,7 @@ cdef class Delivery:
 
     cpdef bint possibly_persisted(self) noexcept:
         """Whether an attempt may have put the message into the log."""
-        return self.chunk.flags_of(self.row) & POSSIBLY != 0
+        return self.chunk.flags_of(self.row) & (POSSIBLY | CLAIMED) != 0
 
     cpdef failure(self):
         """The error of a message that failed, else None; the outcome counts as told."""
@@ -1498,7 +1510,7 @@ cdef class Admission:
 
     A subclass gives what is not per message: ``_announce(slot)`` (tell the dispatcher that a
     topic has an open chunk), ``_start()`` (first use), ``_refuse()`` (raise: no more messages are
-    taken), ``_wait_for_space(bytes)``, ``_check_topic(topic)``, ``_too_large(...)``,
+    taken), ``_wait_for_space(bytes, until)``, ``_check_topic(topic)``, ``_too_large(...)``,
     ``_serialize(...)``.
     """
 
@@ -1568,6 +1580,7 @@ cdef class Admission:
         cdef int32_t wanted = -1
         cdef Delivery handle
         cdef object encoded = None
+        cdef object until = None
         if not self._ready:
             self._start()
         found = PyDict_GetItem(self.slots, topic)
@@ -1600,7 +1613,7 @@ cdef class Admission:
             now = self.now()
             while True:
                 while not self.budget.take(cost + _ROW_COST):
-                    self._wait_for_space(cost + _ROW_COST)
+                    until = self._wait_for_space(cost + _ROW_COST, until)
                     if not self._ready:
                         self._start()   # closed, broken or forked while it waited
                 reserved = cost + _ROW_COST

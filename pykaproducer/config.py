@@ -394,14 +394,10 @@ def _check_compression(compression: str | None, level: int | None) -> None:
         )
     if level is None:
         return
-    if compression not in _LEVELS:
-        raise ConfigurationError(
-            f"setting compression_level: {level} was given; compression_type {compression!r} has "
-            f"no levels: leave it out"
-        )
-    least, most = _LEVELS[compression]
+    least, most = _LEVELS.get(compression or "", (1, 0))
     if not least <= level <= most:
+        levels = f"a whole number from {least} to {most}" if least <= most else "none, it has none"
         raise ConfigurationError(
             f"setting compression_level: {level} was given; allowed with compression_type "
-            f"{compression!r}: a whole number from {least} to {most}"
+            f"{compression!r}: {levels}"
         )

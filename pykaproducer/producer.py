@@ -142,8 +142,11 @@ class Producer(Admission):
             value = self.config.value_serializer(topic, headers, value)
         return key, value
 
-    def _wait_for_space(self, amount: int) -> None:
+    def _wait_for_space(self, amount: int, until: float | None) -> float:
         """Wait until *amount* bytes of ``buffer_memory`` are free, at most ``max_block_ms``.
+
+        *until*: the end of this time, if it runs already: somebody else may have taken the space
+        that we waited for. Returns it.
 
         No wake-up is lost: (1) we enter our lock into the list, (2) we look at the budget; a
         releaser (1) gives bytes back, (2) looks at the list.
@@ -154,7 +157,9 @@ class Producer(Admission):
                 f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback send() "
                 f"cannot wait for space: only the callback's own thread can free it"
             )
-        deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
+        deadline = until
+        if deadline is None:
+            deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
         lock = _thread.allocate_lock()
         while True:
             lock.acquire(blocking=False)
@@ -162,10 +167,10 @@ class Producer(Admission):
             self._budget.wanted = True
             try:
                 if self._budget.fits(amount) or not self._ready:
-                    return
+                    return deadline
                 self._clock.acquire(lock, deadline)
                 if self._budget.fits(amount) or not self._ready:
-                    return
+                    return deadline
             finally:
                 if lock in self._space_waiters:
                     self._space_waiters.remove(lock)
@@ -261,12 +266,14 @@ class Producer(Admission):
         self.close(timeout=0)
 
     def _end_admission(self) -> None:
-        self._closed = True
-        self._ready = False
+        with self._life:  # not while another thread starts the pipeline
+            self._closed = True
+            self._ready = False
         self._space_came()  # those who wait for space learn that the producer is closed
 
     def _finish(self, timeout: float | None) -> None:
-        pipeline = self._pipeline
+        with self._life:
+            pipeline = self._pipeline
         if pipeline is None:
             return
         self._announce_strays()
@@ -360,8 +367,7 @@ def _after_fork_in_child() -> None:
     """The child's producers are empty; what the parent accepted stays the parent's (DESIGN P8)."""
     for producer in list(_producers):
         producer._life = threading.RLock()
-        if not producer._closed:
-            producer._reset()
+        producer._reset()
 
 
 atexit.register(_at_exit)

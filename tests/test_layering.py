@@ -50,11 +50,22 @@ IMPURE = {
     "logging",
 }
 
+#: Compiled: it has no .py file.
+KERNEL = "pykaproducer._kernel"
+
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def _name(path: pathlib.Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
+
+
+def _module(path: pathlib.Path) -> str:
+    name = f"pykaproducer/{_name(path)}".removesuffix(".py").removesuffix("/__init__")
+    return name.replace("/", ".")
+
+
+MODULES = {_module(path): path for path in FILES}
 
 
 def _imports(path: pathlib.Path) -> set[str]:
@@ -63,10 +74,12 @@ def _imports(path: pathlib.Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-            if node.module == "pykaproducer":
-                found |= {f"pykaproducer.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"line {node.lineno}: a relative import"
+            assert not node.level, f"line {node.lineno}: a relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in MODULES or full == KERNEL else node.module)
     return found
 
 
@@ -93,18 +106,12 @@ def test_machines_are_pure(path: pathlib.Path) -> None:
 def test_the_kernel_imports_nothing_of_the_package() -> None:
     for line in (PACKAGE / "_kernel.pyx").read_text().splitlines():
         assert not line.lstrip().startswith(("from pykaproducer", "import pykaproducer"))
-        if line.startswith("import "):
-            assert line.split()[1] not in IMPURE
+        if line.startswith(("import ", "from ", "cimport ")):
+            assert line.split()[1].split(".")[0] not in IMPURE
 
 
 def _graph() -> dict[str, set[str]]:
-    modules = {
-        "pykaproducer." + _name(path).removesuffix(".py").replace("/", "."): path for path in FILES
-    }
-    return {
-        name: {wanted for wanted in _imports(path) if wanted in modules and wanted != name}
-        for name, path in modules.items()
-    }
+    return {name: (_imports(path) & MODULES.keys()) - {name} for name, path in MODULES.items()}
 
 
 def test_there_is_no_cycle() -> None:

@@ -49,8 +49,7 @@ class Batch:
         for part in self.parts:
             part.level = self.level
             part.retries_used = self.retries_used
-            if not self.possibly_persisted:
-                part.unclaim()
+            part.unclaim()
         return self.parts
 
     def next_deadline(self) -> float | None:

@@ -10,7 +10,6 @@ is connected to again and again, with backoff, as long as the BrokerWorker wants
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,10 +32,6 @@ class ProduceRequest:
     deadline: float
     #: What the broker is told: how long it may wait for its replicas.
     timeout_ms: int
-
-    def partitions(self) -> set[tuple[str, int]]:
-        """The partitions that it has batches for."""
-        return {(batch.topic, batch.partition) for batch in self.batches}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +70,6 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBack:
-    """Requests that were held and not written, because what they waited for has failed."""
-
-    requests: list[ProduceRequest]
-
-
-@dataclass(frozen=True, slots=True)
 class Connect:
     """The BrokerWorker has something to send."""
 
@@ -91,18 +79,12 @@ class Bridge(Connected):
 
     # Set by wiring, before the first item.
     broker_id: int
-    report: Callable[[Up | Down | Answered | Written | Lost | GivenBack], None]
+    report: Callable[[Up | Down | Answered | Written | Lost], None]
     address: Callable[[], BrokerAddress | None]
-    #: Without sequence numbers a partition has one batch on the wire at a time.
-    one_at_a_time: bool
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._wanted = False
-        # Sealed ahead: written when the answer to what is on the wire for their partitions is
-        # there, without a way through the BrokerWorker and back.
-        self._held: deque[ProduceRequest] = deque()
-        self._on_the_wire: set[tuple[str, int]] = set()
 
     def connect(self) -> None:
         """Make a connection if there is none. From the BrokerWorker's thread."""
@@ -113,14 +95,11 @@ class Bridge(Connected):
     def step(self, item: ProduceRequest | Connect) -> None:
         if isinstance(item, Connect):
             return
-        if not self.ready:
+        if self.ready:
+            self._submit(item)
+        else:
             # It crossed the news that the connection is lost.
             self.report(Lost([], [item]))
-        elif self.one_at_a_time:
-            self._held.append(item)
-            self._submit_held()
-        else:
-            self._submit(item)
 
     def wants_connection(self) -> bool:
         return self._wanted
@@ -144,13 +123,6 @@ class Bridge(Connected):
             self.report(Lost([request], []))
             self.drop(f"an answer that makes no sense: {error}")
             return
-        if self.one_at_a_time:
-            self._on_the_wire -= request.partitions()
-            if any(partition.error_code for partition in answer.partitions):
-                # What follows must not overtake what has failed.
-                self._give_back(request, answer)
-                return
-            self._submit_held()
         self.report(Answered(request, answer))
 
     def on_written(self, request: Request) -> None:
@@ -158,25 +130,10 @@ class Bridge(Connected):
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._wanted = False  # the BrokerWorker asks again if it has something to send
-        self._on_the_wire.clear()
-        held, self._held = list(self._held), deque()
         # Down before Lost: what Lost gives back must not be sealed again for this connection.
         self.report(Down(reason))
-        if unanswered or unwritten or held:
-            self.report(Lost([r.tag for r in unanswered], [*(r.tag for r in unwritten), *held]))
-
-    def _submit_held(self) -> None:
-        while self._held and not self._on_the_wire & self._held[0].partitions():
-            request = self._held.popleft()
-            self._on_the_wire |= request.partitions()
-            self._submit(request)
-
-    def _give_back(self, request: ProduceRequest, answer: ProduceAnswer) -> None:
-        """The answer first: it decides whether what is given back fails with its lane."""
-        held, self._held = list(self._held), deque()
-        self.report(Answered(request, answer))
-        if held:
-            self.report(GivenBack(held))
+        if unanswered or unwritten:
+            self.report(Lost([r.tag for r in unanswered], [r.tag for r in unwritten]))
 
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self.config.client_id, self.config.acks

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,6 @@ from pykaproducer._pipeline.bridge import (
     Answered,
     Bridge,
     Down,
-    GivenBack,
     Lost,
     ProduceRequest,
     Up,
@@ -68,18 +68,24 @@ class Hurry:
     """A flush has begun: do not linger."""
 
 
-Event = (
-    Put | Answered | Lost | GivenBack | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry
-)
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """The producer closes, and everything has its outcome: do not wait for answers."""
+
+
+Event = Put | Answered | Lost | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry | Quit
 
 
 class BrokerWorker(Worker):
     """Seals batches, and decides what an answer means for them."""
 
+    ends_itself = True  # it ends its bridge
+
     # Set by wiring, before the first item.
     broker_id: int
     config: Config
     idempotent: bool
+    one_at_a_time: bool
     bridge: Bridge
     batcher: Batcher
     metadata: Metadata
@@ -95,6 +101,11 @@ class BrokerWorker(Worker):
         self._up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
         self._waits_for_id = False
+        self._quitting = False
+        # Without sequence numbers a partition has one batch on the wire; the next is sealed ahead
+        # and sent when the answer is there: what an error answer means for it is decided first.
+        self._ahead: deque[list[Batch]] = deque()
+        self._on_the_wire: set[tuple[str, int]] = set()
         self._lanes: dict[tuple[str, int], Lane] = {}
 
     def step(self, item: Event) -> None:
@@ -102,17 +113,15 @@ class BrokerWorker(Worker):
             case Put():
                 self._put(item.lane, item.item)
             case Answered():
-                self._requests -= 1
+                self._reported(item.request)
                 self._answered(item)
             case Written():
-                self._requests -= 1
+                self._reported(item.request)
                 self._written(item.request)
             case Lost():
-                self._requests -= len(item.unanswered) + len(item.unwritten)
+                for request in (*item.unanswered, *item.unwritten):
+                    self._reported(request)
                 self._lost(item)
-            case GivenBack():
-                self._requests -= len(item.requests)
-                self._given_back(item.requests)
             case Up():
                 self._up = True
                 if self.trouble.brokers.pop(self.broker_id, None) is not None:
@@ -123,6 +132,9 @@ class BrokerWorker(Worker):
                 self._check_leaders()
             case ProducerIdCame():
                 self._waits_for_id = False
+            case Quit():
+                self._quitting = True
+                self.bridge.stop()  # behind the requests that are in its inbox
             case Hurry():
                 pass  # turn() looks at what can be sealed now
 
@@ -133,7 +145,7 @@ class BrokerWorker(Worker):
         return isinstance(item, Answered) and not self.batcher.waiting
 
     def deadline(self) -> float | None:
-        if not self._up or self._waits_for_id or self._requests >= REQUESTS_AHEAD:
+        if not self._up or self._waits_for_id or self._is_full():
             return None  # whatever changes that is an item in the inbox
         return self.batcher.next_due()
 
@@ -142,10 +154,16 @@ class BrokerWorker(Worker):
         return self._requests == 0
 
     def at_end(self) -> None:
-        self.bridge.stop()
+        if not self._quitting:
+            self.bridge.stop()
 
     def _went_down(self, reason: str) -> None:
         self._up = False
+        for batches in list(self._ahead):
+            for batch in list(batches):
+                lane = self._lane_of(batch)
+                self._recall(lane)
+                self.batcher.look(lane)
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
         if self.trouble.brokers.get(self.broker_id) != reason and not self.stopping:
             needed = self._requests or self.batcher.waiting
@@ -179,14 +197,38 @@ class BrokerWorker(Worker):
             if self.batcher.waiting:
                 self.bridge.connect()
             return
-        while self._requests < REQUESTS_AHEAD:
+        self._send_ahead()
+        while not self._is_full() and not self._quitting:
             now = self.clock.monotonic()
-            lanes = self.batcher.due(now, flushing=self.is_flushing())
-            batches = self._seal(lanes)
+            batches = self._seal(self.batcher.due(now, flushing=self.is_flushing()))
             if not batches:
                 return
+            self._ahead.append(batches)
+            self._send_ahead()
+
+    def _is_full(self) -> bool:
+        return self._requests + len(self._ahead) >= REQUESTS_AHEAD
+
+    def _send_ahead(self) -> None:
+        while self._ahead and not self._on_the_wire & _spots(self._ahead[0]):
+            batches = self._ahead.popleft()
+            if self.one_at_a_time:
+                self._on_the_wire |= _spots(batches)
             self._requests += 1
-            self.bridge.put(self._request(batches, now))
+            self.bridge.put(self._request(batches, self.clock.monotonic()))
+
+    def _reported(self, request: ProduceRequest) -> None:
+        self._requests -= 1
+        self._on_the_wire -= _spots(request.batches)
+
+    def _recall(self, lane: Lane) -> None:
+        """What was sealed ahead for *lane*, and not sent, is pending again."""
+        for batches in self._ahead:
+            for batch in [batch for batch in batches if batch.lane is lane]:
+                batches.remove(batch)
+                lane.unanswered.remove(batch)
+                lane.put_back(batch)
+        self._ahead = deque(batches for batches in self._ahead if batches)
 
     def _seal(self, lanes: list[Lane]) -> list[Batch]:
         batches: list[Batch] = []
@@ -274,7 +316,8 @@ class BrokerWorker(Worker):
         older = bool(lane.failed) or lane.gap or lane.unanswered[0] is not batch
         self._no_longer_unanswered(lane, batch)
         verdict = judge(answer.error_code, older_unsettled=older)
-        batch.possibly_persisted |= verdict.possibly_persisted
+        if verdict.possibly_persisted:
+            self._doubt(batch)
         spot = (batch.topic, batch.partition)
         if verdict.action is Action.DELIVERED:
             self.trouble.partitions.pop(spot, None)
@@ -304,10 +347,8 @@ class BrokerWorker(Worker):
     def _refused(
         self, lane: Lane, batch: Batch, answer: ProducedPartition, retries_used: int | None = None
     ) -> None:
-        if not batch.possibly_persisted:
-            for part in batch.parts:
-                part.unclaim()
         for part in batch.parts:
+            part.unclaim()
             self.settler.fail(
                 part,
                 lambda status: delivery_error_for(
@@ -324,6 +365,12 @@ class BrokerWorker(Worker):
             lane.gap = True
             self._fail_lane(lane)
 
+    def _doubt(self, batch: Batch) -> None:
+        """Nobody knows whether this attempt was appended. Sticks to its rows."""
+        batch.possibly_persisted = True
+        for part in batch.parts:
+            part.doubt()
+
     def _written(self, request: ProduceRequest) -> None:
         """``acks=0``: the last byte has been given to the socket, and that is all there is."""
         for batch in request.batches:
@@ -337,24 +384,13 @@ class BrokerWorker(Worker):
                 lane = self._lane_of(batch)
                 self._no_longer_unanswered(lane, batch)
                 batch.written |= written
-                # acks=0: a request that was cut goes again, in the hope that it was cut early.
-                batch.possibly_persisted |= written
+                if written:
+                    self._doubt(batch)
                 # One whose rows have all expired goes again too if it has sequence numbers: the
                 # log needs it, or the batches behind it would be refused.
                 again = batch.sequenced or batch.next_deadline() is not None
                 self._fail_lane(lane, batch if again else None)
         for request in (*item.unanswered, *item.unwritten):
-            for batch in request.batches:
-                self._hand_back(self._lane_of(batch))
-
-    def _given_back(self, requests: list[ProduceRequest]) -> None:
-        """Sealed ahead and never written: back to where they came from, in reverse."""
-        for request in reversed(requests):
-            for batch in request.batches:
-                lane = self._lane_of(batch)
-                lane.put_back(batch)
-                self._no_longer_unanswered(lane, batch)
-        for request in requests:
             for batch in request.batches:
                 self._hand_back(self._lane_of(batch))
 
@@ -367,6 +403,7 @@ class BrokerWorker(Worker):
 
     def _fail_lane(self, lane: Lane, batch: Batch | None = None) -> None:
         lane.fail(batch)
+        self._recall(lane)
         self.batcher.look(lane)
 
     def _no_longer_unanswered(self, lane: Lane, batch: Batch) -> None:
@@ -405,6 +442,10 @@ class BrokerWorker(Worker):
     def _lane_of(self, batch: Batch) -> Lane:
         assert batch.lane is not None, "a batch under way has a lane"
         return batch.lane
+
+
+def _spots(batches: list[Batch]) -> set[tuple[str, int]]:
+    return {(batch.topic, batch.partition) for batch in batches}
 
 
 class Brokers:

@@ -15,12 +15,19 @@ import threading
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk
 
+#: How long a flush whose time is over waits for the dispatcher, which waits for nothing itself, to
+#: count what the flush leaves behind (seconds).
+_MEETING = 1.0
+
 
 class Mark:
     """What one flush waits for: the chunks that were there when the dispatcher met the mark."""
 
     def __init__(self) -> None:
         self.pending: set[int] | None = None
+        # Released when the dispatcher has met the mark.
+        self.met = _thread.allocate_lock()
+        self.met.acquire()
         # Released when `pending` is empty. A raw lock, for a wait that a signal can interrupt.
         self.reached = _thread.allocate_lock()
         self.reached.acquire()
@@ -32,7 +39,8 @@ class InFlight:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # Guards all below; never held while anything else is called.
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may send, flush or close in the middle of it.
+        self._lock = threading.RLock()
         self._live: dict[int, Chunk] = {}
         self._marks: list[Mark] = []
 
@@ -62,7 +70,11 @@ class InFlight:
     def meet(self, mark: Mark) -> None:
         """The dispatcher has met *mark*: all that was accepted before it has entered."""
         with self._lock:
+            if mark.pending is not None:
+                return  # met before: by the dispatcher, or because a stage has died
             mark.pending = set(self._live)
+            if mark.met.locked():
+                mark.met.release()
             self._marks.append(mark)
             self._look(mark)
 
@@ -87,7 +99,12 @@ class InFlight:
                     self._marks.remove(mark)
 
     def pending(self, mark: Mark) -> int:
-        """How many messages *mark* still waits for."""
+        """How many messages *mark* still waits for.
+
+        Asked once, when the time of a flush is over. That may be before the dispatcher has taken
+        what stands before the mark: it would look as if nothing were left.
+        """
+        self._clock.acquire(mark.met, self._clock.monotonic() + _MEETING)
         with self._lock:
             serials = self._live if mark.pending is None else mark.pending
             return sum(self._live[serial].unsettled for serial in serials if serial in self._live)

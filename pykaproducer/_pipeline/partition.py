@@ -49,10 +49,6 @@ class PartitionWorker(Worker):
             case _:
                 self._perform(self.ordering.item(item))
 
-    def at_end(self) -> None:
-        if self._broker is not None:
-            self.brokers.release(self._broker)
-
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:

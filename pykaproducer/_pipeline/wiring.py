@@ -24,7 +24,7 @@ from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.batching import Batcher
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.bridge import Bridge
-from pykaproducer._pipeline.broker import Brokers, BrokerWorker, Hurry
+from pykaproducer._pipeline.broker import Brokers, BrokerWorker, Hurry, Quit
 from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.metadata import Metadata
@@ -64,8 +64,10 @@ class Pipeline:
         self._take_all = take_all
         self._on_broken = on_broken
         self.broken: BaseException | None = None
+        self.ended = False
         # Guards the list of stages: topics and partitions are added while it runs.
-        self._lock = threading.Lock()
+        # Re-entrant: a signal handler may flush or close in the middle of it.
+        self._lock = threading.RLock()
         self._stages: list[Worker] = []
         self._flushing = 0
         # Marks of flushes that wait: a dead dispatcher would never meet them.
@@ -90,6 +92,7 @@ class Pipeline:
     def _new(self, kind: type[W], name: str) -> W:
         worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
         with self._lock:
+            worker.stopping = self.ended
             self._stages.append(worker)
         return worker
 
@@ -129,9 +132,11 @@ class Pipeline:
     def _broker_worker(self, broker_id: int) -> BrokerWorker:
         config = self.config
         worker = BrokerWorker(f"{self.name}-broker-{broker_id}", self.clock, self._crashed)
+        worker.stopping = self.ended
         worker.broker_id = broker_id
         worker.config = config
         worker.idempotent = config.idempotent
+        worker.one_at_a_time = not config.idempotent and config.acks != 0
         worker.batcher = Batcher(
             linger=config.linger_ms / 1000,
             batch_size=min(config.batch_size, config.max_request_size),
@@ -151,12 +156,12 @@ class Pipeline:
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
         bridge = Bridge(f"{self.name}-bridge-{broker_id}", self.clock, self._crashed)
+        bridge.stopping = self.ended
         bridge.config = self.config
         bridge.network = self.network
         bridge.report = worker.put
         bridge.address = lambda: self.metadata.view.brokers.get(broker_id)
         bridge.broker_id = broker_id
-        bridge.one_at_a_time = not self.config.idempotent and self.config.acks != 0
         return bridge
 
     def _metadata(self) -> Metadata:
@@ -180,7 +185,7 @@ class Pipeline:
             self._flushing += 1
             self._marks.add(mark)
         try:
-            if self.broken is None:
+            if self.broken is None and not self.ended:
                 self.dispatcher.put(FlushMark(mark))
             else:
                 self.inflight.meet(mark)
@@ -208,17 +213,26 @@ class Pipeline:
     def stop(self, deadline: float) -> list[str]:
         """End every thread; the names of those that have not ended by *deadline*.
 
-        The dispatcher and the retry handler end first, the reports last. Every thread is told to
+        The dispatcher ends first: behind it nothing new is accepted, and what a send() that was
+        under way has brought meanwhile fails. The reports end last. Every other thread is told to
         end before the first is waited for: closing costs nothing per idle thread.
         """
-        brokers = self.brokers.all()
         with self._lock:
-            stages = [s for s in self._stages if s is not self.reports]
-        bridges = [worker.bridge for worker in brokers]
-        threads: list[Worker] = [*stages, *bridges, *brokers]
-        for worker in threads:
+            self.ended = True  # whatever is made from now on never starts a thread
+            stages = [s for s in self._stages if s not in (self.reports, self.dispatcher)]
+        self.dispatcher.stop()
+        late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
+        for chunk in self._take_all():
+            self.inflight.enter(chunk)
+        self.abort("the producer was closed while it was sent")
+        self._meet_marks()
+        brokers = self.brokers.all()
+        for broker in brokers:
+            broker.put(Quit())
+        for worker in (*stages, *brokers):
             worker.stop()
-        late = [worker.name for worker in threads if not worker.join(deadline)]
+        threads = (*stages, *brokers, *(broker.bridge for broker in brokers))
+        late += [worker.name for worker in threads if not worker.join(deadline)]
         self.reports.stop()
         if not self.reports.join(deadline):
             late.append(self.reports.name)
@@ -241,10 +255,16 @@ class Pipeline:
             )
 
         self.fail_everything(make_error)
-        # Order matters: flush() looks at `broken` after it has entered its mark, we look at the
-        # marks after we have set `broken`: one of the two meets it.
+        self._meet_marks()
+        self.inflight.abandon()
+
+    def _meet_marks(self) -> None:
+        """The dispatcher will not meet them any more.
+
+        No flush is forgotten: flush() (1) enters its mark, (2) looks whether the dispatcher is
+        there; whoever ends the dispatcher (1) writes that down, (2) looks at the marks.
+        """
         with self._lock:
             marks = list(self._marks)
         for mark in marks:
             self.inflight.meet(mark)
-        self.inflight.abandon()

@@ -10,15 +10,16 @@ and marks it broken (DESIGN P9).
 Relies on: inboxes being unbounded. Memory is bounded at admission (DESIGN P2), so responses,
 retries and stop items can always be put and no cycle of full queues can arise.
 
-**Wake-ups.** Items stand in a deque; the ``queue.Queue`` beside it carries at most one wake-up
-token. No item is overlooked:
+**Wake-ups.** Items stand in a deque; the queue beside it carries wake-up tokens. It is a
+``queue.SimpleQueue``, whose ``put`` is re-entrant: (1) the main thread is in ``put``; (2) a signal
+arrives, and its handler sends or closes: with ``queue.Queue`` it would wait for the mutex that its
+own thread holds. No item is overlooked:
 
 1. a putter appends its item and finds a token in the queue: it adds none;
 2. the thread takes the token, and only then empties the deque;
 3. so whoever found a token appended before the deque is emptied.
 
-A user's thread always adds a token, and once more if it is interrupted: KeyboardInterrupt may cut
-``queue.Queue.put`` between the token and the notification of the sleeping thread.
+A user's thread always adds a token, and once more if it is interrupted before it has.
 
 **In place.** A hop to a sleeping thread costs 15 to 20 us, and more while user code holds the GIL.
 A stage that is idle is therefore run by the thread that brings the item, if that is a stage's
@@ -84,16 +85,19 @@ class Worker:
         self.name = name
         self.clock = clock
         self._on_crash = on_crash
-        self.inbox: queue.Queue[_Token] = queue.Queue()
+        self.inbox: queue.SimpleQueue[_Token] = queue.SimpleQueue()
         self._items: deque[Any] = deque()
         # Held by whoever runs the stage.
         self._running = threading.Lock()
         # Under _running: until when the stage's own thread sleeps if nobody wakes it.
         self._sleeps_until: float | None = None
         # Guards the one start of the thread.
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self.thread: threading.Thread | None = None
         self.stopping = False
+
+    #: Whether the end of the stage does something, so that it needs a thread for it.
+    ends_itself = False
 
     # What a stage is -----------------------------------------------------------------------
 
@@ -136,22 +140,24 @@ class Worker:
             raise
 
     def stop(self) -> None:
-        """Let the thread end, behind what is in the inbox. Does not wait for it."""
-        self.stopping = True
-        if self.thread is not None or self._items:
-            self._items.append(STOP)
-            self.wake()
-            if self.thread is None:
-                self._start()
+        """Let the thread end, behind what is in the inbox. Does not wait for it.
 
-    def wake(self) -> None:
-        """Have the stage's own thread look at its inbox."""
+        A stage without a thread gets one only if its end does something (``ends_itself``); after
+        this none starts any more, for nobody would end it.
+        """
+        with self._starting:
+            self.stopping = True
+            if self.thread is None and not self.ends_itself:
+                return
+        self._items.append(STOP)
+        self.wake(at_end=True)
+
+    def wake(self, *, at_end: bool = False) -> None:
+        """Have the stage's own thread look at its inbox; *at_end*: after ``stop`` too."""
         if not _here.is_stage or self.inbox.empty():
             self.inbox.put(_TOKEN)
-        # What comes behind the stop item is not waited for: no thread starts for it, for nobody
-        # would end it.
-        if self.thread is None and not self.stopping:
-            self._start()
+        if self.thread is None:
+            self._start(at_end)
 
     def _try_here(self, item: Any) -> bool:
         """Run the stage in place, if nobody runs it and nothing stands before *item*."""
@@ -191,9 +197,9 @@ class Worker:
         """Whether its thread runs."""
         return self.thread is not None and self.thread.is_alive()
 
-    def _start(self) -> None:
+    def _start(self, at_end: bool = False) -> None:
         with self._starting:
-            if self.thread is None:
+            if self.thread is None and (at_end or not self.stopping):
                 # A daemon: an interpreter that ends without close() is not held up by it. The
                 # exit hook of `producer` flushes within its bound first.
                 thread = threading.Thread(target=self._run, name=self.name, daemon=True)

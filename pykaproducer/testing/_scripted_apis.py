@@ -16,6 +16,7 @@ Apache Kafka 4.3 that a test may meet:
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,12 +154,14 @@ class ClusterState:
         names = list(self.topics) if everything else [topic.name for topic in request.topics]
         may_create = request.API_VERSION < 4 or request.allow_auto_topic_creation
         for name in names:
-            if name not in self.topics and may_create and self._auto_create:
+            if may_create and self._auto_create and name not in self.topics and _may_be(name):
                 self.add_topic(name, 1)
         return self._metadata_answer([self._described(name) for name in names])
 
     def _described(self, name: str) -> Any:
         partitions = self.topics.get(name)
+        if not _may_be(name):
+            return _topic(name, ErrorCode.INVALID_TOPIC_EXCEPTION, [])
         if partitions is None:
             return _topic(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
         return _topic(name, 0, [self._described_partition(*each) for each in enumerate(partitions)])
@@ -238,6 +241,11 @@ class ClusterState:
             answer.error_message = error.text
             return answer
         return _produced(data.index, 0, base_offset)
+
+
+def _may_be(name: str) -> bool:
+    """Whether a topic may have this name."""
+    return re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None and name not in (".", "..")
 
 
 def _topic(name: str, code: int, partitions: list[Any]) -> Any:

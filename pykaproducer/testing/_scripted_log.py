@@ -10,11 +10,14 @@ here in the same order. Deviations, all of them deliberate:
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.errors import CorruptRecordError, KafkaError
+import snappy
+from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecords
 
 from pykaproducer._wire.error_codes import ErrorCode
@@ -22,6 +25,23 @@ from pykaproducer._wire.error_codes import ErrorCode
 #: A broker remembers so many batches of a producer id, to recognise one that comes again.
 _REMEMBERED = 5
 _LAST_SEQUENCE = 2**31 - 1
+
+#: Each decompressor has exceptions of its own.
+_NOT_DECOMPRESSED: tuple[type[Exception], ...] = (
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+    snappy.UncompressError,
+)
+try:
+    from zstandard import ZstdError
+except ImportError:
+    pass  # then nothing is decompressed by it
+else:
+    _NOT_DECOMPRESSED += (ZstdError,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +180,10 @@ def _records(batch: Any) -> list[Any]:
     """The records of *batch*, which must be numbered as its header says."""
     try:
         records = list(batch)
-    except (KafkaError, ValueError, RuntimeError, OSError, EOFError) as error:
-        # Each decompressor has an exception of its own.
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    except CorruptRecordError as error:
+        raise Refused(ErrorCode.INVALID_RECORD, str(error)) from error
+    except _NOT_DECOMPRESSED as error:
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
     if not records or batch.records_count != len(records):
         raise Refused(ErrorCode.INVALID_RECORD, f"{len(records)} records")
     if batch.last_offset_delta != len(records) - 1:

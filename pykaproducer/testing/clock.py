@@ -89,7 +89,7 @@ class FakeClock(Clock):
     def time(self) -> float:
         return self._epoch + self._now
 
-    def get(self, inbox: queue.Queue[T], deadline: float | None) -> T:
+    def get(self, inbox: queue.SimpleQueue[T], deadline: float | None) -> T:
         if deadline is None:
             return inbox.get()
 

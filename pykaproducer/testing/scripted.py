@@ -16,8 +16,6 @@ Without a script every request is answered as by a healthy cluster.
 
 from __future__ import annotations
 
-import contextlib
-import selectors
 import socket
 import struct
 import threading
@@ -31,7 +29,6 @@ from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
     Network,
-    PlainTransport,
     Transport,
 )
 from pykaproducer._wire.error_codes import ErrorCode
@@ -54,6 +51,7 @@ from pykaproducer.testing._scripted_actions import (
     wrong_correlation_id,
 )
 from pykaproducer.testing._scripted_apis import NAMES, ClusterState
+from pykaproducer.testing._scripted_connection import BrokerEnd, NeverConnected
 from pykaproducer.testing._scripted_log import LoggedBatch, LoggedRecord
 
 __all__ = [
@@ -78,9 +76,6 @@ __all__ = [
     "twice",
     "wrong_correlation_id",
 ]
-
-#: How long the cluster waits for one of its threads to end (seconds); they have no reason not to.
-_JOIN_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +116,7 @@ class ScriptedCluster:
             self._state.add_topic(name, partitions)
         self._script: dict[str, deque[tuple[int | None, Action]]] = {api: deque() for api in NAMES}
         self._history: list[Received] = []
-        self._connections: list[_Connection] = []
+        self._connections: list[BrokerEnd] = []
         self._held: set[threading.Event] = set()
         self._closed = False
         #: In place of the real network.
@@ -251,14 +246,14 @@ class ScriptedCluster:
                 if (s.host, s.port) == endpoint.address
             )
             if not state.reachable:
-                return _NeverConnected()
+                return NeverConnected()
             if self._closed or not state.running:
                 raise ConnectionFailed("connection refused: nothing listens there")
-            connection = _Connection(self, broker, len(self._connections))
+            connection = BrokerEnd(broker, len(self._connections), self._handle)
             self._connections.append(connection)
         return connection.start()
 
-    def _handle(self, connection: _Connection, frame: bytes) -> None:
+    def _handle(self, connection: BrokerEnd, frame: bytes) -> None:
         """A request has come."""
         key, version = struct.unpack_from(">hh", frame)
         api, kind = next((api, kind) for api, kind in NAMES.items() if key == kind.API_KEY)
@@ -327,85 +322,3 @@ class ScriptedNetwork(Network):
     def connect(self, endpoint: Endpoint) -> Transport:
         """One end of a pair of sockets."""
         return self._cluster._connect(endpoint)
-
-
-class _Connection:
-    """The broker's end of a connection, and the thread that serves it."""
-
-    def __init__(self, cluster: ScriptedCluster, broker: int, number: int) -> None:
-        self.broker = broker
-        self.number = number
-        self._cluster = cluster
-        self._muted = False
-        self._theirs, self._ours = socket.socketpair()
-        self._thread = threading.Thread(
-            target=self._serve, name=f"scripted-broker-{broker}-connection-{number}", daemon=True
-        )
-
-    def start(self) -> Transport:
-        """The client's end."""
-        self._theirs.setblocking(False)
-        self._thread.start()
-        return PlainTransport(self._theirs)
-
-    def send(self, data: bytes) -> None:
-        """Send *data*."""
-        if not self._muted:
-            self._ours.sendall(data)
-
-    def mute(self) -> None:
-        """Nothing moves any more."""
-        self._muted = True
-
-    def hang_up(self) -> None:
-        """Close the connection, from another thread."""
-        with contextlib.suppress(OSError):  # closed already
-            self._ours.shutdown(socket.SHUT_RDWR)
-
-    def join(self) -> None:
-        """Wait for the thread to end."""
-        self._thread.join(_JOIN_TIMEOUT)
-        if self._thread.is_alive():
-            raise RuntimeError(f"thread {self._thread.name} does not end")
-
-    def _serve(self) -> None:
-        try:
-            while True:
-                (length,) = struct.unpack(">i", self._receive(4))
-                frame = self._receive(length)
-                if not self._muted:
-                    self._cluster._handle(self, frame)
-        except (Disconnect, OSError):
-            pass  # the script says so, or the client has gone
-        finally:
-            self._ours.close()
-
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self._ours.recv(size - len(data))
-            if not piece:
-                raise Disconnect
-            data += piece
-        return bytes(data)
-
-
-class _NeverConnected(PlainTransport):
-    """A connection to a host that does not answer."""
-
-    def __init__(self) -> None:
-        ours, self._far_end = socket.socketpair()
-        ours.setblocking(False)
-        super().__init__(ours)
-        try:
-            while True:  # so that it never becomes writable
-                ours.send(b"\0" * 65536)
-        except BlockingIOError:
-            pass
-
-    def finish_connect(self) -> int:
-        return selectors.EVENT_WRITE
-
-    def close(self) -> None:
-        super().close()
-        self._far_end.close()

@@ -1,4 +1,4 @@
-"""The ordering machine against the document that specifies it (Sarama, "Producer implementation")."""
+"""The ordering machine against its specification: Sarama's page "Producer implementation"."""
 
 from __future__ import annotations
 

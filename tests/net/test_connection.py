@@ -31,9 +31,8 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
+from tests.net.helper import Settings, Talk
 from tests.wire.helper import record_batch
-
-from .helper import Settings, Talk
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from pykaproducer._net.transport import (
     PlainTransport,
     Transport,
 )
-
-from .helper import Settings
+from tests.net.helper import Settings
 
 
 def wait(transport: Transport, events: int) -> None:

@@ -167,7 +167,7 @@ def test_a_jump_before_the_wait_begins_is_not_missed(clock: FakeClock) -> None:
 
 def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
     """None of many waits is missed by jumps that come at any moment."""
-    rounds = 200
+    rounds = 50
 
     def wait() -> int:
         inbox: queue.Queue[str] = queue.Queue()

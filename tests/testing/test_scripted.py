@@ -32,11 +32,8 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
-
-from ..wire.helper import NOW_MS, record_batch
-from .helper import Closed, RawClient, produce_request
-
-pytestmark = pytest.mark.filterwarnings("error")
+from tests.testing.helper import Closed, RawClient, produce_request
+from tests.wire.helper import NOW_MS, record_batch
 
 
 @pytest.fixture
@@ -73,12 +70,12 @@ def values(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
 def test_records_are_in_the_log_as_they_were_sent(
     cluster: ScriptedCluster, client: RawClient
 ) -> None:
-    assert client.produce(("t", 0, record_batch(b"one", b"two", codec=1))) == [(0, 0)]
+    assert client.produce(("t", 0, record_batch(b"one", b"two" * 99, codec=1))) == [(0, 0)]
     assert client.produce(("t", 0, record_batch(b"three"))) == [(0, 2)]
     records = cluster.log("t", 0)
     assert [(r.offset, r.value, r.batch) for r in records] == [
         (0, b"one", 0),
-        (1, b"two", 0),
+        (1, b"two" * 99, 0),
         (2, b"three", 1),
     ]
     assert records[1].key == b"key"
@@ -276,26 +273,34 @@ def test_leaving_a_partition_out(
 
 
 def test_mangled_answers(cluster: ScriptedCluster, client: RawClient) -> None:
-    changes = [
-        huge_length,
-        negative_length,
-        wrong_correlation_id,
-        garbage,
-        truncated,
-        twice,
-        cut_short,
-    ]
-    cluster.next("produce", *map(Mangle, changes))
-    size = 55  # of a proper answer in version 3, length included
-
-    def sent() -> bytes:
+    def send() -> None:
         client.send(produce_request([("t", 0, record_batch())], version=3))
-        return client.read(size)
 
-    assert sent()[:8] == b"\x7f\xff\xff\xff\0\0\0\1"
-    assert sent()[:4] == b"\xff\xff\xff\xff"
-    assert sent()[:8] == (size - 4).to_bytes(4, "big") + b"\x7f\xff\xff\xf0"
-    assert sent() == (size - 4).to_bytes(4, "big") + b"\0\0\0\1" + b"\xff" * (size - 8)
+    send()
+    length = client.read(4)
+    size = int.from_bytes(length, "big")
+    proper = client.read(size)
+    for change, expected in (
+        (huge_length, b"\x7f\xff\xff\xff" + proper[:4]),
+        (negative_length, b"\xff\xff\xff\xff" + proper[:4]),
+        (wrong_correlation_id, length + b"\x7f\xff\xff\xf0"),
+        (garbage, length + proper[:4] + b"\xff" * (size - 4)),
+    ):
+        cluster.next("produce", Mangle(change))
+        send()
+        assert (client.read(4 + size))[: len(expected)] == expected
+    cluster.next("produce", Mangle(truncated))
+    send()
+    shorter = int.from_bytes(client.read(4), "big")
+    assert 4 <= shorter < size
+    assert client.read(shorter)[:4] == proper[:4]
+    cluster.next("produce", Mangle(twice), Mangle(cut_short, disconnect=True))
+    send()
+    first = client.read(4 + size)
+    assert client.read(4 + size) == first
+    send()
+    with pytest.raises(Closed):
+        client.read(4 + size)
 
 
 def test_a_custom_action(cluster: ScriptedCluster, client: RawClient) -> None:

@@ -35,8 +35,7 @@ from pykaproducer._wire.kafka_python import (
     init_producer_id_request,
     metadata_request,
 )
-
-from .helper import client_ids, int16, int32, int64, names, payload
+from tests.wire.helper import client_ids, int16, int32, int64, names, payload
 
 
 def versions(key: ApiKey) -> st.SearchStrategy[int]:

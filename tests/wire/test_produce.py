@@ -12,9 +12,8 @@ from kafka.protocol.producer import ProduceResponse
 from pykaproducer._wire import WireError
 from pykaproducer._wire.kafka_python import VERSIONS, ApiKey, BrokerAddress
 from pykaproducer._wire.produce import decode_produce, produce_request
-
-from .helper import client_ids, int16, int32, int64, names, payload
-from .helper import produce_request as their_request
+from tests.wire.helper import client_ids, int16, int32, int64, names, payload
+from tests.wire.helper import produce_request as their_request
 
 FIRST, LAST = VERSIONS[ApiKey.PRODUCE]
 versions = st.integers(FIRST, LAST)
