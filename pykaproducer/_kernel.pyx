@@ -961,7 +961,7 @@ cdef class Slice:
                     if row.flags & SETTLED:
                         continue
                     row.deadline = -1
-                    row.error = <uint16_t>(first + 1 if row.flags & POSSIBLY else first)
+                    row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
                     possibly |= row.flags & (POSSIBLY | CLAIMED)
                     add_flags(&row.flags, SETTLED | FAILED)
                     chunk.failures = True

@@ -55,9 +55,11 @@ class SocketSettings(Protocol):
 
 
 class Transport(Protocol):
-    """Bytes to and from one address. Never blocks; used by one thread at a time.
+    """Bytes to and from one address; used by one thread at a time.
 
-    Every method but ``close`` and ``fileno`` raises :class:`ConnectionFailed`.
+    Nothing blocks, but that ``send`` may wait a little for a full socket: a wait without the GIL
+    costs less than to come back for every piece of a large request. Every method but ``close``
+    and ``fileno`` raises :class:`ConnectionFailed`.
     """
 
     def fileno(self) -> int:

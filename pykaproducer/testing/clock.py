@@ -30,8 +30,7 @@ class FakeClock(Clock):
 
     A jump sets the time and picks whom to wake under the same lock. If it comes before step 1, step
     2 sees the new time; if after, the thread is among those picked, and the wake-up reaches it
-    also between step 2 and the wait: an inbox is looked at and notified under its mutex, a
-    selector finds the wake-up's socket readable.
+    also between step 2 and the wait: it lies in the inbox then, or in the selector's socket.
 
     The deadlines of the library are points in time counted from ``send()``, so a test may jump at
     once, before the threads have got anywhere. Where a wait is counted from what a thread does (a
@@ -92,19 +91,20 @@ class FakeClock(Clock):
     def get(self, inbox: queue.SimpleQueue[T], deadline: float | None) -> T:
         if deadline is None:
             return inbox.get()
+        tick = _Tick()
 
         def wake() -> None:
-            with inbox.mutex:
-                inbox.not_empty.notify_all()
+            tick.sent = True
+            inbox.put(tick)  # type: ignore[arg-type]
 
-        with self._waits(deadline, wake), inbox.not_empty:
-            while not inbox._qsize():
-                if self._now >= deadline:
-                    raise queue.Empty
-                inbox.not_empty.wait()
-            item = inbox._get()
-            inbox.not_full.notify()
-            return item
+        with self._waits(deadline, wake):
+            item = inbox.get_nowait() if self._now >= deadline else inbox.get()
+        # From here on no tick is sent any more.
+        if item is tick:
+            return inbox.get_nowait()
+        if tick.sent:
+            _remove(tick, inbox)
+        return item
 
     def acquire(self, lock: Waitable, deadline: float | None) -> bool:
         if deadline is None:
@@ -143,6 +143,25 @@ class FakeClock(Clock):
 
     def __reduce__(self) -> Any:
         raise TypeError("a FakeClock cannot be pickled: time would stand still elsewhere")
+
+
+class _Tick:
+    """Put into an inbox to wake who waits for it. It never gets out of :meth:`FakeClock.get`."""
+
+    sent = False
+
+
+def _remove(tick: _Tick, inbox: queue.SimpleQueue[Any]) -> None:
+    """Take out a tick that came when the wait had been ended by an item.
+
+    One thread alone takes items out of an inbox, so the tick is there. Somebody may have looked
+    into the inbox meanwhile and taken it for an item; but the wait is over only after this, and
+    then its owner looks at what it was woken for.
+    """
+    items = [inbox.get_nowait() for _ in range(inbox.qsize())]
+    for item in items:
+        if item is not tick:
+            inbox.put(item)
 
 
 def _nobody() -> None:

@@ -183,7 +183,7 @@ def an_error_without_acks(client: RawClient, topic: str) -> list[Any]:
 
 
 def metadata(client: RawClient, topic: str) -> list[Any]:
-    said = []
+    said: list[Any] = []
     for version in (1, 7, 9, 12):
         answer = client.ask(
             MetadataRequest(

@@ -95,7 +95,6 @@ def test_every_state_can_be_left_by_loss_but_the_closed_one() -> None:
 
 def test_versions_are_negotiated() -> None:
     session, first = opened()
-    assert session.state is SessionState.NEGOTIATING
     assert asked_version(first) == 4
     event = session.received(answer(0, 4))
     assert event == Ready({ApiKey.PRODUCE: 12, ApiKey.METADATA: 12, ApiKey.INIT_PRODUCER_ID: 5})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pykaproducer._wire.produce import produce_request
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import (
     Drop,
+    Exchange,
     Hold,
     Mangle,
     Omit,
@@ -160,7 +161,7 @@ class Counting:
     def finish_connect(self) -> int:
         return self.real.finish_connect()
 
-    def send(self, buffers: list[memoryview]) -> int:
+    def send(self, buffers: Sequence[memoryview]) -> int:
         self.sends += 1
         return self.real.send(buffers)
 
@@ -206,11 +207,11 @@ class Collect:
         self.left = count
         self.answers: list[bytes] = []
 
-    def __call__(self, exchange: object) -> None:
+    def __call__(self, exchange: Exchange) -> None:
         self.left -= 1
-        self.answers.append(exchange.encoded(exchange.apply()))  # type: ignore[attr-defined]
+        self.answers.append(exchange.encoded(exchange.apply()))
         if not self.left:
-            exchange.send(b"".join(self.answers))  # type: ignore[attr-defined]
+            exchange.send(b"".join(self.answers))
 
 
 def test_a_request_far_larger_than_the_socket_s_buffer_arrives_whole(
@@ -552,7 +553,7 @@ def test_every_descriptor_is_given_back(cluster: ScriptedCluster, clock: FakeClo
 
 def test_a_failed_send_is_a_lost_connection(cluster: ScriptedCluster) -> None:
     class Broken(Counting):
-        def send(self, buffers: list[memoryview]) -> int:
+        def send(self, buffers: Sequence[memoryview]) -> int:
             raise ConnectionFailed("the cable was cut")
 
     class BrokenNetwork(CountingNetwork):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import selectors
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer.testing import FakeClock
-
-T = TypeVar("T")
 
 
 class Task(threading.Thread):
@@ -73,7 +73,7 @@ def test_it_cannot_be_pickled(clock: FakeClock) -> None:
 
 
 def test_an_item_that_is_there_is_taken_whatever_the_time(clock: FakeClock) -> None:
-    inbox: queue.Queue[str] = queue.Queue()
+    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
     for deadline in (None, 0.0, 5000.0):
         inbox.put("item")
         assert clock.get(inbox, deadline) == "item"
@@ -81,23 +81,23 @@ def test_an_item_that_is_there_is_taken_whatever_the_time(clock: FakeClock) -> N
 
 def test_an_inbox_is_empty_when_the_deadline_has_passed(clock: FakeClock) -> None:
     with pytest.raises(queue.Empty):
-        clock.get(queue.Queue(), clock.monotonic())
+        clock.get(queue.SimpleQueue(), clock.monotonic())
 
 
 def test_an_item_ends_the_wait(clock: FakeClock) -> None:
-    inbox: queue.Queue[str] = queue.Queue()
+    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
     for deadline in (None, 5000.0):
-        task = Task(lambda deadline=deadline: clock.get(inbox, deadline))
+        task = Task(partial(clock.get, inbox, deadline))
         inbox.put("item")
         assert task.result() == "item"
     assert clock.next_deadline() is None
 
 
 def test_a_jump_ends_the_waits_whose_deadline_has_come(clock: FakeClock) -> None:
-    inboxes = [queue.Queue[str]() for _ in range(3)]
+    inboxes = [queue.SimpleQueue[str]() for _ in range(3)]
     deadlines = [1005.0, 1010.0, 1015.0]
     tasks = [
-        Task(lambda inbox=inbox, deadline=deadline: clock.get(inbox, deadline))
+        Task(partial(clock.get, inbox, deadline))
         for inbox, deadline in zip(inboxes, deadlines, strict=True)
     ]
     arrived(clock, 3)
@@ -111,7 +111,7 @@ def test_a_jump_ends_the_waits_whose_deadline_has_come(clock: FakeClock) -> None
 
 
 def test_a_jump_that_is_not_far_enough_changes_nothing(clock: FakeClock) -> None:
-    inbox: queue.Queue[str] = queue.Queue()
+    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
     task = Task(lambda: clock.get(inbox, 1010.0))
     arrived(clock)
     clock.jump(9.9)
@@ -153,16 +153,38 @@ def test_a_selector_is_woken(clock: FakeClock) -> None:
 
 
 def test_a_jump_before_the_wait_begins_is_not_missed(clock: FakeClock) -> None:
-    class Late(queue.Queue[str]):
-        """Time jumps when the waiter has told its deadline, and looks whether it is due."""
+    class Late(FakeClock):
+        """Time jumps between the two steps of a waiter: it has told its deadline, and looks."""
 
-        def _qsize(self) -> int:
-            with clock._changed:
-                clock._now = 2000.0
-            return 0
+        @contextlib.contextmanager
+        def _waits(self, deadline: float, wake: Callable[[], None]) -> Iterator[None]:
+            with super()._waits(deadline, wake):
+                self.jump(1000)
+                yield
 
+    late = Late()
+    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
     with pytest.raises(queue.Empty):
-        clock.get(Late(), 1010.0)
+        late.get(inbox, 1010.0)
+    assert inbox.empty()
+
+
+def test_an_item_and_the_deadline_at_the_same_time(clock: FakeClock) -> None:
+    class Both(queue.SimpleQueue[str]):
+        """The deadline comes when the waiter has just taken an item; others are behind it."""
+
+        def get(self, block: bool = True, timeout: float | None = None) -> str:
+            item = super().get(block, timeout)
+            self.put("second")
+            clock.jump(10)
+            self.put("third")
+            return item
+
+    inbox = Both()
+    inbox.put("first")
+    assert clock.get(inbox, 1010.0) == "first"
+    # What woke it is gone, and what others put is there.
+    assert [inbox.get_nowait() for _ in range(inbox.qsize())] == ["second", "third"]
 
 
 def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
@@ -170,7 +192,7 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
     rounds = 50
 
     def wait() -> int:
-        inbox: queue.Queue[str] = queue.Queue()
+        inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
         for _ in range(rounds):
             with pytest.raises(queue.Empty):
                 clock.get(inbox, clock.monotonic() + 1)
@@ -188,7 +210,7 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
 
 def test_jump_to_next_waits_for_a_waiter(clock: FakeClock) -> None:
     jumped = Task(clock.jump_to_next)
-    task = Task(lambda: clock.get(queue.Queue(), 1007.0))
+    task = Task(lambda: clock.get(queue.SimpleQueue(), 1007.0))
     assert task.result() == "empty"
     assert jumped.result() == 7.0
     assert clock.monotonic() == 1007.0
@@ -196,7 +218,7 @@ def test_jump_to_next_waits_for_a_waiter(clock: FakeClock) -> None:
 
 def test_jump_to_next_takes_the_earliest(clock: FakeClock) -> None:
     tasks = [
-        Task(lambda deadline=deadline: clock.get(queue.Queue(), deadline))
+        Task(partial(clock.get, queue.SimpleQueue(), deadline))
         for deadline in (1030.0, 1010.0, 1020.0)
     ]
     arrived(clock, 3)

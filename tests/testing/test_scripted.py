@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
@@ -49,7 +50,7 @@ def client(cluster: ScriptedCluster) -> Iterator[RawClient]:
         yield made
 
 
-def metadata(client: RawClient, *topics: str, version: int = 12, create: bool = False) -> object:
+def metadata(client: RawClient, *topics: str, version: int = 12, create: bool = False) -> Any:
     kind = MetadataRequest.MetadataRequestTopic
     return client.ask(
         MetadataRequest(
@@ -108,12 +109,12 @@ def test_waiting_for_requests(cluster: ScriptedCluster, client: RawClient) -> No
 
 def test_leaders_are_where_the_metadata_says(cluster: ScriptedCluster, client: RawClient) -> None:
     answer = metadata(client, "t")
-    assert [p.leader_id for p in answer.topics[0].partitions] == [0, 1]  # type: ignore[attr-defined]
+    assert [p.leader_id for p in answer.topics[0].partitions] == [0, 1]
     assert client.produce(("t", 1, record_batch())) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
     cluster.move_leader("t", 1, 0)
     assert client.produce(("t", 1, record_batch())) == [(0, 0)]
     answer = metadata(client, "t")
-    assert answer.topics[0].partitions[1].leader_epoch == 1  # type: ignore[attr-defined]
+    assert answer.topics[0].partitions[1].leader_epoch == 1
 
 
 def test_the_new_leader_is_named_in_the_answer(client: RawClient) -> None:
@@ -126,9 +127,9 @@ def test_the_new_leader_is_named_in_the_answer(client: RawClient) -> None:
 def test_topics_that_are_not_there(cluster: ScriptedCluster, client: RawClient) -> None:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.produce(("u", 0, record_batch()), ("t", 2, record_batch())) == [(code, -1)] * 2
-    assert metadata(client, "u", create=True).topics[0].error_code == code  # type: ignore[attr-defined]
+    assert metadata(client, "u", create=True).topics[0].error_code == code
     cluster.add_topic("u", 1)
-    assert metadata(client, "u").topics[0].error_code == 0  # type: ignore[attr-defined]
+    assert metadata(client, "u").topics[0].error_code == 0
     assert client.produce(("u", 0, record_batch())) == [(0, 0)]
     with pytest.raises(ValueError, match="'u' already"):
         cluster.add_topic("u")
@@ -139,8 +140,8 @@ def test_topics_are_created_when_both_sides_allow_it() -> None:
         ScriptedCluster(auto_create=True) as cluster,
         RawClient(cluster.network, "broker-0.scripted", 9092) as client,
     ):
-        assert metadata(client, "u").topics[0].error_code == 3  # type: ignore[attr-defined]
-        assert metadata(client, "u", create=True).topics[0].error_code == 0  # type: ignore[attr-defined]
+        assert metadata(client, "u").topics[0].error_code == 3
+        assert metadata(client, "u", create=True).topics[0].error_code == 0
         assert client.produce(("u", 0, record_batch())) == [(0, 0)]
 
 
@@ -179,8 +180,8 @@ def test_a_stopped_broker_is_gone(cluster: ScriptedCluster, client: RawClient) -
         RawClient(cluster.network, "broker-0.scripted", 9092)
     with RawClient(cluster.network, "broker-1.scripted", 9093) as other:
         answer = metadata(other, "t")
-        assert [b.node_id for b in answer.brokers] == [1]  # type: ignore[attr-defined]
-        assert [p.leader_id for p in answer.topics[0].partitions] == [-1, 1]  # type: ignore[attr-defined]
+        assert [b.node_id for b in answer.brokers] == [1]
+        assert [p.leader_id for p in answer.topics[0].partitions] == [-1, 1]
         cluster.move_leader("t", 0, 1)
         assert other.produce(("t", 0, record_batch(b"more"))) == [(0, 1)]
     cluster.start(0)
@@ -234,8 +235,8 @@ def test_the_other_requests_can_be_refused(
     cluster.next(api, Refuse(29))
     match api:
         case "metadata":
-            assert metadata(client, "t").topics[0].error_code == 29  # type: ignore[attr-defined]
-            assert metadata(client, "t").topics[0].error_code == 0  # type: ignore[attr-defined]
+            assert metadata(client, "t").topics[0].error_code == 29
+            assert metadata(client, "t").topics[0].error_code == 0
         case "api_versions":
             assert client.ask(ApiVersionsRequest(version=0)).error_code == 29
             assert client.ask(ApiVersionsRequest(version=0)).error_code == 0

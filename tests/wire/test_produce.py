@@ -44,7 +44,7 @@ def test_a_request_has_the_bytes_that_kafka_python_writes(
 
 @pytest.mark.parametrize("version", range(FIRST, LAST + 1))
 def test_records_are_handed_over_and_not_copied(version: int) -> None:
-    records = [bytearray(b"one"), memoryview(b"two"), b"three"]
+    records: list[Any] = [bytearray(b"one"), memoryview(b"two"), b"three"]
     request = produce_request(
         version, 1, "c", 1, 1000, [("t", 0, records[0]), ("u", 0, records[1]), ("t", 1, records[2])]
     )

@@ -1,0 +1,119 @@
+"""Brokers die, come late, and hand over their partitions while messages are under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from pykaproducer import Delivery, Producer, Status
+from pykaproducer.testing import KafkaCluster
+
+from .faults import down, move_leaders
+from .readback import read_log
+from .stream import PATIENCE, Stream
+
+COUNT = 20_000
+
+
+# One broker is killed and comes back
+
+
+class Outage(NamedTuple):
+    """What was under way, or began, while the only broker was dead."""
+
+    idempotent: Stream
+    unnumbered: Stream
+    late: Delivery
+    unknown_topic: Delivery
+    statuses: list[Status]
+
+
+@pytest.fixture(scope="module")
+def outage(cluster: KafkaCluster) -> Iterator[Outage]:
+    """One outage for all tests of it: a broker takes some seconds to come back."""
+    cluster.create_topic("outage-idempotent", partitions=4)
+    cluster.create_topic("outage-unnumbered", partitions=4)
+    with (
+        Stream(cluster, "outage-idempotent", 4, COUNT) as idempotent,
+        Stream(cluster, "outage-unnumbered", 4, COUNT, acks=1) as unnumbered,
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as newcomer,
+    ):
+        idempotent.wait_until_under_way()
+        unnumbered.wait_until_under_way()
+        with down(cluster):
+            idempotent.go_on()
+            unnumbered.go_on()
+            # Nobody listens on the port: this producer has never seen a broker.
+            late = newcomer.send("outage-idempotent", b"-1", partition=0)
+            unknown_topic = newcomer.send("outage-unknown", b"value")
+            statuses = [late.status, unknown_topic.status]
+        idempotent.finish()
+        unnumbered.finish()
+        newcomer.flush(PATIENCE)
+        yield Outage(idempotent, unnumbered, late, unknown_topic, statuses)
+
+
+def test_a_killed_broker_loses_and_doubles_nothing(outage: Outage) -> None:
+    stream = outage.idempotent
+    assert stream.errors == []
+    numbers = stream.in_log()
+    numbers[0].remove(-1)  # the latecomer's
+    assert numbers == stream.expected()
+
+
+def test_without_idempotence_a_killed_broker_loses_nothing_and_order_holds(outage: Outage) -> None:
+    outage.unnumbered.assert_in_order()
+
+
+def test_reports_come_in_the_order_of_the_log(outage: Outage) -> None:
+    for stream in (outage.idempotent, outage.unnumbered):
+        for offsets in stream.offsets:
+            known = [offset for offset in offsets if offset >= 0]
+            assert known == sorted(known)
+        assert sum(map(len, stream.offsets)) == stream.sent
+
+
+def test_what_was_sent_before_the_broker_is_up_is_delivered(
+    cluster: KafkaCluster, outage: Outage
+) -> None:
+    assert outage.statuses == [Status.NOT_PERSISTED] * 2
+    assert outage.late.exception(0) is None
+    assert outage.unknown_topic.result(0).offset == 0
+    assert read_log(cluster, "outage-unknown").values == [b"value"]
+
+
+# Three brokers
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_leaders_may_move_while_messages_are_under_way(
+    cluster3: KafkaCluster, topic: str, idempotent: bool
+) -> None:
+    """No broker fails: each answers that it is not the leader any more."""
+    cluster3.create_topic(topic, partitions=3)
+    with Stream(cluster3, topic, 3, COUNT // 2, enable_idempotence=idempotent) as stream:
+        stream.wait_until_under_way()
+        leaders = [{cluster3.leader_of(topic, p)} for p in range(3)]
+        for step in range(4):
+            move_leaders(cluster3, topic, {p: (p + step) % 3 for p in range(3)})
+            for p in range(3):
+                leaders[p].add(cluster3.leader_of(topic, p))
+        stream.finish()
+    assert leaders == [{0, 1, 2}] * 3
+    if idempotent:
+        stream.assert_exactly_once()
+    else:
+        stream.assert_in_order()
+
+
+def test_a_leader_that_dies_loses_and_doubles_nothing(cluster3: KafkaCluster, topic: str) -> None:
+    cluster3.create_topic(topic, partitions=3, config={"min.insync.replicas": "2"})
+    with Stream(cluster3, topic, 3, COUNT) as stream:
+        stream.wait_until_under_way()
+        leader = cluster3.leader_of(topic, 0)
+        cluster3.kill(leader)
+        stream.finish()
+        assert cluster3.leader_of(topic, 0) != leader
+    stream.assert_exactly_once()
