@@ -1358,19 +1358,12 @@ cdef class Delivery:
     def key(self):
         """The serialized key: until the message is reported, and for as long as the handle lives
         if it failed; None otherwise or if there is none."""
-        return self.payload(0)
+        return payload_of(self, 0)
 
     @property
     def value(self):
         """The serialized value, as long as :attr:`key`."""
-        return self.payload(1)
-
-    cdef payload(self, int which):
-        cdef Chunk chunk = self.chunk
-        kept = chunk.kept.get(self.row) if chunk.kept is not None else None
-        if kept is not None:
-            return kept[which]
-        return chunk.payload_of(self.row, which)
+        return payload_of(self, 1)
 
     @property
     def serialized_key_size(self):
@@ -1382,15 +1375,15 @@ cdef class Delivery:
         """Bytes of the value, -1 if there is none."""
         return self.chunk.outcome_of(self.row).value_size
 
-    cpdef bint settled(self) noexcept:
+    def settled(self):
         """Whether the message has its outcome."""
         return self.chunk.flags_of(self.row) & SETTLED != 0
 
-    cpdef bint possibly_persisted(self) noexcept:
+    def possibly_persisted(self):
         """Whether an attempt may have put the message into the log."""
         return self.chunk.flags_of(self.row) & (POSSIBLY | CLAIMED) != 0
 
-    cpdef failure(self):
+    def failure(self):
         """The error of a message that failed, else None; the outcome counts as told."""
         cdef uint8_t *flags = self.chunk.flags_at(self.row)
         if flags[0] & SETTLED:
@@ -1481,6 +1474,15 @@ cdef class Delivery:
 
     def __repr__(self):
         return _behaviour.describe(self)
+
+
+# Not a method: a method in C would cost each handle the pointer to a table of methods.
+cdef payload_of(Delivery handle, int which):
+    cdef Chunk chunk = handle.chunk
+    kept = chunk.kept.get(handle.row) if chunk.kept is not None else None
+    if kept is not None:
+        return kept[which]
+    return chunk.payload_of(handle.row, which)
 
 
 # ---------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Door(_kernel.Admission):
     def _too_large(self, topic: str, size: int) -> None:
         raise ValueError(f"{size} bytes are more than max_request_size")
 
-    def _wait_for_space(self, amount: int) -> None:
+    def _wait_for_space(self, amount: int, until: float | None) -> float:
         raise NoSpaceError
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:

@@ -287,9 +287,10 @@ def test_a_message_that_waited_is_accepted_when_there_is_space() -> None:
     class Waits(Door):
         waited_for: int | None = None
 
-        def _wait_for_space(self, amount: int) -> None:
+        def _wait_for_space(self, amount: int, until: float | None) -> float:
             self.waited_for = amount
             deliver(self.chunk().whole())
+            return 0.0
 
     door = Waits(limit=ROW_COST + 10)
     door.send(TOPIC, bytes(10))
@@ -300,9 +301,10 @@ def test_a_message_that_waited_is_accepted_when_there_is_space() -> None:
 
 def test_one_that_closes_while_it_waits() -> None:
     class Closes(Door):
-        def _wait_for_space(self, amount: int) -> None:
+        def _wait_for_space(self, amount: int, until: float | None) -> float:
             self._ready = False
             self.closed = True
+            return 0.0
 
     door = Closes(limit=10)
     with pytest.raises(ClosedError):
