@@ -39,6 +39,7 @@ class Chunk:
     nbytes: int
     unsettled: int
     next_deadline: float
+    opened: float
     def __len__(self) -> int: ...
     def expired(self, now: float) -> list[Slice]: ...
     def pick(self, rows: Sequence[int], partition: int = ...) -> Slice: ...
@@ -60,6 +61,7 @@ class Slice:
     nbytes: int
     level: int
     retries_used: int
+    most: int
     topic: str
     wants_report: bool
     def __len__(self) -> int: ...

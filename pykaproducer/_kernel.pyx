@@ -290,6 +290,7 @@ cdef class Chunk:
     cdef uint32_t unreported
     cdef readonly Py_ssize_t nbytes     # payload bytes
     cdef int64_t earliest               # deadline, ns
+    cdef readonly double opened         # when its first message came (monotonic seconds)
     cdef int64_t since_epoch            # ns between the monotonic clock and the epoch
     cdef uint32_t pins                  # encoders that read the payload at this moment
     cdef uint32_t held                  # handles that are alive
@@ -791,6 +792,7 @@ cdef class Slice:
     cdef readonly Py_ssize_t nbytes     # payload bytes
     cdef public int level               # how many attempts have failed: the retry level
     cdef public int retries_used        # how many of these by a broker's temporary error
+    cdef public uint32_t most           # rows of it that go into one batch; 0: as many as fit
 
     def __cinit__(self):
         self.rows = NULL
@@ -860,6 +862,9 @@ cdef class Slice:
         part.partition = self.partition
         part.level = self.level
         part.retries_used = self.retries_used
+        part.most = self.most
+        if self.most and most > self.most:
+            most = self.most
         part.allocate(min(<Py_ssize_t>self.count, most))
         with nogil:
             with chunk.lock:
@@ -1710,6 +1715,7 @@ cdef class Admission:
         chunk.errors = []
         chunk.home = self.home
         chunk.since_epoch = self.since_epoch()
+        chunk.opened = self.now() / <double>_NS
         chunk.unconfirmed = self.unconfirmed
         self.serial += 1
         chunk.serial = self.serial

@@ -52,6 +52,13 @@ class Batch:
             part.unclaim()
         return self.parts
 
+    def split(self) -> list[Slice]:
+        """Its slices, to be sealed anew in batches of half as many messages at most."""
+        parts = self.unseal()
+        for part in parts:
+            part.most = max(1, self.count // 2)
+        return parts
+
     def next_deadline(self) -> float | None:
         """Earliest deadline of the rows without outcome; None if every row has one."""
         found = (part.oldest_deadline() for part in self.parts)
@@ -82,7 +89,7 @@ class Lane:
     since: float = 0.0
     unanswered: list[Batch] = field(default_factory=list)
     #: Batches that must go round again, oldest first.
-    failed: list[Batch] = field(default_factory=list)
+    failed: list[Slice | Batch] = field(default_factory=list)
     #: The lane has failed: all that is in it, and all that still comes, goes round again.
     failing: bool = False
     chaser: Chaser | None = None
@@ -242,7 +249,7 @@ class Batcher:
         room, most = self.batch_size, self.batch_messages
         while lane.pending and most > 0:
             head = lane.pending[0]
-            if isinstance(head, Batch):
+            if isinstance(head, Batch) or (parts and head.most):
                 break
             nbytes, rows = head.nbytes, head.count
             part = head.claim(room, most, not parts)
@@ -255,6 +262,8 @@ class Batcher:
             if head.count:
                 break  # the batch is full
             lane.pending.popleft()
+            if head.most:
+                break  # what was split goes alone
         self._ripe.discard(lane)
         self.look(lane)
         return parts

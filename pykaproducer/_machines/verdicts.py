@@ -21,6 +21,8 @@ class Action(enum.Enum):
     AGAIN = enum.auto()
     #: An older batch of the partition is missing in the log and goes again: so does this one.
     OUT_OF_ORDER = enum.auto()
+    #: Larger than the broker takes: in smaller batches again; a single message fails.
+    SPLIT = enum.auto()
     FAILED = enum.auto()
 
 
@@ -57,19 +59,24 @@ VERDICTS: dict[int, Verdict] = {
     ErrorCode.REQUEST_TIMED_OUT: Verdict(Action.AGAIN, possibly_persisted=True),
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Verdict(Action.AGAIN, possibly_persisted=True),
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict(Action.OUT_OF_ORDER),
+    ErrorCode.MESSAGE_TOO_LARGE: Verdict(Action.SPLIT),
+    ErrorCode.RECORD_LIST_TOO_LARGE: Verdict(Action.SPLIT),
 }
 
 _FAILED = Verdict(Action.FAILED)
 
 
-def judge(code: int, *, older_unsettled: bool) -> Verdict:
+def judge(code: int, *, older_unsettled: bool, count: int) -> Verdict:
     """The verdict on a batch that was answered with *code*.
 
-    *older_unsettled*: an older batch of the same partition has no outcome yet. Codes that are not
+    *older_unsettled*: an older batch of the same partition has no outcome yet. *count*: messages in
+    the batch. Codes that are not
     in the table are final: authorization, invalid topic, invalid record, message too large ...
     """
     verdict = VERDICTS.get(code, _FAILED)
     if verdict.action is Action.OUT_OF_ORDER and not older_unsettled:
+        return _FAILED
+    if verdict.action is Action.SPLIT and count == 1:
         return _FAILED
     return verdict
 

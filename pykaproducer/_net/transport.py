@@ -19,6 +19,8 @@ from pykaproducer import _kernel
 
 #: How long a write may wait for a full socket before its owner looks at its inbox again.
 _PATIENCE_MS = 20
+#: How many buffers the kernel writes in one call.
+_BUFFERS_AT_ONCE = 64
 
 # The resolver's codec, which Python otherwise imports at the first look-up, in a thread of ours:
 # 1. that thread imports, and holds the module's import lock; 2. another thread forks; 3. in the
@@ -143,10 +145,19 @@ class PlainTransport:
         return 0
 
     def send(self, buffers: Sequence[memoryview]) -> int:
-        try:
-            return _kernel.write_buffers(self._socket.fileno(), buffers, _PATIENCE_MS)
-        except OSError as error:
-            raise ConnectionFailed(_text(error)) from error
+        sent = 0
+        for start in range(0, len(buffers), _BUFFERS_AT_ONCE):
+            some = buffers[start : start + _BUFFERS_AT_ONCE]
+            try:
+                count = _kernel.write_buffers(self._socket.fileno(), some, _PATIENCE_MS)
+            except OSError as error:
+                if sent:
+                    break  # what was taken must be known; the next call tells the error
+                raise ConnectionFailed(_text(error)) from error
+            sent += count
+            if count < sum(map(len, some)):
+                break
+        return sent
 
     def receive(self, into: memoryview) -> int:
         try:

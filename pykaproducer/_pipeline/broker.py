@@ -315,7 +315,7 @@ class BrokerWorker(Worker):
     def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
         older = bool(lane.failed) or lane.gap or lane.unanswered[0] is not batch
         self._no_longer_unanswered(lane, batch)
-        verdict = judge(answer.error_code, older_unsettled=older)
+        verdict = judge(answer.error_code, older_unsettled=older, count=batch.count)
         if verdict.possibly_persisted:
             self._doubt(batch)
         spot = (batch.topic, batch.partition)
@@ -331,6 +331,11 @@ class BrokerWorker(Worker):
                 return
         if verdict.action is Action.FAILED:
             self._refused(lane, batch, answer)
+            return
+        if verdict.action is Action.SPLIT:
+            lane.failed.extend(batch.split())
+            lane.gap |= batch.sequenced  # its numbers are missing in the log
+            self._fail_lane(lane)
             return
         if verdict.action is Action.MOVED:
             self.metadata.want()

@@ -46,7 +46,6 @@ class Dispatcher(Worker):
     inflight: InFlight
     settler: Settler
     trouble: Trouble
-    delivery_timeout: float
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -125,7 +124,7 @@ class Dispatcher(Worker):
             return DeliveryTimeoutError(
                 topic=topic,
                 partition=partition,
-                waited=self.delivery_timeout,
+                waited=self.clock.monotonic() - part.chunk.opened,
                 status=status,
                 reason=reason,
             )

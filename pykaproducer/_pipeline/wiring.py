@@ -104,7 +104,6 @@ class Pipeline:
         dispatcher.inflight = self.inflight
         dispatcher.settler = self.settler
         dispatcher.trouble = self.trouble
-        dispatcher.delivery_timeout = self.config.delivery_timeout_ms / 1000
         return dispatcher
 
     def _topic_worker(self, topic: str) -> TopicWorker:

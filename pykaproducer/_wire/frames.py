@@ -8,6 +8,7 @@ length that a broker merely claims allocates nothing.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from pykaproducer._wire import WireError
 
@@ -41,13 +42,13 @@ class FrameReader:
             self._buffer = buffer
         return memoryview(self._buffer)[self._filled :]
 
-    def received(self, count: int) -> list[bytes]:
+    def received(self, count: int) -> Iterator[bytes]:
         """*count* bytes have come into the space: the frames that are complete now.
 
-        :class:`WireError` for a length that no broker sends; the stream is of no use then.
+        :class:`WireError` at a length that no broker sends, behind the frames that stood before
+        it; the stream is of no use then.
         """
         filled = self._filled + count
-        frames: list[bytes] = []
         buffer = self._buffer
         view = memoryview(buffer)
         at = 0
@@ -58,10 +59,9 @@ class FrameReader:
             end = at + 4 + length
             if end > filled:
                 break
-            frames.append(bytes(view[at + 4 : end]))
+            yield bytes(view[at + 4 : end])
             at = end
         self._keep(at, filled)
-        return frames
 
     def _keep(self, start: int, end: int) -> None:
         """Only ``buffer[start:end]`` is wanted any more."""

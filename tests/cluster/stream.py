@@ -47,7 +47,7 @@ class Stream:
         self.sent = 0
         self.reported = 0
         self._window = threading.Semaphore(window)
-        self._under_way = threading.Event()
+        self._progress = threading.Condition()
         self._freely = threading.Event()
         self._thread = threading.Thread(target=self._send, name="stream")
 
@@ -61,9 +61,11 @@ class Stream:
         self.producer.close(PATIENCE)
         assert not self._thread.is_alive()
 
-    def wait_until_under_way(self) -> None:
-        """Until the first thousand has been delivered."""
-        assert self._under_way.wait(PATIENCE)
+    def wait_for_more(self, messages: int) -> None:
+        """Until so many more have been reported."""
+        goal = self.reported + messages
+        with self._progress:
+            assert self._progress.wait_for(lambda: self.reported >= goal, PATIENCE)
 
     def go_on(self) -> None:
         """Send the rest, whether the cluster answers or not."""
@@ -96,8 +98,9 @@ class Stream:
         elif delivery.partition is not None and delivery.offset is not None:
             self.offsets[delivery.partition].append(delivery.offset)
         self._window.release()
-        if self.reported == 1000:
-            self._under_way.set()
+        if self.reported % 100 == 0:
+            with self._progress:
+                self._progress.notify_all()
 
     # What the log holds ------------------------------------------------------------------------
 

@@ -40,8 +40,8 @@ def outage(cluster: KafkaCluster) -> Iterator[Outage]:
         Stream(cluster, "outage-unnumbered", 4, COUNT, acks=1) as unnumbered,
         Producer(bootstrap_servers=cluster.bootstrap_servers) as newcomer,
     ):
-        idempotent.wait_until_under_way()
-        unnumbered.wait_until_under_way()
+        idempotent.wait_for_more(1000)
+        unnumbered.wait_for_more(1000)
         with down(cluster):
             idempotent.go_on()
             unnumbered.go_on()
@@ -94,12 +94,13 @@ def test_leaders_may_move_while_messages_are_under_way(
     """No broker fails: each answers that it is not the leader any more."""
     cluster3.create_topic(topic, partitions=3)
     with Stream(cluster3, topic, 3, COUNT // 2, enable_idempotence=idempotent) as stream:
-        stream.wait_until_under_way()
+        stream.wait_for_more(1000)
         leaders = [{cluster3.leader_of(topic, p)} for p in range(3)]
         for step in range(4):
             move_leaders(cluster3, topic, {p: (p + step) % 3 for p in range(3)})
             for p in range(3):
                 leaders[p].add(cluster3.leader_of(topic, p))
+            stream.wait_for_more(500)
         stream.finish()
     assert leaders == [{0, 1, 2}] * 3
     if idempotent:
@@ -111,7 +112,7 @@ def test_leaders_may_move_while_messages_are_under_way(
 def test_a_leader_that_dies_loses_and_doubles_nothing(cluster3: KafkaCluster, topic: str) -> None:
     cluster3.create_topic(topic, partitions=3, config={"min.insync.replicas": "2"})
     with Stream(cluster3, topic, 3, COUNT) as stream:
-        stream.wait_until_under_way()
+        stream.wait_for_more(1000)
         leader = cluster3.leader_of(topic, 0)
         cluster3.kill(leader)
         stream.finish()

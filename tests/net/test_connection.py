@@ -336,6 +336,15 @@ def test_what_was_answered_before_the_garbage_stays_answered(
     assert "makes no sense" in lost.reason
 
 
+def test_an_answer_in_front_of_garbage_counts(cluster: ScriptedCluster, talk: Talk) -> None:
+    talk.open()
+    cluster.next("produce", Mangle(lambda framed: framed + b"\xff\xff\xff\xff"))
+    first = talk.submit(("t", 0, record_batch()))
+    second = talk.submit(("t", 1, record_batch()))
+    assert talk.until(Answered).request is first
+    assert talk.until(Lost).unanswered == [second]
+
+
 def test_requests_are_told_apart_by_what_the_broker_may_have_seen(
     cluster: ScriptedCluster, talk: Talk
 ) -> None:

@@ -94,6 +94,12 @@ def test_more_buffers_than_one_system_call_takes(pair: tuple[Transport, socket.s
     assert received == b"".join(buffers)
 
 
+def test_many_buffers_go_in_one_call(pair: tuple[Transport, socket.socket]) -> None:
+    transport, far_end = pair
+    assert transport.send([memoryview(b"x")] * 1000) == 1000
+    assert far_end.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
+
+
 def test_a_full_socket_takes_a_part_and_then_nothing(
     pair: tuple[Transport, socket.socket],
 ) -> None:

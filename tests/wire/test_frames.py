@@ -59,10 +59,14 @@ def test_bytes_one_by_one() -> None:
     assert frames == [b"first", b"second"]
 
 
-def test_frames_before_a_bad_length_are_lost_with_it() -> None:
-    """The stream is of no use from there on; what stood before it is not told any more."""
-    with pytest.raises(WireError):
-        feed(FrameReader(MOST), framed(b"good") + b"\xff\xff\xff\xff")
+def test_frames_before_a_bad_length_are_told_first() -> None:
+    reader = FrameReader(MOST)
+    stream = framed(b"good") + framed(b"good too") + b"\xff\xff\xff\xff"
+    reader.space()[: len(stream)] = stream
+    frames = reader.received(len(stream))
+    assert [next(frames), next(frames)] == [b"good", b"good too"]
+    with pytest.raises(WireError, match="-1 bytes"):
+        next(frames)
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 3, MOST + 1, 2**31 - 1])
