@@ -1667,9 +1667,9 @@ cdef class Admission:
         cdef TopicSlot slot
         self._check_topic(topic)
         slot = TopicSlot.__new__(TopicSlot)
-        slot.topic = topic
+        slot.topic = str.__str__(topic)     # of a member of a StrEnum: its text
         slot.full = []
-        return <TopicSlot>self.slots.setdefault(topic, slot)
+        return <TopicSlot>self.slots.setdefault(slot.topic, slot)
 
     cdef Delivery append(self, TopicSlot slot, Payload *payload, int32_t partition,
                          int64_t timestamp, int64_t now, int64_t timeout, on_delivery):

@@ -93,6 +93,8 @@ class Lane:
     #: The lane has failed: all that is in it, and all that still comes, goes round again.
     failing: bool = False
     chaser: Chaser | None = None
+    #: It failed for what only time may mend: what goes round again waits for its backoff.
+    pause: bool = False
     #: Sequence numbers were lost with a batch that will not go again: a new epoch is needed.
     gap: bool = False
 

@@ -339,6 +339,8 @@ class BrokerWorker(Worker):
             return
         if verdict.action is Action.MOVED:
             self.metadata.want()
+        # Out of order: nothing is wrong with this one, and the older one says whether to wait.
+        lane.pause |= verdict.action is not Action.OUT_OF_ORDER
         self.trouble.partitions[spot] = f"the broker's last answer: {code_text(answer.error_code)}"
         self._fail_lane(lane, batch)
 
@@ -394,6 +396,7 @@ class BrokerWorker(Worker):
                 # One whose rows have all expired goes again too if it has sequence numbers: the
                 # log needs it, or the batches behind it would be refused.
                 again = batch.sequenced or batch.next_deadline() is not None
+                lane.pause = True
                 self._fail_lane(lane, batch if again else None)
         for request in (*item.unanswered, *item.unwritten):
             for batch in request.batches:
@@ -422,12 +425,14 @@ class BrokerWorker(Worker):
         for batch in doubtful:
             self._fail_doubtful(batch)
         if again:
-            wait = backoff(
-                self.config.retry_backoff_ms / 1000,
-                self.config.retry_backoff_max_ms / 1000,
-                max(0, again[0].level - 1),
-                random.random(),
-            )
+            wait = 0.0
+            if lane.pause:
+                wait = backoff(
+                    self.config.retry_backoff_ms / 1000,
+                    self.config.retry_backoff_max_ms / 1000,
+                    max(0, again[0].level - 1),
+                    random.random(),
+                )
             self.retry.put(Again(again, self.clock.monotonic() + wait))
 
     def _fail_doubtful(self, batch: Batch) -> None:
