@@ -1,22 +1,64 @@
-"""What the commands share: settings from the command line, numbers for people, a progress line."""
+"""What the commands share: errors, settings from the command line, the log, numbers for people."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pykaproducer.config import Config, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
-DEFAULT_SERVERS = "localhost:9092"
+#: What all parsers have in common. An abbreviated option would change its meaning with the next
+#: option that begins like it.
+parser_like: dict[str, Any] = {
+    "formatter_class": argparse.RawDescriptionHelpFormatter,
+    "allow_abbrev": False,
+}
 
 
-class UserError(Exception):
-    """The user can repair it; the text says how. Printed as one line, without a traceback."""
+class CommandError(Exception):
+    """What ends a command. Its text is all that is printed; it says what to do."""
+
+    #: The exit status of the process.
+    status = 1
+
+
+class UserError(CommandError):
+    """A mistake in the command itself, which the user can repair."""
+
+    status = 2
+
+
+def tell(text: str) -> None:
+    """Write a line, or a few, for the person at the keyboard to standard error."""
+    if sys.stderr is None:
+        return
+    try:
+        print(f"pykaproducer: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody listens there; the exit status says it all
+
+
+# Options ------------------------------------------------------------------------------------------
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """An argparse type: a whole number, at least *least*, that Kafka has room for."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number < 2**31:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        return number
+
+    return parse
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -27,19 +69,25 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="any setting of the producer, by its name or its dotted name; may be repeated",
+        help="any setting of the producer, as linger_ms=50 or linger.ms=50; may be repeated",
     )
 
 
 def settings_of(pairs: Sequence[str], servers: str | None = None) -> dict[str, Any]:
-    """The producer's settings that ``-X`` and ``--bootstrap-servers`` ask for."""
+    """The producer's settings that ``-X`` and ``--bootstrap-servers`` ask for, checked."""
     texts: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"-X {pair}: write it as name=value")
+        if not _is_text(pair):
+            raise UserError(f"-X {name}: the value is not UTF-8")
         texts[name.strip()] = value
     if servers is not None:
+        if "bootstrap_servers" in texts:
+            raise UserError(
+                "the servers are named twice: --bootstrap-servers, -X bootstrap_servers"
+            )
         texts["bootstrap_servers"] = servers
     try:
         settings = resolve(texts, texts=True)
@@ -47,6 +95,28 @@ def settings_of(pairs: Sequence[str], servers: str | None = None) -> dict[str, A
     except (ConfigurationError, UnsupportedFeatureError) as error:
         raise UserError(str(error)) from None
     return settings
+
+
+def _is_text(given: str) -> bool:
+    """Whether an argument was UTF-8: Python has put what was not into lone surrogates."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def header_of(text: str) -> tuple[str, bytes]:
+    """The header that ``NAME=VALUE`` stands for; the value may be any bytes."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--header {text}: write it as name=value")
+    if not _is_text(name):
+        raise UserError("--header: the name of a header is not UTF-8")
+    return name, value.encode(errors="surrogateescape")
+
+
+# Output -------------------------------------------------------------------------------------------
 
 
 def human_bytes(count: float) -> str:
@@ -58,41 +128,37 @@ def human_bytes(count: float) -> str:
     raise AssertionError("unreachable")
 
 
-class Progress:
-    """A progress bar on standard error where it is a terminal (and rich is there), else nothing."""
+def servers_text(servers: Iterable[tuple[str, int]]) -> str:
+    """Servers as ``--bootstrap-servers`` takes them."""
+    return ",".join(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers
+    )
 
-    def __init__(self, bar: Any = None, task: Any = None) -> None:
-        self._bar = bar
-        self._task = task
 
-    def advance(self, size: int) -> None:
-        """*size* bytes more."""
-        if self._bar is not None:
-            self._bar.update(self._task, advance=size)
+class _Teller(logging.Handler):
+    """Hands the library's log to a function."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text += f": {type(error).__name__}: {error}"
+        self._show(text)
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int | None) -> Iterator[Progress]:
-    """Show how far it has got, in bytes; *total* None: nobody knows how much there is."""
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield Progress()
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield Progress(bar, bar.add_task(title, total=total))
+def log_shown(show: Callable[[str], None] = tell) -> Iterator[None]:
+    """Show the library's warnings, and each step of the test cluster, while it lasts."""
+    library, cluster = logging.getLogger("pykaproducer"), logging.getLogger("pykaproducer.testing")
+    before, handler = cluster.level, _Teller(show)
+    library.addHandler(handler)
+    cluster.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        cluster.setLevel(before)
+        library.removeHandler(handler)

@@ -1,34 +1,56 @@
-"""``pykaproducer produce -t TOPIC [FILE ...]``: one message a line, byte for byte.
-
-The line's terminator, one ``\\n``, is taken off and nothing else: a line that ends in CRLF keeps
-its ``\\r``, an empty line is an empty message, a last line without terminator is a message.
-"""
+"""``pykaproducer produce -t TOPIC [FILE ...]``: one message a line, byte for byte."""
 
 from __future__ import annotations
 
 import argparse
-import collections
+import contextlib
+import errno
 import os
+import signal
+import stat
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from pykaproducer.cli import _signals
+from pykaproducer.cli._progress import Progress, progress
+from pykaproducer.cli._rejects import RejectsFile
+from pykaproducer.cli._sender import Envelope, Sender
 from pykaproducer.cli.common import (
-    DEFAULT_SERVERS,
-    Progress,
     UserError,
     add_settings,
+    header_of,
     human_bytes,
-    progress,
+    log_shown,
+    number_from,
+    parser_like,
+    servers_text,
     settings_of,
+    tell,
 )
-from pykaproducer.delivery import Delivery
-from pykaproducer.errors import BufferFullError, FlushTimeoutError, MessageTooLargeError, Status
-from pykaproducer.producer import Producer
 
-#: Input is read in pieces of this size (bytes).
-_PIECE = 1 << 20
+_STDIN = "-"
+
+#: Of how many partitions the summary tells.
+_PARTITIONS = 24
+
+_EXAMPLES = """\
+examples:
+  pykaproducer produce -t events access.log            to localhost:9092
+  pykaproducer produce -t events --bootstrap-servers kafka-1:9092,kafka-2:9092 *.log
+  zcat old.gz | pykaproducer produce -t events -X compression_type=lz4 -X linger_ms=50
+  echo "user-17:logged in" | pykaproducer produce -t events --key-separator :
+  pykaproducer produce -t events --header source=import --rejects lost.log data.csv
+                                          what failed is in lost.log, line by line: send it again
+
+The terminator of a line, one \\n, is taken off, and nothing else: CRLF keeps its \\r, an empty line
+is an empty message, bytes need not be UTF-8. max_request_size (1 MiB) is the longest message.
+
+exit status:
+  0  every line was delivered        2    a mistake in the command; nothing was sent
+  1  some were not: see the summary  130  ended by Ctrl-C (what was sent gets 5 s to arrive)
+"""
 
 
 def add_parser(commands: Any) -> None:
@@ -36,13 +58,16 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "produce",
         help="send lines as messages",
-        description="Sends each line of the files, or of standard input, as one message. Exit "
-        "status 0: every line was delivered; 1: some were not; 2: a mistake in the command.",
+        description="Sends each line of the files, or of standard input, as one message.",
+        epilog=_EXAMPLES,
+        **parser_like,
     )
     parser.add_argument("-t", "--topic", required=True, help="where to send them")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="default: standard input")
     parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help=f"default: {DEFAULT_SERVERS}"
+        "files", nargs="*", metavar="FILE", help="default, and for a file named -: standard input"
+    )
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
     )
     parser.add_argument(
         "--key-separator",
@@ -58,11 +83,11 @@ def add_parser(commands: Any) -> None:
         default=[],
         help="a header for every message; may be repeated",
     )
-    parser.add_argument("--partition", type=int, metavar="N", help="default: by the key")
+    parser.add_argument("--partition", type=number_from(0), metavar="N", help="default: by the key")
     parser.add_argument(
         "--rejects",
         metavar="FILE",
-        help="write the lines that were not delivered to FILE, so that nothing is lost",
+        help="append the lines that were not delivered to FILE, so that nothing is lost",
     )
     add_settings(parser)
     parser.set_defaults(run=run)
@@ -71,157 +96,161 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send every line; the summary goes to standard error."""
     settings = settings_of(options.settings, options.bootstrap_servers)
-    sources = list(_open_all(options.files))
-    rejects = _open_rejects(options.rejects)
-    sender = _Sender(options, settings, rejects)
-    began = time.monotonic()
-    interrupted = False
+    envelope = _envelope_of(options)
+    inputs = [_Input(name) for name in options.files or [_STDIN]]
+    rejects = None if options.rejects is None else RejectsFile(options.rejects)
     try:
-        with progress(f"to {options.topic}", _size_of(sources)) as shown:
-            for source in sources:
-                sender.send_lines(source, shown)
-    except KeyboardInterrupt:
-        interrupted = True
+        if rejects is not None:
+            _check_apart(inputs, rejects)
+        return _produce(envelope, settings, inputs, rejects)
     finally:
-        sender.finish(interrupted)
         if rejects is not None:
             rejects.close()
-    sender.summarize(time.monotonic() - began)
-    if interrupted:
-        return 130
-    return 0 if sender.delivered == sender.lines else 1
 
 
-class _Sender:
-    """Sends lines and counts what becomes of them."""
+class _Input:
+    """A file, or standard input, that was there when the command began."""
 
-    def __init__(
-        self, options: argparse.Namespace, settings: dict[str, Any], rejects: BinaryIO | None
-    ) -> None:
-        self.topic: str = options.topic
-        self.lines = self.delivered = self.size = 0
-        self.failures: collections.Counter[str] = collections.Counter()
-        self.doubtful = 0
-        self.partitions: collections.Counter[int | None] = collections.Counter()
-        self._rejects = rejects
-        self._separator = (options.key_separator or "").encode()
-        if options.key_separator == "":
-            raise UserError("--key-separator: it must not be empty")
-        self._more: dict[str, Any] = {"on_delivery": self._report}
-        if options.headers:
-            self._more["headers"] = [_header(text) for text in options.headers]
-        if options.partition is not None:
-            self._more["partition"] = options.partition
-        self._producer = Producer(**settings)
-
-    def send_lines(self, source: BinaryIO, shown: Progress) -> None:
-        """Send every line of *source*."""
-        separator, send = self._separator, self._send
-        for lines, size in _lines(source):
-            for line in lines:
-                if separator:
-                    key, found, value = line.partition(separator)
-                    send(value if found else line, key if found else None)
-                else:
-                    send(line, None)
-            shown.advance(size)
-
-    def _send(self, value: bytes, key: bytes | None) -> None:
-        self.lines += 1
-        self.size += len(value)
-        while True:
-            try:
-                self._producer.send(self.topic, value, key, **self._more)
-            except BufferFullError:
-                # The cluster takes nothing for a while. What is buffered has a deadline: there
-                # will be room, by delivery or by failure.
-                continue
-            except MessageTooLargeError as error:
-                self._reject(key, value, error)
-            except (TypeError, ValueError) as error:
-                raise UserError(str(error)) from None
-            return
-
-    def _report(self, error: BaseException | None, delivery: Delivery) -> None:
-        if error is None:
-            self.delivered += 1
-            self.partitions[delivery.partition] += 1
-            return
-        if getattr(error, "status", None) is Status.POSSIBLY_PERSISTED:
-            self.doubtful += 1
-        self._reject(delivery.key, delivery.value or b"", error)
-
-    def _reject(self, key: bytes | None, value: bytes, error: BaseException) -> None:
-        self.failures[str(error)] += 1
-        if self._rejects is not None:
-            if key is not None:
-                self._rejects.write(key + self._separator)
-            self._rejects.write(value + b"\n")
-
-    def finish(self, interrupted: bool) -> None:
-        """Wait for the outcome of what was read (a few seconds only after Ctrl-C), and close."""
+    def __init__(self, name: str) -> None:
+        self.name = name
         try:
-            self._producer.flush(5.0 if interrupted else None)
-        except FlushTimeoutError:
-            pass  # close() fails what is left, and its lines go to the rejects
-        self._producer.close(timeout=0 if interrupted else None)
-
-    def summarize(self, seconds: float) -> None:
-        """What a person wants to know, on standard error."""
-        rate = self.delivered / seconds if seconds > 0 else 0.0
-        out = [
-            f"{self.delivered:,} of {self.lines:,} lines delivered to {self.topic}, "
-            f"{human_bytes(self.size)} in {seconds:.2f} s ({rate:,.0f}/s)"
-        ]
-        if self.partitions:
-            counts = sorted(self.partitions.items(), key=lambda item: (item[0] is None, item[0]))
-            out.append("by partition: " + ", ".join(f"{p}: {n:,}" for p, n in counts[:32]))
-        out.extend(f"{count:,} failed: {text}" for text, count in self.failures.most_common(5))
-        if self.doubtful:
-            out.append(f"{self.doubtful:,} of these may be in the log all the same")
-        print("\n".join(out), file=sys.stderr)
-
-
-def _lines(source: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
-    """Lines without their terminator, by the piece, with the bytes read for them."""
-    rest = [b""]
-    while piece := source.read(_PIECE):
-        head, newline, tail = piece.rpartition(b"\n")
-        if not newline:
-            rest.append(piece)  # a line longer than a piece: joined once, at its end
-            continue
-        rest.append(head)
-        yield b"".join(rest).split(b"\n"), len(piece)
-        rest = [tail]
-    last = b"".join(rest)
-    if last:
-        yield [last], len(last)
-
-
-def _open_all(names: list[str]) -> Iterator[BinaryIO]:
-    for name in names or ["-"]:
-        try:
-            yield sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115
+            self.stat = os.fstat(_stdin()) if name == _STDIN else os.stat(name)
+            if stat.S_ISDIR(self.stat.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if name != _STDIN and not os.access(name, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise UserError(f"{name}: {error.strerror}") from None
 
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor to read it from."""
+        if self.name == _STDIN:
+            yield _stdin()
+            return
+        fd = os.open(self.name, os.O_RDONLY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
-def _open_rejects(name: str | None) -> BinaryIO | None:
-    if name is None:
-        return None
-    try:
-        return open(name, "wb")
-    except OSError as error:
-        raise UserError(f"--rejects {name}: {error.strerror}") from None
+    @property
+    def size(self) -> int | None:
+        """Its bytes, if it has an end that is known."""
+        return self.stat.st_size if stat.S_ISREG(self.stat.st_mode) else None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether somebody types it."""
+        return self.name == _STDIN and os.isatty(_stdin())
 
 
-def _size_of(sources: list[BinaryIO]) -> int | None:
-    sizes = [os.fstat(source.fileno()).st_size for source in sources]
-    return sum(sizes) if all(sizes) else None
+def _stdin() -> int:
+    if sys.stdin is None:
+        raise UserError("standard input is closed; name a file")
+    return sys.stdin.fileno()
 
 
-def _header(text: str) -> tuple[str, bytes]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"--header {text}: write it as name=value")
-    return name, value.encode()
+def _envelope_of(options: argparse.Namespace) -> Envelope:
+    separator = options.key_separator
+    if separator == "":
+        raise UserError("--key-separator: it must not be empty")
+    return Envelope(
+        topic=options.topic,
+        partition=options.partition,
+        headers=[header_of(text) for text in options.headers] or None,
+        separator=None if separator is None else os.fsencode(separator),
+    )
+
+
+def _check_apart(inputs: Sequence[_Input], rejects: RejectsFile) -> None:
+    for each in inputs:
+        if rejects.is_same_file(each.stat):
+            raise UserError(
+                f"--rejects {rejects.name}: it is an input too, and would never end; name another"
+            )
+
+
+def _produce(
+    envelope: Envelope,
+    settings: dict[str, Any],
+    inputs: Sequence[_Input],
+    rejects: RejectsFile | None,
+) -> int:
+    began = time.monotonic()
+    with _signals.counted() as signals, log_shown():
+        sender = Sender(envelope, settings, signals, rejects)
+        sender.check_topic()
+        with _progress(envelope.topic, inputs) as shown:
+            try:
+                troubles = _send_all(inputs, sender, shown)
+            finally:
+                sender.finish(shown)
+    tell("\n".join([*_summary(sender, time.monotonic() - began), *_kept(sender, rejects)]))
+    for trouble in troubles:
+        tell(trouble)
+    if signals.number:
+        tell(f"ended by {signal.Signals(signals.number).name}")
+        return 128 + signals.number
+    return 0 if sender.delivered == sender.lines and not troubles else 1
+
+
+def _send_all(inputs: Sequence[_Input], sender: Sender, shown: Progress) -> list[str]:
+    """Send the lines of all inputs; what was wrong with those that could not be read."""
+    troubles = []
+    for place, each in enumerate(inputs, 1):
+        if sender.stopped:
+            break
+        if each.is_terminal:
+            tell("each line that you type is a message; Ctrl-D ends the input")
+        try:
+            with each.opened() as fd:
+                sender.send_from(fd, shown, last=place == len(inputs))
+        except OSError as error:
+            troubles.append(f"{each.name}: {error.strerror}: not all of it was read")
+    return troubles
+
+
+def _progress(topic: str, inputs: Sequence[_Input]) -> contextlib.AbstractContextManager[Progress]:
+    if any(each.is_terminal for each in inputs):
+        return contextlib.nullcontext(Progress())
+    sizes = [each.size for each in inputs]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    return progress(f"to {topic}", total)
+
+
+def _summary(sender: Sender, seconds: float) -> Iterator[str]:
+    """What became of the lines."""
+    config, delivered = sender.producer.config, sender.delivered
+    rate = delivered / seconds if seconds else 0.0
+    yield (
+        f"{delivered:,} of {sender.lines:,} lines delivered to {sender.topic} at "
+        f"{servers_text(config.bootstrap_servers)}: {human_bytes(sender.size)} in {seconds:.2f} s, "
+        f"{rate:,.0f} lines/s"
+    )
+    if config.acks == 0 and delivered:
+        yield "  acks=0: delivered means given to the network, which nobody has confirmed"
+    if delivered:
+        shown = sorted((p, n) for p, n in sender.partitions.items() if p is not None)
+        counts = ", ".join(f"{partition}: {count:,}" for partition, count in shown[:_PARTITIONS])
+        more = f", and {len(shown) - _PARTITIONS} more" if len(shown) > _PARTITIONS else ""
+        yield f"  lines by partition: {counts}{more}"
+    for text, count in sender.failures.by_kind():
+        yield f"  {count:,} failed: {text}"
+    if sender.failures.doubtful:
+        yield (
+            f"  {sender.failures.doubtful:,} of these may be in the log all the same: sent again "
+            f"they may be there twice"
+        )
+    if sender.unaccounted:
+        yield f"  {sender.unaccounted:,} without outcome"
+
+
+def _kept(sender: Sender, rejects: RejectsFile | None) -> Iterator[str]:
+    """Where the lines are that were not delivered."""
+    if rejects is not None and rejects.error is not None:
+        yield f"  {rejects.name} does not hold all of them: {rejects.error.strerror}"
+    elif rejects is not None and sender.failures.total:
+        yield f"  these lines are in {rejects.name}"
+    elif sender.failures.total:
+        yield "  these lines are not kept; --rejects FILE keeps them"

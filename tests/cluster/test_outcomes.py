@@ -25,7 +25,7 @@ from pykaproducer import (
 from pykaproducer.testing import KafkaCluster
 
 from .faults import paused
-from .readback import read_log, read_values
+from .readback import assert_in_log, read_log, read_values
 
 SOON = 30
 
@@ -252,6 +252,26 @@ def test_a_topic_that_never_comes_is_named_in_the_error(cluster: KafkaCluster, t
     assert error.status is Status.NOT_PERSISTED
     assert topic in str(error)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in str(error)
+
+
+def test_a_topic_that_has_just_been_made_gets_everything_in_order(
+    cluster: KafkaCluster, topic: str
+) -> None:
+    """Its leaders may not know yet that they are: they refuse one batch and take the next."""
+    values = [b"%d" % i for i in range(600)]
+    with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, partitioner="round_robin", batch_size=500
+    ) as producer:
+        for number in range(5):
+            name = f"{topic}-{number}"
+            cluster.create_topic(name, partitions=6)
+            deliveries = [producer.send(name, value) for value in values]
+            producer.flush(SOON)
+            assert_in_log(cluster, deliveries, values)
+            for partition in read_values(cluster, name, 6):
+                numbers = [int(value or b"") for value in partition]
+                assert numbers == sorted(numbers)
+                assert len(numbers) == 100
 
 
 # What the broker refuses

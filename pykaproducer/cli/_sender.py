@@ -1,0 +1,270 @@
+"""Lines in, outcomes out: what ``produce`` does with the producer.
+
+Every line that is read ends in one of two places: it is delivered, or it is a failure and, if
+there is a file of rejects, in that file as it was read. Rejects stand there in the order of the
+input; those of different partitions may change places.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer.cli._lines import Fragment, Lines, pieces, split
+from pykaproducer.cli._progress import Progress
+from pykaproducer.cli._rejects import Failures, RejectsFile
+from pykaproducer.cli._signals import Signals
+from pykaproducer.cli.common import UserError
+from pykaproducer.delivery import Delivery
+from pykaproducer.errors import (
+    BufferFullError,
+    FlushTimeoutError,
+    MessageTooLargeError,
+    MetadataTimeoutError,
+    PykaproducerError,
+)
+from pykaproducer.producer import Producer
+
+#: How long a call of the producer may wait before we look for a signal (seconds).
+_LOOK = 0.2
+#: How long what was sent may take to be delivered after a signal (seconds).
+_GRACE = 5.0
+#: How long callbacks may take to tell what became of the last messages (seconds).
+_REPORTING = 30.0
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What all messages have in common."""
+
+    topic: str
+    partition: int | None = None
+    headers: list[tuple[str, bytes]] | None = None
+    #: What stands between key and value; None: there are no keys.
+    separator: bytes | None = None
+
+
+class Sender:
+    """Sends lines, and knows what became of them."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        settings: dict[str, Any],
+        signals: Signals,
+        rejects: RejectsFile | None,
+    ) -> None:
+        self.lines = self.size = 0
+        self.failures = Failures()
+        #: Delivered lines by partition. Written by callbacks only.
+        self.partitions: dict[int | None, int] = collections.defaultdict(int)
+        self.topic = envelope.topic
+        self._envelope = envelope
+        self._signals = signals
+        self._rejects = rejects
+        # What was read and not sent. Everything that was sent comes before it among the rejects.
+        self._unsent: list[bytes] = []
+        # A last line without terminator: whatever stood behind it would become a part of it.
+        self._unterminated = b""
+        self._broken: PykaproducerError | None = None
+        # send() waits for space, and must let us look for a signal meanwhile. Without the
+        # setting we wait as long as it takes: what fills the buffer has a deadline.
+        self._patience_ms: float = settings.get("max_block_ms", float("inf"))
+        self._block_ms = min(self._patience_ms, _LOOK * 1000)
+        self.producer = Producer(**{**settings, "max_block_ms": self._block_ms})
+        self._longest = self.producer.config.max_request_size + len(envelope.separator or b"")
+
+    @property
+    def delivered(self) -> int:
+        """How many lines were."""
+        return sum(list(self.partitions.values()))
+
+    @property
+    def unaccounted(self) -> int:
+        """How many lines have not been told of."""
+        return self.lines - self.delivered - self.failures.total
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is to be sent."""
+        # Without room for the rejects every line that we read may be one that is lost.
+        full = self._rejects is not None and self._rejects.error is not None
+        return self._signals.count > 0 or self._broken is not None or full
+
+    def check_topic(self) -> None:
+        """Refuse a topic or a partition that cannot be, before anything is read."""
+        topic, partition = self._envelope.topic, self._envelope.partition
+        try:
+            there = self.producer.partitions_for(topic)
+        except MetadataTimeoutError:
+            return  # the cluster may come, or create the topic, while the messages wait
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if partition is not None and partition not in there:
+            raise UserError(
+                f"--partition {partition}: topic {topic!r} has partitions 0 to {max(there)}"
+            )
+
+    def send_from(self, fd: int, shown: Progress, *, last: bool) -> None:
+        """Send every line of *fd*; *last*: no other input follows."""
+        for item in split(self._read(fd, shown), self._longest):
+            if isinstance(item, Fragment):
+                self._keep_fragment(item)
+            else:
+                self._send(item, last)
+
+    def _read(self, fd: int, shown: Progress) -> Iterator[bytes]:
+        for piece in pieces(fd, self._signals):
+            self.size += len(piece)
+            shown.advance(len(piece))
+            yield piece
+            if self.stopped:
+                return
+
+    def _send(self, item: Lines, last: bool) -> None:
+        self.lines += len(item.lines)
+        if self.stopped:
+            self._keep_unsent(item.lines, b"\n" if item.terminated else b"")
+            return
+        # The last line of a file that others follow gets the terminator that it lacks.
+        end, report = (b"", self._report_last) if last else (b"\n", self._report)
+        if item.terminated:
+            end, report = b"\n", self._report
+        topic, separator, send = self._envelope.topic, self._envelope.separator, self.producer.send
+        more = (self._envelope.headers, self._envelope.partition)
+        rest = iter(item.lines)
+        for line in rest:
+            key, value = None, line
+            if separator is not None:
+                before, found, after = line.partition(separator)
+                if found:
+                    key, value = before, after
+            try:
+                send(topic, value, key, *more, on_delivery=report)
+            except PykaproducerError as error:
+                again = functools.partial(send, topic, value, key, *more, on_delivery=report)
+                if not self._insist(again, line + end, error):
+                    self._keep_unsent([line, *rest], end)
+                    return
+
+    def _insist(self, again: Callable[[], object], line: bytes, error: PykaproducerError) -> bool:
+        """A line was refused: try again for as long as that may help.
+
+        False: nothing more is to be sent, and this line was not.
+        """
+        waited = 0.0
+        while isinstance(error, BufferFullError):
+            if self.stopped:
+                return False
+            waited += self._block_ms
+            if waited >= self._patience_ms:
+                self._fail(error, line)
+                return True
+            try:
+                again()
+                return True
+            except PykaproducerError as another:
+                error = another
+        if not isinstance(error, MessageTooLargeError):
+            self._broken = error
+            return False
+        self.failures.add(error)
+        self._keep_in_order(line)
+        return True
+
+    # What was not delivered -----------------------------------------------------------------------
+
+    def _report(self, error: BaseException | None, delivery: Delivery) -> None:
+        if error is None:
+            self.partitions[delivery.partition] += 1
+        else:
+            self._fail(error, self._line_of(delivery) + b"\n")
+
+    def _report_last(self, error: BaseException | None, delivery: Delivery) -> None:
+        if error is None:
+            self.partitions[delivery.partition] += 1
+        else:
+            self._unterminated = self._line_of(delivery)
+            self.failures.add(error)
+
+    def _line_of(self, delivery: Delivery) -> bytes:
+        """The line that a message was made of, without its terminator."""
+        value = delivery.value or b""
+        if delivery.key is None or self._envelope.separator is None:
+            return value
+        return delivery.key + self._envelope.separator + value
+
+    def _fail(self, error: BaseException, line: bytes) -> None:
+        if self._rejects is not None:
+            self._rejects.write(line)
+        self.failures.add(error)
+
+    def _keep_fragment(self, item: Fragment) -> None:
+        if item.first:
+            self.lines += 1
+            self.failures.add(
+                MessageTooLargeError(
+                    f"topic {self._envelope.topic!r}: a line is longer than max_request_size, "
+                    f"which is {self.producer.config.max_request_size}"
+                )
+            )
+        self._keep_in_order(item.data)
+
+    def _keep_in_order(self, data: bytes) -> None:
+        """Have *data* among the rejects, behind those of all lines before it."""
+        if self._rejects is None:
+            return
+        if self._settled():
+            self._rejects.write(data)
+        else:
+            self._unsent.append(data)
+
+    def _keep_unsent(self, lines: list[bytes], end: bytes) -> None:
+        """*lines* were read, and we stop."""
+        self.failures.add(str(self._broken or "read, but not sent any more"), len(lines))
+        if self._rejects is not None:
+            self._unsent.append(b"\n".join(lines) + end)
+
+    # The end --------------------------------------------------------------------------------------
+
+    def finish(self, shown: Progress) -> None:
+        """Wait for what becomes of everything (a few seconds only after a signal), and close."""
+        if not self._settled(shown):
+            self._settle_soon()
+        self.producer.close(timeout=0)
+        # Messages that were given up have their outcome when close() returns; the callbacks that
+        # tell of it may still have to run.
+        deadline, pause = time.monotonic() + _REPORTING, threading.Event()
+        while self.unaccounted and time.monotonic() < deadline:
+            pause.wait(0.01)
+        if self._rejects is not None:
+            for data in (*self._unsent, self._unterminated):
+                self._rejects.write(data)
+            self._rejects.close()
+
+    def _settled(self, shown: Progress | None = None) -> bool:
+        """Wait until everything that was sent has its outcome; false: a signal came before."""
+        while not self._signals.count:
+            try:
+                self.producer.flush(_LOOK)
+            except FlushTimeoutError as error:
+                if shown is not None:
+                    shown.waiting(error.pending)
+            else:
+                return True
+        return False
+
+    def _settle_soon(self) -> None:
+        """The same after a signal, which bounds the wait; another one ends it."""
+        count, deadline = self._signals.count, time.monotonic() + _GRACE
+        while self._signals.count == count and time.monotonic() < deadline:
+            try:
+                self.producer.flush(_LOOK)
+            except FlushTimeoutError:
+                continue
+            return
