@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.fix_cluster", "tests.fix_leaks", "tests.fix_skips"]
+pytest_plugins = ["tests.fix_cluster", "tests.fix_leaks", "tests.fix_servers", "tests.fix_skips"]

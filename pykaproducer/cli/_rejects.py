@@ -8,7 +8,7 @@ import threading
 from typing import BinaryIO
 
 from pykaproducer.cli.common import UserError
-from pykaproducer.errors import DeliveryError, Status
+from pykaproducer.errors import AbortedError, DeliveryError, Status
 
 
 class RejectsFile:
@@ -78,11 +78,13 @@ class Failures:
         """*count* lines failed for one reason. From any thread."""
         status = error.status if isinstance(error, DeliveryError) else None
         kind = error if isinstance(error, str) else type(error).__name__
+        # The library says which call gave it up; it was ours, for the user's signal.
+        text = "given up" if isinstance(error, AbortedError) else str(error)
         with self._lock:
             self.total += count
             if status is Status.POSSIBLY_PERSISTED:
                 self.doubtful += count
-            text, before = self._kinds.get((kind, status), (str(error), 0))
+            text, before = self._kinds.get((kind, status), (text, 0))
             self._kinds[kind, status] = (text, before + count)
 
     def by_kind(self) -> list[tuple[str, int]]:

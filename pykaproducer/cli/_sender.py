@@ -232,10 +232,13 @@ class Sender:
 
     # The end --------------------------------------------------------------------------------------
 
-    def finish(self, shown: Progress) -> None:
-        """Wait for what becomes of everything (a few seconds only after a signal), and close."""
+    def settle(self, shown: Progress) -> None:
+        """Wait for what becomes of everything: to the end, or a few seconds after a signal."""
         if not self._settled(shown):
             self._settle_soon()
+
+    def close(self) -> None:
+        """Give up what has no outcome, and write down the last of the rejects."""
         self.producer.close(timeout=0)
         # Messages that were given up have their outcome when close() returns; the callbacks that
         # tell of it may still have to run.

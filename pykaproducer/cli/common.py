@@ -90,7 +90,7 @@ def settings_of(pairs: Sequence[str], servers: str | None = None) -> dict[str, A
             )
         texts["bootstrap_servers"] = servers
     try:
-        settings = resolve(texts, texts=True)
+        settings = {"client_id": "pykaproducer-cli", **resolve(texts, texts=True)}
         Config(**settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:
         raise UserError(str(error)) from None

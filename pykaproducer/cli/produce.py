@@ -178,14 +178,17 @@ def _produce(
     rejects: RejectsFile | None,
 ) -> int:
     began = time.monotonic()
-    with _signals.counted() as signals, log_shown():
+    with _signals.counted() as signals:
         sender = Sender(envelope, settings, signals, rejects)
-        sender.check_topic()
-        with _progress(envelope.topic, inputs) as shown:
-            try:
-                troubles = _send_all(inputs, sender, shown)
-            finally:
-                sender.finish(shown)
+        try:
+            with log_shown():
+                sender.check_topic()
+                with _progress(envelope.topic, inputs) as shown:
+                    troubles = _send_all(inputs, sender, shown)
+                    sender.settle(shown)
+        finally:
+            # Unseen: what its log would tell of the messages that it gives up, the summary does.
+            sender.close()
     tell("\n".join([*_summary(sender, time.monotonic() - began), *_kept(sender, rejects)]))
     for trouble in troubles:
         tell(trouble)
@@ -225,8 +228,8 @@ def _summary(sender: Sender, seconds: float) -> Iterator[str]:
     rate = delivered / seconds if seconds else 0.0
     yield (
         f"{delivered:,} of {sender.lines:,} lines delivered to {sender.topic} at "
-        f"{servers_text(config.bootstrap_servers)}: {human_bytes(sender.size)} in {seconds:.2f} s, "
-        f"{rate:,.0f} lines/s"
+        f"{servers_text(config.bootstrap_servers)}; {human_bytes(sender.size)} read, "
+        f"{seconds:.2f} s, {rate:,.0f} lines/s"
     )
     if config.acks == 0 and delivered:
         yield "  acks=0: delivered means given to the network, which nobody has confirmed"

@@ -33,7 +33,7 @@ class RecordBatch(NamedTuple):
     """What the header of one record batch says."""
 
     base_offset: int
-    count: int
+    messages: int
     #: Kafka's number of the compression type, 0 for none.
     compression: int
     #: -1 without idempotence.

@@ -132,8 +132,7 @@ class Stream:
             assert len(offsets) == len(numbers)
 
     def assert_in_order(self) -> None:
-        """Everything was delivered and stands in the log in order; some may stand there twice."""
+        """Everything was delivered and stands in the log in order, but for what came again late."""
         assert self.errors == []
         for numbers, expected in zip(self.in_log(), self.expected(), strict=True):
             assert list(dict.fromkeys(numbers)) == expected
-            assert list(dict.fromkeys(reversed(numbers))) == expected[::-1]

@@ -212,14 +212,14 @@ EXITS = {
     "the end of the script": "",
     "sys.exit": "sys.exit(0)",
     "an error": "raise LookupError('a mistake of the user')",
-    "SIGINT": "os.kill(os.getpid(), signal.SIGINT); time.sleep(30)",
+    "SIGINT": "os.kill(os.getpid(), signal.SIGINT); signal.pause()",
 }
 
 
 @pytest.mark.parametrize("ending", EXITS.values(), ids=EXITS)
 def test_an_exit_without_close_delivers(cluster: KafkaCluster, topic: str, ending: str) -> None:
     script = """
-        import os, signal, sys, time
+        import os, signal, sys
         from pykaproducer import Producer
         producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
         for i in range(1000):

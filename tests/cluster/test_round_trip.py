@@ -246,7 +246,7 @@ def test_lingering_makes_one_batch_and_flush_ends_it(cluster: KafkaCluster, topi
         deliveries = [producer.send(topic, b"%d" % i) for i in range(100)]
         producer.flush(SOON)
         assert all(delivery.done() for delivery in deliveries)
-    assert [batch.count for batch in read_log(cluster, topic).batches] == [100]
+    assert [batch.messages for batch in read_log(cluster, topic).batches] == [100]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_batches_are_no_larger_than_allowed(
             producer.send(topic, b"%100d" % i)
     log = read_log(cluster, topic)
     assert log.values == [b"%100d" % i for i in range(100)]
-    assert max(batch.count for batch in log.batches) <= most
+    assert max(batch.messages for batch in log.batches) <= most
     if most > 1:
         assert len(log.batches) < 50
 

@@ -1,0 +1,59 @@
+"""The command line in a process of its own, and what kafka-python's consumer finds afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+#: Nobody listens there.
+NOWHERE = "127.0.0.1:9"
+#: How long a command may take on a busy machine (seconds).
+PATIENCE = 120
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line with *arguments*."""
+    return [sys.executable, "-m", "pykaproducer", *arguments]
+
+
+def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run it to its end."""
+    return subprocess.run(
+        command(*arguments), input=data, capture_output=True, timeout=PATIENCE, check=False
+    )
+
+
+def consume(servers: str, topic: str, count: int, partitions: Sequence[int] = (0,)) -> list[Any]:
+    """The first *count* messages of a topic; an error if they do not come."""
+    return list(_records(servers, topic, count, partitions))
+
+
+def _records(servers: str, topic: str, count: int, partitions: Sequence[int]) -> Iterator[Any]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers, consumer_timeout_ms=30_000, max_partition_fetch_bytes=8 << 20
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition) for partition in partitions])
+        consumer.seek_to_beginning()
+        for number, record in enumerate(consumer, 1):
+            yield record
+            if number == count:
+                return
+        raise AssertionError(f"{topic} has no {count} messages")
+    finally:
+        consumer.close()
+
+
+def end_of(servers: str, topic: str, partition: int = 0) -> int:
+    """How many messages a partition has."""
+    consumer = KafkaConsumer(bootstrap_servers=servers)
+    try:
+        place = TopicPartition(topic, partition)
+        return int(consumer.end_offsets([place])[place])
+    finally:
+        consumer.close()

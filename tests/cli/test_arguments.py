@@ -1,0 +1,163 @@
+"""A mistake in the command is told in the user's words, before anything is read or sent."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+from pykaproducer import __version__
+from pykaproducer.cli import main
+
+from .helper import NOWHERE, PATIENCE, command, run
+
+
+def status_of(arguments: list[str]) -> int | str | None:
+    """The exit status, whichever way main() gives it."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code
+
+
+@pytest.fixture
+def lines(tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\nb\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-X", "lingerms=5"], "setting lingerms is not known; the nearest known one is linger_ms"),
+        (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given; allowed: a number"),
+        (["-X", "acks=2"], "setting acks: '2' was given; allowed: 0, 1 or 'all'"),
+        (["-X", "value_serializer=str"], "value_serializer: it cannot be given as text"),
+        (["-X", "transactional_id=t"], "transactions are not built"),
+        (["-X", "client_id=\udcff"], "-X client_id: the value is not UTF-8"),
+        (["--bootstrap-servers", ""], "setting bootstrap_servers: '' was given"),
+        (["--bootstrap-servers", "h:0"], "the port of 'h:0'"),
+        (["--bootstrap-servers", "h", "-X", "bootstrap_servers=h"], "named twice"),
+        (["--header", "name"], "--header name: write it as name=value"),
+        (["--header", "\udcff=value"], "the name of a header is not UTF-8"),
+        (["--key-separator", ""], "--key-separator: it must not be empty"),
+        (["--partition", "-1"], "'-1' is not a whole number from 0 on"),
+        (["--partition", "one"], "'one' is not a whole number from 0 on"),
+        (["--partition", "2147483648"], "'2147483648' is not a whole number"),
+        (["/no/such/file"], "/no/such/file: No such file or directory"),
+        (["/"], "/: Is a directory"),
+        (["--rejects", "/no/such/dir/file"], "--rejects /no/such/dir/file: No such file"),
+        (["-t", "no topic"], "topic 'no topic' is not a topic name"),
+        (["-t", ".."], "topic '..' is not a topic name"),
+    ],
+)
+def test_produce_refuses(
+    arguments: list[str], told: str, lines: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(["produce", "-t", "events", *arguments, lines]) == 2
+    out, err = capsys.readouterr()
+    assert told in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["produce"], "the following arguments are required: -t/--topic"),
+        (["cluster"], "the following arguments are required: ACTION"),
+        (["cluster", "start", "--brokers", "none"], "'none' is not a whole number from 1 on"),
+        (["demo", "-X", "acks=0"], "acks=0"),
+        (["demo", "--partitions", "3", "--bootstrap-servers", NOWHERE], "--partitions"),
+        (["demo", "--bootstrap-servers", NOWHERE, "--topic", "no topic"], "not a topic name"),
+    ],
+)
+def test_the_other_commands_refuse(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["--version"]) == 0
+    assert capsys.readouterr().out == f"pykaproducer {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["demo"], ["produce"], ["cluster", "start"]])
+def test_the_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of([*arguments, "--help"]) == 0
+    _, _, examples = capsys.readouterr().out.partition("\nexample")
+    assert " ".join(["pykaproducer", *arguments]) in examples
+
+
+def test_a_file_of_rejects_is_no_input(lines: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "-t", "events", "--rejects", lines, lines]) == 2
+    assert "it is an input too" in capsys.readouterr().err
+    assert pathlib.Path(lines).read_bytes() == b"a\nb\n"
+
+
+def test_standard_input_that_is_closed() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command("produce", "-t", "events")],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"pykaproducer: standard input is closed; name a file\n"
+
+
+def test_a_reader_that_leaves_causes_no_traceback() -> None:
+    readable, writable = os.pipe()
+    os.close(readable)
+    buffered = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    try:
+        done = subprocess.run(
+            command("--help"),
+            env=buffered,
+            stdout=writable,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+        )
+    finally:
+        os.close(writable)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_the_users_signal_handlers_come_back(lines: str) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    arguments = ["--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=100"]
+    assert main(["produce", "-t", "events", *arguments, lines]) == 1
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_the_demo_says_what_it_needs(tmp_path: pathlib.Path) -> None:
+    """Without jars and without what fetches them: one line that says what to install."""
+    code = (
+        "import sys; sys.modules['jgo'] = None; from pykaproducer.cli import main; "
+        "sys.exit(main(['demo']))"
+    )
+    done = subprocess.run(
+        [command()[0], "-c", code],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert b'pip install "pykaproducer[testing]"' in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_demo_names_servers_that_do_not_answer() -> None:
+    done = run("demo", "--bootstrap-servers", NOWHERE, "-X", "max_block_ms=300")
+    assert done.returncode == 1
+    assert NOWHERE.encode() in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,158 @@
+"""Ctrl-C and SIGTERM: the commands end soon, and lose nothing that they have read."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pykaproducer.testing import KafkaCluster
+
+from .helper import NOWHERE, PATIENCE, command, consume, end_of
+
+DATA = b"".join(b"line %d\n" % number for number in range(400_000)) + b"half a li"
+#: More than a pipe holds (bytes).
+FIRST = 70_000
+
+
+class Fed:
+    """A command that reads DATA from a pipe, which has no end before the command has."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._readable, writable = os.pipe()
+        self.process = subprocess.Popen(
+            command(*arguments), stdin=self._readable, stderr=subprocess.PIPE
+        )
+        #: Set when it has read more than nothing: a pipe holds less than the first piece.
+        self.reading = threading.Event()
+        self._ended = threading.Event()
+        self._feeder = threading.Thread(target=self._feed, args=(writable,))
+        self._feeder.start()
+
+    def _feed(self, writable: int) -> None:
+        with open(writable, "wb") as file:
+            file.write(DATA[:FIRST])
+            file.flush()
+            self.reading.set()
+            file.write(DATA[FIRST:])
+            file.flush()
+            self._ended.wait(PATIENCE)
+
+    def end(self, interrupt: Callable[[subprocess.Popen[bytes]], None]) -> tuple[str, bytes]:
+        """Interrupt it: what it says then, and what it has not read."""
+        interrupt(self.process)
+        _, err = self.process.communicate(timeout=PATIENCE)
+        self._ended.set()
+        with open(self._readable, "rb") as pipe:
+            unread = pipe.read()
+        self._feeder.join(PATIENCE)
+        assert b"Traceback" not in err
+        return err.decode(), unread
+
+
+def once(number: int) -> Callable[[subprocess.Popen[bytes]], None]:
+    """Send the signal."""
+    return lambda process: process.send_signal(number)
+
+
+def again_and_again(process: subprocess.Popen[bytes]) -> None:
+    """Press Ctrl-C until it ends."""
+    while True:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_was_read_is_delivered_or_kept(
+    number: signal.Signals, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    servers, rejects = cluster.bootstrap_servers, tmp_path / "rejects"
+    fed = Fed("produce", "-t", topic, "--bootstrap-servers", servers, "--rejects", str(rejects))
+    consume(servers, topic, 1)
+    told, unread = fed.end(once(number))
+    assert fed.process.returncode == 128 + number
+    assert f"ended by {number.name}" in told
+    delivered = consume(servers, topic, end_of(servers, topic))
+    sent = b"".join(record.value + b"\n" for record in delivered)
+    assert sent + rejects.read_bytes() + unread == DATA
+
+
+@pytest.mark.parametrize("interrupt", [once(signal.SIGINT), again_and_again])
+def test_what_cannot_be_delivered_is_kept(
+    interrupt: Callable[[subprocess.Popen[bytes]], None], tmp_path: pathlib.Path
+) -> None:
+    """The buffer is full, or all is read; no broker is there. The end comes in bounded time."""
+    rejects = tmp_path / "rejects"
+    fed = Fed(
+        *("produce", "-t", "t", "--bootstrap-servers", NOWHERE, "--rejects", str(rejects)),
+        *("-X", "buffer_memory=1000000"),
+    )
+    assert fed.process.stderr is not None
+    assert NOWHERE.encode() in fed.process.stderr.readline()
+    assert fed.reading.wait(PATIENCE)
+    told, unread = fed.end(interrupt)
+    assert fed.process.returncode == 130
+    assert "given up" in told
+    assert rejects.read_bytes() + unread == DATA
+
+
+def test_without_rejects_the_summary_says_what_is_lost() -> None:
+    fed = Fed("produce", "-t", "t", "--bootstrap-servers", NOWHERE)
+    assert fed.reading.wait(PATIENCE)
+    told, _ = fed.end(again_and_again)
+    assert "these lines are not kept; --rejects FILE keeps them" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_cluster_prints_its_servers_and_ends_cleanly(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        command("cluster", "start"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        host, port = line.rstrip("\n").split(":")
+        assert (host, port.isdecimal()) == ("127.0.0.1", True)
+        assert end_of(f"{host}:{port}", "made-when-it-is-asked-for") == 0
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert out == b""
+    assert b"Traceback" not in err
+
+
+def test_a_cluster_that_is_interrupted_while_it_starts() -> None:
+    with subprocess.Popen(
+        command("cluster", "start"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert b"starting" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert out == b""
+    assert b"Traceback" not in err
+
+
+def test_the_demo_is_interrupted(cluster: KafkaCluster) -> None:
+    with subprocess.Popen(
+        command("demo", "--bootstrap-servers", cluster.bootstrap_servers),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(b"Topic"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (130, b"pykaproducer: interrupted\n")

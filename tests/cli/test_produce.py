@@ -1,0 +1,307 @@
+"""``produce``: every line is delivered as it stands, or kept as it stands."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import subprocess
+import threading
+
+import pytest
+
+from pykaproducer.testing import KafkaCluster
+
+from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
+
+
+def nasty(lines: int) -> bytes:
+    """Lines of every kind: empty, CRLF, no text, a megabyte; the last has no terminator."""
+    rng = random.Random(lines)
+    kinds = (
+        lambda: b"",
+        lambda: b"\r",
+        lambda: b"ends in CRLF\r",
+        lambda: rng.randbytes(rng.randrange(200)).replace(b"\n", b"\x00"),
+        lambda: b"text " * rng.randrange(40),
+    )
+    found = [rng.choice(kinds)() for _ in range(lines)]
+    for place in range(0, lines, 1000):
+        found[place] = rng.randbytes(1_000_000).replace(b"\n", b"\r")
+    return b"\n".join([*found, b"no terminator"])
+
+
+def test_kafka_pythons_consumer_gets_every_byte_in_order(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    source = tmp_path / "lines"
+    source.write_bytes(nasty(5000))
+    servers = cluster.bootstrap_servers
+    done = run("produce", "-t", topic, "--bootstrap-servers", servers, str(source))
+    assert done.returncode == 0, done.stderr.decode()
+    records = consume(servers, topic, 5001)
+    assert b"\n".join(record.value for record in records) == source.read_bytes()
+    assert {record.key for record in records} == {None}
+    assert end_of(servers, topic) == 5001
+
+
+def test_what_comes_through_a_pipe_is_sent_as_it_comes(cluster: KafkaCluster, topic: str) -> None:
+    """As with ``tail -f``: nobody waits for the end of the input, or for a full buffer."""
+    cluster.create_topic(topic)
+    servers = cluster.bootstrap_servers
+    with subprocess.Popen(
+        command("produce", "-t", topic, "--bootstrap-servers", servers),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        for number in range(1, 4):
+            process.stdin.write(b"line %d\n" % number)
+            process.stdin.flush()
+            assert consume(servers, topic, number)[-1].value == b"line %d" % number
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err.decode()
+
+
+def test_keys_headers_and_a_partition(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic, partitions=3)
+    done = run(
+        *("produce", "-t", topic, "--bootstrap-servers", cluster.bootstrap_servers),
+        *("--key-separator", "→", "--header", "a=1", "--header", "a=x=y", "--partition", "2"),
+        data="k→v\nno key\n→empty key\nk→v→w\nempty value→\n".encode(),
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    records = consume(cluster.bootstrap_servers, topic, 5, [2])
+    assert [(record.key, record.value) for record in records] == [
+        (b"k", b"v"),
+        (None, b"no key"),
+        (b"", b"empty key"),
+        (b"k", "v→w".encode()),
+        (b"empty value", b""),
+    ]
+    assert {tuple(record.headers) for record in records} == {(("a", b"1"), ("a", b"x=y"))}
+    assert b"lines by partition: 2: 5" in done.stderr
+
+
+def test_several_files_and_standard_input_among_them(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    for name, data in {"one": b"1\n2", "three": b"4\n"}.items():
+        (tmp_path / name).write_bytes(data)
+    servers = cluster.bootstrap_servers
+    files = [str(tmp_path / "one"), "-", str(tmp_path / "three")]
+    done = run("produce", "-t", topic, "--bootstrap-servers", servers, *files, data=b"3")
+    assert done.returncode == 0, done.stderr.decode()
+    assert [record.value for record in consume(servers, topic, 4)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_no_line_is_no_message(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    servers = cluster.bootstrap_servers
+    done = run("produce", "-t", topic, "--bootstrap-servers", servers)
+    assert done.returncode == 0
+    assert b"0 of 0 lines delivered" in done.stderr
+    assert end_of(servers, topic) == 0
+
+
+def test_the_summary_and_nothing_else_in_a_pipe(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    servers = cluster.bootstrap_servers
+    done = run("produce", "-t", topic, "--bootstrap-servers", servers, data=b"a\n" * 1000)
+    assert done.stdout == b""
+    first, second, rest = done.stderr.decode().split("\n")
+    assert first.startswith(f"pykaproducer: 1,000 of 1,000 lines delivered to {topic} at {servers}")
+    assert second.strip() == "lines by partition: 0: 1,000"
+    assert rest == ""
+
+
+def test_a_bar_on_a_terminal(cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path) -> None:
+    cluster.create_topic(topic)
+    source = tmp_path / "lines"
+    source.write_bytes(b"a line\n" * 100_000)
+    ours, theirs = os.openpty()
+    shown = b""
+    with subprocess.Popen(
+        command("produce", "-t", topic, "--bootstrap-servers", cluster.bootstrap_servers, source),
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    ) as process:
+        os.close(theirs)
+        try:
+            while piece := os.read(ours, 65536):
+                shown += piece
+        except OSError:
+            pass  # that is how Linux says that the other side has closed
+        os.close(ours)
+        assert process.wait(PATIENCE) == 0
+    assert f"to {topic}".encode() in shown
+    assert b"\x1b[" in shown
+    assert b"700.0/700.0 kB" in shown
+    assert b"100,000 of 100,000 lines delivered" in shown
+
+
+# What is not delivered ----------------------------------------------------------------------------
+
+
+def reject(tmp_path: pathlib.Path, data: bytes, *arguments: str) -> tuple[bytes, bytes]:
+    """What a command that cannot deliver everything keeps, and what it says."""
+    rejects = tmp_path / "rejects"
+    done = run("produce", "--rejects", str(rejects), *arguments, data=data)
+    assert done.returncode == 1, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return rejects.read_bytes(), done.stderr
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_rejects_are_the_input_byte_for_byte(end: bytes, tmp_path: pathlib.Path) -> None:
+    data = nasty(3000) + end
+    arguments = ["-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=500"]
+    kept, told = reject(tmp_path, data, *arguments)
+    assert kept == data
+    assert b"0 of 3,001 lines delivered" in told
+    # Why: named once for each kind of failure, and with the server that does not answer.
+    assert told.count(b"not delivered within") == 1
+    assert NOWHERE.encode() in told
+
+
+def test_rejects_with_keys_are_whole_lines(tmp_path: pathlib.Path) -> None:
+    data = b"key:value\n:\nno key\n\nkey:value:value\r\n"
+    arguments = ["-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=200"]
+    kept, _ = reject(tmp_path, data, *arguments, "--key-separator", ":")
+    assert kept == data
+
+
+def test_rejects_of_an_earlier_run_stay(tmp_path: pathlib.Path) -> None:
+    arguments = ["-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=200"]
+    reject(tmp_path, b"one\ntwo", *arguments)
+    kept, _ = reject(tmp_path, b"three\n", *arguments)
+    assert kept == b"one\ntwo\nthree\n"
+
+
+def test_lines_that_are_too_long_are_kept_and_the_others_arrive(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    long, endless = b"l" * 1_048_576, b"e" * 5_000_000
+    data = b"\n".join([b"first", long, b"second", endless, b"third", endless])
+    arguments = ["-t", topic, "--bootstrap-servers", cluster.bootstrap_servers]
+    kept, told = reject(tmp_path, data, *arguments)
+    assert kept == b"\n".join([long, endless, endless])
+    assert b"3 of 6 lines delivered" in told
+    assert b"3 failed" in told
+    assert b"max_request_size" in told
+    records = consume(cluster.bootstrap_servers, topic, 3)
+    assert [record.value for record in records] == [b"first", b"second", b"third"]
+
+
+def test_a_line_longer_than_memory_passes_through(tmp_path: pathlib.Path) -> None:
+    """A gigabyte without a line's end costs neither a gigabyte of memory nor a byte of it."""
+    size = 1 << 30
+    code = (
+        "import resource, sys; from pykaproducer.cli import main; limit = 768 << 20;"
+        "resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)); sys.exit(main(sys.argv[1:]))"
+    )
+    source, rejects = tmp_path / "lines", tmp_path / "rejects"
+    with open(source, "wb") as file:
+        file.truncate(size)
+    os.mkfifo(rejects)
+    arguments = ["-t", "t", "--bootstrap-servers", NOWHERE, "--rejects", rejects, source]
+    with subprocess.Popen(
+        [command()[0], "-c", code, "produce", *arguments], stderr=subprocess.PIPE
+    ) as process:
+        kept = 0
+        with open(rejects, "rb", buffering=0) as file:
+            while piece := file.read(1 << 20):
+                kept += len(piece)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert kept == size
+    assert process.returncode == 1, err.decode()
+    assert b"0 of 1 lines delivered" in err
+
+
+def test_rejects_that_cannot_be_kept_are_told_of() -> None:
+    done = run(
+        *("produce", "-t", "t", "--bootstrap-servers", NOWHERE, "--rejects", "/dev/full"),
+        *("-X", "delivery_timeout_ms=200"),
+        data=b"a line\n" * 10_000,
+    )
+    assert done.returncode == 1
+    assert b"/dev/full does not hold all of them: No space left on device" in done.stderr
+
+
+def test_a_partition_that_does_not_exist(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic, partitions=3)
+    servers = cluster.bootstrap_servers
+    done = run(
+        "produce", "-t", topic, "--bootstrap-servers", servers, "--partition", "3", data=b"a\n"
+    )
+    assert done.returncode == 2
+    assert b"has partitions 0 to 2" in done.stderr
+
+
+def test_what_the_broker_refuses_is_kept_with_its_reason(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic, config={"max.message.bytes": "1000"})
+    data = b"small\n" + b"x" * 5000 + b"\nsmall too\n"
+    arguments = ["-t", topic, "--bootstrap-servers", cluster.bootstrap_servers]
+    # Each line a batch of its own, so that the small ones do not travel with the large one.
+    kept, told = reject(tmp_path, data, *arguments, "-X", "batch_size=0")
+    assert kept == b"x" * 5000 + b"\n"
+    assert b"2 of 3 lines delivered" in told
+    assert b"MESSAGE_SIZE_TOO_LARGE" in told
+
+
+# A full buffer -----------------------------------------------------------------------------------
+
+
+def test_a_full_buffer_is_waited_for(cluster: KafkaCluster, topic: str) -> None:
+    """The broker stands still for longer than the buffer lasts; nothing is dropped."""
+    cluster.create_topic(topic)
+    data = b"".join(b"line %d\n" % number for number in range(50_000))
+    servers = cluster.bootstrap_servers
+    readable, writable = os.pipe()
+    with subprocess.Popen(
+        command(
+            *("produce", "-t", topic, "--bootstrap-servers", servers),
+            *("-X", "buffer_memory=300000"),
+        ),
+        stdin=readable,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.close(readable)
+        os.write(writable, b"the first\n")
+        assert consume(servers, topic, 1)[0].value == b"the first"
+        cluster.pause(0)
+        try:
+            # More than the pipe holds: the writer is held up when the buffer is full.
+            feeder = threading.Thread(target=_feed, args=(writable, data))
+            feeder.start()
+            feeder.join(1.0)
+            assert feeder.is_alive()
+        finally:
+            cluster.resume(0)
+        feeder.join(PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err.decode()
+    values = [record.value for record in consume(servers, topic, 50_001)]
+    assert b"\n".join(values) + b"\n" == b"the first\n" + data
+
+
+def test_max_block_ms_bounds_the_wait(tmp_path: pathlib.Path) -> None:
+    data = b"".join(b"line %d\n" % number for number in range(5000))
+    kept, told = reject(
+        tmp_path,
+        data,
+        *("-t", "t", "--bootstrap-servers", NOWHERE, "-X", "buffer_memory=100000"),
+        *("-X", "max_block_ms=0", "-X", "delivery_timeout_ms=2000"),
+    )
+    assert b"buffer_memory (100000 bytes) was full for max_block_ms (0 ms)" in told
+    assert sorted(kept.splitlines()) == sorted(data.splitlines())
+
+
+def _feed(fd: int, data: bytes) -> None:
+    with open(fd, "wb") as file:
+        file.write(data)

@@ -1,0 +1,134 @@
+"""Whoever comes late: the rows expire while a stage holds them, and their memory is gone.
+
+A row may be settled and reported by the timer at any moment, wherever it waits. A stage that
+touches it later finds it settled, also if that was the last of its chunk, whose row table has been
+compressed (handles are kept) or freed (none are).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pykaproducer._kernel import MURMUR2, STICKY, Chunk, Delivery, Partitioner, Slice
+
+from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, seal, split
+
+COUNT = 1000
+
+
+def ended(kept: bool, how: Callable[[Slice], bool]) -> tuple[Chunk, list[Slice], list[Delivery]]:
+    """A chunk whose rows are all reported, slices that stages still hold, handles."""
+    door = Door()
+    handles = [door.send(TOPIC, b"v" * i, b"k", partition=i % 2) for i in range(COUNT)]
+    chunk = door.chunk()
+    if not kept:
+        handles.clear()
+    held = [*split(chunk, 2).values(), chunk.whole(), chunk.pick(range(5))]
+    assert how(chunk.whole())
+    assert door.budget.used == 0
+    return chunk, held, handles
+
+
+@pytest.fixture(params=["handles kept", "no handles"])
+def kept(request: pytest.FixtureRequest) -> bool:
+    return request.param == "handles kept"
+
+
+@pytest.fixture(params=[deliver, fail])
+def over(request: pytest.FixtureRequest, kept: bool) -> tuple[Chunk, list[Slice], list[Delivery]]:
+    return ended(kept, request.param)
+
+
+Over = tuple[Chunk, list[Slice], list[Delivery]]
+
+
+def test_slices_that_are_still_held_are_empty_handed(over: Over) -> None:
+    _chunk, held, handles = over
+    for part in held:
+        assert part.waiting() == 0
+        assert part.oldest_deadline() is None
+        part.unclaim()
+        assert part.deliver(7) is None
+        assert part.fail(OSError(), OSError()) is None
+        assert part.claim(1 << 30, 1 << 30) is None
+        assert (part.count, part.nbytes) == (0, 0)
+    assert all(handle.done() for handle in handles)
+
+
+def test_the_chunk_has_no_rows_to_give_out(over: Over) -> None:
+    chunk, _, _ = over
+    assert chunk.split(Partitioner(MURMUR2, STICKY), 2, pack([0, 1])) == ([], None)
+    assert chunk.split(None, 1, b"") == ([], None)
+    assert chunk.expired(1e9) == []
+    assert chunk.pick([0, 1, COUNT - 1]).count == 0
+    assert chunk.whole().count == 0
+    assert chunk.unassigned() == []
+    assert chunk.unsettled == 0
+
+
+def test_the_chunk_has_no_payload_left(over: Over) -> None:
+    chunk, _, _ = over
+    assert (chunk.key(0), chunk.value(COUNT - 1)) == (None, None)
+    chunk.assign(COUNT - 1, 1)
+
+
+def test_handles_are_not_harmed_by_late_stages(over: Over) -> None:
+    chunk, held, handles = over
+    before = [(h.partition, h.offset, h.error, h.timestamp) for h in handles]
+    chunk.split(Partitioner(MURMUR2, STICKY), 1, b"")
+    for row in range(COUNT):
+        chunk.assign(row, 1)
+    for part in held:
+        part.deliver(50, 60)
+    assert [(h.partition, h.offset, h.error, h.timestamp) for h in handles] == before
+
+
+def test_rows_that_expire_while_a_users_partitioner_thinks() -> None:
+    door = Door()
+    for i in range(100):
+        door.send(TOPIC, bytes(5000), b"key %d" % i, delivery_timeout_ms=10 if i % 2 else 1000)
+    chunk = door.chunk()
+    todo = chunk.unassigned()
+    door.clock.jump(0.5)
+    (late,) = chunk.expired(door.clock.monotonic())
+    fail(late)
+    # What is alive can be read; what is not may be gone.
+    assert {chunk.key(row) for row in todo[0::2]} == {b"key %d" % i for i in range(0, 100, 2)}
+    assert {chunk.key(row) for row in todo[1::2]} <= {None, *(b"key %d" % i for i in range(100))}
+    assert chunk.unassigned() == todo[0::2]
+
+
+def test_rows_that_expire_while_their_batch_is_encoded(kept: bool) -> None:
+    door = Door()
+    handles = [door.send(TOPIC, bytes(300), partition=0) for _ in range(COUNT)]
+    chunk = door.chunk()
+    if not kept:
+        handles.clear()
+    batch = claim(split(chunk, 1)[0])
+    assert fail(chunk.whole())
+    assert chunk.unsettled == 0
+    assert len(encode(batch)) > COUNT * 300  # every byte is still there
+    assert door.budget.used == 0
+    assert batch.deliver(0) is None
+    assert all(handle.failed() for handle in handles)
+
+
+def test_an_answer_for_a_batch_whose_rows_have_all_expired() -> None:
+    door = Door()
+    door.send(TOPIC, b"v", partition=0)
+    chunk = door.chunk()
+    batch = seal(split(chunk, 1)[0])
+    assert fail(chunk.whole())
+    assert batch.oldest_deadline() is None
+    assert batch.deliver(5) is None
+
+
+def test_a_handle_that_outlives_everything_else() -> None:
+    door = Door()
+    handle = door.send(TOPIC, b"value", b"key", partition=3, timestamp_ms=5)
+    deliver(seal(split(door.chunk(), 4)[3]), 12)
+    del door
+    assert (handle.topic, handle.partition, handle.offset, handle.timestamp) == (TOPIC, 3, 12, 5)
+    assert handle.succeeded()

@@ -1,0 +1,231 @@
+"""Splitting a chunk by partition."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pykaproducer._kernel import (
+    FNV1A,
+    MURMUR2,
+    NO_HASH,
+    RANDOM,
+    ROUND_ROBIN,
+    STICKY,
+    Chunk,
+    Partitioner,
+    Slice,
+    partition_for,
+)
+
+from .helper import TOPIC, Door, claim, deliver, encode, pack, read, seal, split
+
+
+def chunk_of(*rows: tuple[bytes | None, int | None], size: int = 10) -> Chunk:
+    """A chunk of messages, each with its key and the partition that was asked for."""
+    door = Door()
+    for key, partition in rows:
+        door.send(TOPIC, bytes(size), key, partition=partition)
+    return door.chunk()
+
+
+def keyless(count: int, size: int = 10) -> Chunk:
+    return chunk_of(*[(None, None)] * count, size=size)
+
+
+def places(chunk: Chunk) -> list[int]:
+    return [chunk.partition_of(row) for row in range(len(chunk))]
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | st.binary(max_size=8), st.none() | st.integers(0, 5)),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(1, 6),
+)
+def test_each_row_is_in_one_slice_in_order(
+    rows: list[tuple[bytes | None, int | None]], partitions: int
+) -> None:
+    chunk = chunk_of(*rows)
+    slices, strays = chunk.split(Partitioner(MURMUR2, RANDOM), partitions, pack(range(partitions)))
+    found = {part.partition: part.row_numbers() for part in slices}
+    astray = [] if strays is None else strays.row_numbers()
+    assert len(found) == len(slices)
+    everywhere = [*itertools.chain.from_iterable(found.values()), *astray]
+    assert sorted(everywhere) == list(range(len(rows)))
+    for partition, numbers in found.items():
+        assert numbers == sorted(numbers)
+        assert 0 <= partition < partitions
+        for row in numbers:
+            key, wanted = rows[row]
+            if wanted is not None:
+                assert partition == wanted
+            elif key is not None:
+                assert partition == partition_for(MURMUR2, key, partitions)
+    assert astray == [
+        row for row, (_, wanted) in enumerate(rows) if wanted is not None and wanted >= partitions
+    ]
+
+
+def test_slices_know_their_bytes() -> None:
+    slices, strays = chunk_of((b"abc", 0), (None, 1), (b"", 0), (None, 7)).split(None, 2, b"")
+    assert {part.partition: (part.count, part.nbytes) for part in slices} == {
+        0: (2, 23),
+        1: (1, 10),
+    }
+    assert strays is not None
+    assert strays.nbytes == 10
+
+
+def test_a_partition_asked_for_goes_before_the_key() -> None:
+    chunk = chunk_of((b"key", 3), (b"key", 0))
+    split(chunk, 4, Partitioner(MURMUR2, STICKY))
+    assert places(chunk) == [3, 0]
+
+
+def test_all_astray() -> None:
+    slices, strays = chunk_of((None, 9), (None, 8)).split(None, 2, b"")
+    assert slices == []
+    assert strays is not None
+    assert strays.row_numbers() == [0, 1]
+    assert [strays.chunk.partition_of(row) for row in (0, 1)] == [9, 8]
+
+
+def test_a_topic_without_partitions() -> None:
+    slices, strays = keyless(3).split(Partitioner(MURMUR2, STICKY), 0, b"")
+    assert slices == []
+    assert strays is not None
+    assert strays.row_numbers() == [0, 1, 2]
+
+
+def test_a_key_goes_to_its_partition_whether_it_has_a_leader_or_not() -> None:
+    chunk = chunk_of(*[(b"%d" % i, None) for i in range(50)])
+    chunk.split(Partitioner(MURMUR2, STICKY), 7, pack([3]))
+    assert places(chunk) == [partition_for(MURMUR2, b"%d" % i, 7) for i in range(50)]
+
+
+@pytest.mark.parametrize("without_key", [STICKY, RANDOM, ROUND_ROBIN])
+def test_without_a_key_only_partitions_with_a_leader(without_key: int) -> None:
+    chunk = keyless(500, size=100)
+    chunk.split(Partitioner(NO_HASH, without_key, sticky_bytes=1000), 9, pack([2, 5, 8]))
+    assert set(places(chunk)) == {2, 5, 8}
+
+
+@pytest.mark.parametrize("without_key", [STICKY, RANDOM, ROUND_ROBIN])
+def test_without_any_leader_all_partitions(without_key: int) -> None:
+    chunk = keyless(500, size=100)
+    chunk.split(Partitioner(NO_HASH, without_key, sticky_bytes=1000), 4, b"")
+    assert set(places(chunk)) == {0, 1, 2, 3}
+
+
+def test_round_robin_takes_each_in_turn_also_from_chunk_to_chunk() -> None:
+    partitioner = Partitioner(NO_HASH, ROUND_ROBIN)
+    found: list[int] = []
+    for count in (4, 1, 3):
+        chunk = chunk_of(*[(b"ignored", None)] * count)
+        split(chunk, 3, partitioner)
+        found += places(chunk)
+    assert found == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_random_is_spread() -> None:
+    chunk = keyless(10_000)
+    split(chunk, 5, Partitioner(NO_HASH, RANDOM, seed=12345))
+    counts = Counter(places(chunk))
+    assert len(counts) == 5
+    assert all(1700 < count < 2300 for count in counts.values())
+
+
+def test_sticky_fills_a_partition_before_it_takes_another() -> None:
+    chunk = keyless(1000, size=88)  # 100 bytes with what a record adds
+    split(chunk, 4, Partitioner(NO_HASH, STICKY, sticky_bytes=1000, seed=7))
+    runs: list[list[int]] = []
+    for partition in places(chunk):
+        if runs and runs[-1][0] == partition:
+            runs[-1].append(partition)
+        else:
+            runs.append([partition])
+    assert all(len(run) % 10 == 0 for run in runs[:-1])
+    assert {run[0] for run in runs} == {0, 1, 2, 3}
+    assert len(runs) > 50
+
+
+def test_sticky_goes_on_from_chunk_to_chunk() -> None:
+    partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=100_000)
+    chunks = [keyless(10) for _ in range(5)]
+    for chunk in chunks:
+        split(chunk, 6, partitioner)
+    assert len({partition for chunk in chunks for partition in places(chunk)}) == 1
+
+
+def test_sticky_leaves_a_partition_that_has_lost_its_leader() -> None:
+    partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1 << 40)
+    first = keyless(10)
+    split(first, 3, partitioner)
+    (lost,) = set(places(first))
+    rest = [partition for partition in range(3) if partition != lost]
+    second = keyless(10)
+    second.split(partitioner, 3, pack(rest))
+    assert set(places(second)) < set(rest)
+
+
+def test_sticky_leaves_a_partition_that_the_topic_does_not_have_any_more() -> None:
+    partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1 << 40, seed=3)
+    for _ in range(20):
+        split(keyless(1), 8, partitioner)
+        chunk = keyless(1)
+        split(chunk, 1, partitioner)
+        assert places(chunk) == [0]
+
+
+def test_an_empty_key_is_a_key_unless_it_counts_as_none() -> None:
+    chunk = chunk_of(*[(b"", None)] * 200)
+    split(chunk, 50, Partitioner(FNV1A, RANDOM))
+    assert set(places(chunk)) == {partition_for(FNV1A, b"", 50)}
+    chunk = chunk_of(*[(b"", None)] * 200)
+    split(chunk, 50, Partitioner(FNV1A, RANDOM, empty_is_keyless=True))
+    assert len(set(places(chunk))) > 10
+
+
+def test_rows_assigned_by_hand() -> None:
+    chunk = chunk_of((b"a", None), (None, 1), (b"c", None))
+    assert chunk.unassigned() == [0, 2]
+    assert [chunk.key(row) for row in (0, 1, 2)] == [b"a", None, b"c"]
+    chunk.assign(2, 0)
+    assert chunk.unassigned() == [0]
+    slices, strays = chunk.split(None, 2, b"")
+    assert {part.partition: part.row_numbers() for part in slices} == {0: [2], 1: [1]}
+    assert strays is not None
+    assert strays.row_numbers() == [0]
+
+
+def test_a_chunk_may_be_split_after_some_of_it_has_expired() -> None:
+    door = Door()
+    for i in range(100):
+        door.send(TOPIC, b"%d" % i, delivery_timeout_ms=10 if i % 2 else 1000)
+    chunk = door.chunk()
+    door.clock.jump(0.5)
+    for late in chunk.expired(door.clock.monotonic()):
+        late.fail(LookupError(), TimeoutError()).finish()  # type: ignore[union-attr]
+    found: list[bytes] = []
+    for part in split(chunk, 3, Partitioner(NO_HASH, ROUND_ROBIN)).values():
+        found += [record.value for record in read(encode(claim(part)))]
+    assert sorted(found, key=int) == [b"%d" % i for i in range(0, 100, 2)]
+
+
+def test_many_partitions() -> None:
+    door = Door()
+    for i in range(5000):
+        door.send(TOPIC, b"%d" % i, partition=(i * 7) % 5000)
+    parts: dict[int, Slice] = split(door.chunk(), 10_000)
+    assert len(parts) == 5000
+    assert all(part.count == 1 for part in parts.values())
+    for part in parts.values():
+        deliver(seal(part))
+    assert door.budget.used == 0
