@@ -38,6 +38,7 @@ class Chunk:
     unconfirmed: bool
     nbytes: int
     unsettled: int
+    handles: int
     next_deadline: float
     opened: float
     def __len__(self) -> int: ...

@@ -317,6 +317,11 @@ cdef class Chunk:
         return self.unreported
 
     @property
+    def handles(self):
+        """How many handles of its messages are alive."""
+        return self.held
+
+    @property
     def next_deadline(self):
         """Seconds on the monotonic clock: no row expires before this."""
         return self.earliest / <double>_NS
@@ -1069,6 +1074,8 @@ cdef class Slice:
     def untold_failures(self):
         """How many of these rows failed with nobody told: no callback, outcome never read."""
         cdef uint32_t i, n = 0
+        if not self.chunk.failures:
+            return 0
         for i in range(self.count):
             if self.chunk.flags_of(self.at(i)) & (FAILED | TOLD) == FAILED:
                 n += 1
@@ -1895,10 +1902,11 @@ cdef extern from *:
     #define MSG_NOSIGNAL 0
     #endif
 
-    /* Writes until all is written, the socket takes no more for `patience` ms, or it fails.
+    /* Writes until all is written, `patience` ms were spent waiting for room, or it fails.
        Returns the bytes written; if that is 0, errno says why (0: no room). */
     static Py_ssize_t kernel_write(int fd, struct iovec *iov, int count, int patience) {
         Py_ssize_t total = 0;
+        int64_t began = -1, waited = 0;     /* -1: it has not had to wait yet */
         errno = 0;
         while (count > 0) {
             struct msghdr message;
@@ -1910,8 +1918,14 @@ cdef extern from *:
                 if (errno == EINTR) continue;
                 if (errno != EAGAIN && errno != EWOULDBLOCK) break;
                 errno = 0;
+                /* A peer that takes a little at a time must not keep its owner here. */
+                if (began < 0) began = kernel_clock(0);
+                waited = (kernel_clock(0) - began) / 1000000;
                 struct pollfd ready = {fd, POLLOUT, 0};
-                if (poll(&ready, 1, patience) <= 0) { errno = 0; break; }
+                if (waited >= patience || poll(&ready, 1, patience - (int)waited) <= 0) {
+                    errno = 0;
+                    break;
+                }
                 continue;
             }
             total += sent;
@@ -1937,8 +1951,8 @@ cdef extern from *:
 def write_buffers(int fd, buffers, int patience_ms):
     """Write *buffers* to a non-blocking socket, waiting for room without the GIL.
 
-    Returns how many bytes were written: fewer than all when the socket took no more for
-    *patience_ms*; at most 64 buffers are looked at. Raises OSError when nothing could be written.
+    Returns how many bytes were written: fewer than all when the socket was full and had not taken
+    the rest *patience_ms* later; at most 64 buffers are looked at. Raises OSError when nothing could be written.
     A large request written piece by piece from Python would take the GIL once a piece, and each
     time may wait a switch interval for it while user code loops over ``send()``.
     """

@@ -13,9 +13,8 @@ import functools
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kafka.errors import KafkaTimeoutError
 from kafka.structs import TopicPartition
@@ -50,10 +49,6 @@ class RecordMetadata(NamedTuple):
     serialized_header_size: int
 
 
-class _Threaded(Protocol):
-    thread: threading.Thread | None
-
-
 class Home:
     """What a handle must know of the producer that it came from, and nothing that holds it.
 
@@ -63,13 +58,9 @@ class Home:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.pid = os.getpid()
-        #: The stage that runs callbacks, once there is one.
-        self.reports: _Threaded | None = None
-
-    def in_callback(self) -> bool:
-        """Whether the caller is the thread that runs callbacks."""
-        reports = self.reports
-        return reports is not None and threading.current_thread() is reports.thread
+        #: Whether the caller is one of the producer's own threads: it runs a user's callback,
+        #: partitioner or logging handler.
+        self.in_own_thread: Callable[[], bool] = _never
 
     def check_may_wait(self, delivery: Delivery) -> None:
         """Raise if the outcome of a pending *delivery* can never reach the caller."""
@@ -79,11 +70,16 @@ class Home:
                 f"process {os.getpid()} was forked from it; its outcome is known there only",
                 topic=delivery.topic,
             )
-        if self.in_callback():
+        if self.in_own_thread():
             raise CallbackThreadError(
-                "a callback waits for the result of a pending message, which only the callback's "
-                "own thread could bring; use add_done_callback(), or wait in another thread"
+                "a callback (or a partitioner) waits for the result of a pending message, which "
+                "only its own thread could bring; use add_done_callback(), or wait in another "
+                "thread"
             )
+
+
+def _never() -> bool:
+    return False
 
 
 def wait(delivery: Delivery, timeout: float | None) -> bool:

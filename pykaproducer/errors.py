@@ -110,8 +110,9 @@ class ProducerClosedError(PykaproducerError, IllegalStateError):
 class CallbackThreadError(PykaproducerError, IllegalStateError):
     """A callback asked to wait for something that only the callback's own thread can do.
 
-    Raised at once by ``flush()`` and by ``result()`` of a pending handle inside a callback, which
-    would wait for itself for ever. Use ``add_done_callback``, or wait in another thread.
+    Raised at once by ``flush()``, ``partitions_for()`` and ``result()`` of a pending handle inside
+    a callback or a partitioner, which would wait for itself for ever. Use ``add_done_callback``,
+    or wait in another thread.
     """
 
 

@@ -110,7 +110,7 @@ class Producer(Admission):
                     self._take_all,
                     self._broke,
                 )
-                self._home.reports = self._pipeline.reports
+                self._home.in_own_thread = self._pipeline.in_a_stage
             if self._pipeline.broken is not None:
                 self._refuse_broken(self._pipeline.broken)
             self._ready = True
@@ -152,10 +152,10 @@ class Producer(Admission):
         releaser (1) gives bytes back, (2) looks at the list.
         """
         self._check_can_ever_fit(amount)
-        if self._home.in_callback():
+        if self._home.in_own_thread():
             raise BufferFullError(
-                f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback send() "
-                f"cannot wait for space: only the callback's own thread can free it"
+                f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback (or a "
+                f"partitioner) send() cannot wait for space: it may be its own thread that frees it"
             )
         deadline = until
         if deadline is None:
@@ -214,7 +214,7 @@ class Producer(Admission):
         pipeline = self._pipeline
         if pipeline is None:
             return
-        self._check_not_in_callback("flush()")
+        self._check_may_wait("flush()")
         self._announce_strays()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         pending = pipeline.flush(deadline)
@@ -234,14 +234,8 @@ class Producer(Admission):
             self._announce(slot)
 
     def _untold_failures(self, pipeline: Pipeline) -> DeliveryFailures | None:
-        count = 0
-        errors: list[BaseException] = []
-        for part in pipeline.settler.take_untold():
-            untold, error = part.untold_failures(), part.first_error()
-            if untold and error is not None:
-                count += untold
-                errors.append(error)
-        return DeliveryFailures(count, errors[:10]) if count else None
+        count, errors = pipeline.untold.take()
+        return DeliveryFailures(count, errors) if count else None
 
     def close(self, timeout: float | None = None) -> None:
         """End admission, flush, fail the rest at the deadline, end every thread.
@@ -254,7 +248,7 @@ class Producer(Admission):
                 fail what has no outcome now.
         """
         self._end_admission()
-        if self._home.in_callback():
+        if self._home.in_own_thread():
             threading.Thread(
                 target=self._finish, args=(timeout,), name=f"{self._name}-close", daemon=True
             ).start()
@@ -309,11 +303,11 @@ class Producer(Admission):
             cause=cause,
         )
 
-    def _check_not_in_callback(self, what: str) -> None:
-        if self._home.in_callback():
+    def _check_may_wait(self, what: str) -> None:
+        if self._home.in_own_thread():
             raise CallbackThreadError(
-                f"{what} was called in a callback and would wait for the callback itself; call it "
-                f"in another thread"
+                f"{what} was called in a callback (or a partitioner) and would wait for its own "
+                f"thread; call it in another one"
             )
 
     # Looking at the cluster ----------------------------------------------------------------------
@@ -325,7 +319,7 @@ class Producer(Admission):
             KafkaTimeoutError: no metadata by then; the text says why.
         """
         self._check_topic(topic)
-        self._check_not_in_callback("partitions_for()")
+        self._check_may_wait("partitions_for()")
         if not self._ready:
             self._start()
         assert self._pipeline is not None

@@ -27,6 +27,7 @@ from pykaproducer import (
     ProducerClosedError,
     Status,
 )
+from pykaproducer.testing import ScriptedCluster
 
 from .test_producer import NO_WAIT, SOON, threads_of
 
@@ -101,6 +102,27 @@ def test_flush_reports_what_failed_and_nobody_was_told_of(refusing: str) -> None
         producer.flush(SOON)
 
 
+def test_flush_tells_of_each_failure_once(refusing: str) -> None:
+    """Not of those that a callback was given, or that were read from a handle."""
+    told: list[BaseException | None] = []
+    with Producer(bootstrap_servers=refusing, delivery_timeout_ms=1) as producer:
+        kept: list[Delivery] = []
+        for number in range(400):
+            kept.append(producer.send(f"read-{number}", b"value"))
+            producer.send(f"dropped-{number}", b"value")
+            producer.send(f"called-{number}", b"value", on_delivery=lambda e, d: told.append(e))
+        unread = kept[::4]
+        for delivery in kept:
+            if delivery not in unread:
+                assert isinstance(delivery.exception(SOON), DeliveryTimeoutError)
+        del kept, delivery
+        with pytest.raises(DeliveryFailures) as caught:
+            producer.flush(SOON)
+        assert caught.value.count == 400 + len(unread)
+        assert len(told) == 400
+        producer.flush(SOON)
+
+
 def test_flush_times_out(refusing: str) -> None:
     producer = Producer(bootstrap_servers=refusing)
     for _ in range(20):
@@ -163,6 +185,30 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(refusing: str) -> None
     assert {name: type(error) for name, error in outcomes.items()} == dict.fromkeys(
         ["flush", "result", "exception", "get", "partitions_for", "await"], CallbackThreadError
     )
+
+
+def test_a_partitioner_that_would_wait_for_its_own_thread_is_told_so(refusing: str) -> None:
+    outcomes: list[BaseException] = []
+
+    def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        for wait in (producer.flush, pending.result, lambda: producer.partitions_for("other")):
+            try:
+                wait()
+            except KafkaError as problem:
+                outcomes.append(problem)
+        try:
+            while True:
+                producer.send("other", bytes(10_000))
+        except BufferFullError as problem:
+            outcomes.append(problem)
+        return 0
+
+    with ScriptedCluster(topics={"events": 1}) as cluster:
+        producer = cluster.producer(partitioner=partitioner, buffer_memory=100_000)
+        pending = producer.send("other", b"value")
+        producer.send("events", b"value").result(SOON)
+        producer.close(0)
+    assert [type(error) for error in outcomes] == [*[CallbackThreadError] * 3, BufferFullError]
 
 
 # close()

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.sequencing import Sequencer
 
+#: How many lanes Batcher.holds_little() adds up.
+_FEW_LANES = 16
+
 
 @dataclass(slots=True, eq=False)
 class Batch:
@@ -173,6 +176,13 @@ class Batcher:
     def waiting(self) -> bool:
         """Whether anything is pending."""
         return bool(self._waiting)
+
+    def holds_little(self, limit: int) -> bool:
+        """Whether at most *limit* bytes are pending. (False, too, for more lanes than a look at
+        each is worth.)"""
+        if len(self._waiting) > _FEW_LANES:
+            return False
+        return sum(lane.nbytes for lane in self._waiting) <= limit
 
     def add(self, lane: Lane, item: Slice | Batch, now: float) -> None:
         """Put an item into its lane."""

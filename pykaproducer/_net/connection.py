@@ -197,11 +197,10 @@ class Connection:
         return min(self._setup_deadline, self._earliest())
 
     def _earliest(self) -> float:
-        """The earliest deadline of all requests, queued or sent."""
-        return min(
-            (r.deadline for rs in (self._session.unanswered, self._queued) for r in rs),
-            default=_NEVER,
-        )
+        """The earliest deadline of all requests: queued, on their way out, or unanswered."""
+        # One that expects no answer is in none of the session's books.
+        everywhere = (self._queued, self._outbox.requests(), self._session.unanswered)
+        return min((r.deadline for requests in everywhere for r in requests), default=_NEVER)
 
     # The turn --------------------------------------------------------------------------------
 
@@ -255,7 +254,9 @@ class Connection:
         if due is None or now < due:
             return
         if self._session.state is SessionState.READY:
-            raise ConnectionFailed("the broker did not answer a request in time")
+            taken = not self._outbox
+            did = "answer" if taken else "take"
+            raise ConnectionFailed(f"the broker did not {did} a request in time")
         if self._session.state is SessionState.CONNECTING:
             self._next_endpoint(ConnectionFailed("connecting took too long"))
         else:

@@ -66,6 +66,10 @@ class Outbox:
             gone.append(self._leaving.popleft().request)
         return gone
 
+    def requests(self) -> list[Request]:
+        """Those of which some bytes are still here, oldest first."""
+        return [each.request for each in self._leaving]
+
     def clear(self) -> tuple[list[Request], list[Request]]:
         """Forget everything: the requests that were begun (one at most), and those that were not.
 

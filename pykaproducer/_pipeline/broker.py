@@ -48,7 +48,7 @@ log = logging.getLogger("pykaproducer.broker")
 
 #: Most bytes of one request (a single batch may be larger).
 REQUEST_BYTES = 8 << 20
-#: A slice of so many bytes may be handled by the thread that brings it.
+#: So many bytes may be sealed by the thread that brings a slice, or an answer.
 SMALL = 16 << 10
 #: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
 #: meanwhile makes the next batches larger.
@@ -113,9 +113,11 @@ class BrokerWorker(Worker):
             case Put():
                 self._put(item.lane, item.item)
             case Answered():
+                self._heard()
                 self._reported(item.request)
                 self._answered(item)
             case Written():
+                self._heard()
                 self._reported(item.request)
                 self._written(item.request)
             case Lost():
@@ -124,8 +126,6 @@ class BrokerWorker(Worker):
                 self._lost(item)
             case Up():
                 self._up = True
-                if self.trouble.brokers.pop(self.broker_id, None) is not None:
-                    log.info("broker %d: connected again", self.broker_id)
             case Down():
                 self._went_down(item.reason)
             case ViewChanged():
@@ -139,10 +139,13 @@ class BrokerWorker(Worker):
                 pass  # turn() looks at what can be sealed now
 
     def in_place(self, item: Event) -> bool:
-        if isinstance(item, Put):
-            # A large slice is encoded here, while its bringer goes on with the next one.
-            return not isinstance(item.item, Slice) or item.item.nbytes <= SMALL
-        return isinstance(item, Answered) and not self.batcher.waiting
+        # What is large is encoded here: its bringer goes on with the next one meanwhile, and the
+        # dispatcher, which may be that bringer, is never late for a deadline.
+        if not isinstance(item, Put | Answered) or not self.batcher.holds_little(SMALL):
+            return False
+        return not (isinstance(item, Put) and isinstance(item.item, Slice)) or (
+            item.item.nbytes <= SMALL
+        )
 
     def deadline(self) -> float | None:
         if not self._up or self._waits_for_id or self._is_full():
@@ -156,6 +159,11 @@ class BrokerWorker(Worker):
     def at_end(self) -> None:
         if not self._quitting:
             self.bridge.stop()
+
+    def _heard(self) -> None:
+        # A handshake is not enough to say that it works again.
+        if self.trouble.brokers.pop(self.broker_id, None) is not None:
+            log.info("broker %d: works again", self.broker_id)
 
     def _went_down(self, reason: str) -> None:
         self._up = False

@@ -142,11 +142,13 @@ class Connected(Worker):
         match event:
             case Ready():
                 self.ready = True
-                self._backoff().reset()
                 self.on_ready()
             case Answered():
+                # Only now: a server may shake hands and hang up at the first request.
+                self._backoff().reset()
                 self.on_answer(event)
             case Written():
+                self._backoff().reset()
                 self.on_written(event.request)
             case Lost():
                 self.ready = False

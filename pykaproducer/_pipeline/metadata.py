@@ -196,13 +196,6 @@ class Metadata(Connected):
             self._candidates = [*known, *(a for a in configured if a not in known)]
         return self._candidates.pop(0)
 
-    def on_ready(self) -> None:
-        self._candidates = []
-        self.trouble.cluster = None
-        if self._told is not None:
-            log.info("connected to the cluster again")
-            self._told = None
-
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._id_under_way = False
         if self._refreshing().under_way:
@@ -215,6 +208,11 @@ class Metadata(Connected):
             self.next_server_at_once()
 
     def on_answer(self, event: Answered) -> None:
+        self._candidates = []
+        self.trouble.cluster = None
+        if self._told is not None:
+            log.info("the cluster answers again")
+            self._told = None
         try:
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pykaproducer import delivery
 from pykaproducer._kernel import Slice
 from pykaproducer._pipeline.inflight import InFlight
+from pykaproducer._pipeline.untold import Untold
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.errors import DeliveryError, Status
 
@@ -27,24 +28,22 @@ class Reports(Worker):
 
     # Set by wiring, before the first item.
     inflight: InFlight
+    untold: Untold
 
     def step(self, item: Slice) -> None:
-        if item.report(delivery.log_callback_error):
+        last = item.report(delivery.log_callback_error)
+        self.untold.remember(item)
+        if last:
             self.inflight.leave(item.chunk)
 
 
 class Settler:
     """The one way in which rows get their outcome. Called by any stage; settles each row once."""
 
-    #: How many failed slices are kept for flush() to tell of.
-    UNTOLD = 1000
-
-    def __init__(self, reports: Reports, inflight: InFlight) -> None:
+    def __init__(self, reports: Reports, inflight: InFlight, untold: Untold) -> None:
         self._reports = reports
         self._inflight = inflight
-        # Failed slices without callback: flush() tells of those that nobody has asked for.
-        # Appended by the stages, taken by flush; list operations are atomic.
-        self._untold: list[Slice] = []
+        self._untold = untold
 
     def deliver(self, part: Slice, base_offset: int, timestamp: int = -1) -> None:
         """The broker has *part*, from *base_offset* on."""
@@ -52,20 +51,18 @@ class Settler:
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """*part* has failed; rows that may be in the log get the error that says so."""
-        settled = part.fail(make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED))
-        if settled is not None and len(self._untold) < self.UNTOLD:
-            self._untold.append(settled)
-        self._report(settled)
-
-    def take_untold(self) -> list[Slice]:
-        """The failed slices since the last call."""
-        untold, self._untold = self._untold, []
-        return untold
+        self._report(
+            part.fail(make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED))
+        )
 
     def _report(self, settled: Slice | None) -> None:
         if settled is None:
             return
         if settled.wants_report:
             self._reports.put(settled)
-        elif settled.finish():
+            return
+        last = settled.finish()
+        # Before a flush that waits for it can end.
+        self._untold.remember(settled)
+        if last:
             self._inflight.leave(settled.chunk)

@@ -33,7 +33,8 @@ from pykaproducer._pipeline.reports import Reports, Settler
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.untold import Untold
+from pykaproducer._pipeline.worker import Worker, in_a_stage_with
 from pykaproducer._wire import compression
 from pykaproducer.config import Config
 from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status, place
@@ -76,8 +77,10 @@ class Pipeline:
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
         self.reports = self._new(Reports, "reports")
+        self.untold = Untold()
         self.reports.inflight = self.inflight
-        self.settler = Settler(self.reports, self.inflight)
+        self.reports.untold = self.untold
+        self.settler = Settler(self.reports, self.inflight, self.untold)
         self.brokers = Brokers(self._broker_worker)
         self.metadata = self._metadata()
         self.dispatcher = self._dispatcher(take)
@@ -169,6 +172,10 @@ class Pipeline:
         metadata.network = self.network
         metadata.trouble = self.trouble
         return metadata
+
+    def in_a_stage(self) -> bool:
+        """Whether the calling thread is one of these stages'."""
+        return in_a_stage_with(self._crashed)
 
     def is_flushing(self) -> bool:
         """Whether a flush waits: nothing lingers then."""

@@ -64,6 +64,8 @@ class _Here(threading.local):
     """What this thread is."""
 
     is_stage = False
+    #: The policy of the stage whose thread it is.
+    on_crash: CrashPolicy | None = None
 
 
 _here = _Here()
@@ -72,6 +74,11 @@ _here = _Here()
 def in_a_stage() -> bool:
     """Whether the calling thread is a stage's (of any producer), and not a user's."""
     return _here.is_stage
+
+
+def in_a_stage_with(on_crash: CrashPolicy) -> bool:
+    """Whether the calling thread is a stage's of the producer whose crash policy this is."""
+    return _here.on_crash == on_crash
 
 
 class Worker:
@@ -116,7 +123,9 @@ class Worker:
         """The inbox is empty for the moment (or many items have come): act on what has come."""
 
     def in_place(self, item: Any) -> bool:
-        """Whether *item* is so small that the thread that brings it may handle it."""
+        """Whether *item* makes so little work that the thread that brings it may do it.
+
+        Asked while nobody else runs the stage."""
         return False
 
     def may_end(self) -> bool:
@@ -130,7 +139,7 @@ class Worker:
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
-        if _here.is_stage and not self._items and self.in_place(item) and self._try_here(item):
+        if _here.is_stage and not self._items and self._try_here(item):
             return
         try:
             self._items.append(item)
@@ -164,7 +173,7 @@ class Worker:
         if not self._running.acquire(blocking=False):
             return False
         try:
-            if self._items:
+            if self._items or not self.in_place(item):
                 return False
             try:
                 self.step(item)
@@ -210,6 +219,7 @@ class Worker:
         # Here too: an interrupt may keep whoever started us from writing it down.
         self.thread = threading.current_thread()
         _here.is_stage = True
+        _here.on_crash = self._on_crash
         try:
             self._loop()
         except BaseException as error:  # the crash policy: settle everything, mark it broken

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from pykaproducer._clock import Clock
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -32,6 +33,7 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.producer import Producer
 from pykaproducer.testing._scripted_actions import (
     Action,
     Disconnect,
@@ -139,6 +141,12 @@ class ScriptedCluster:
         return ",".join(f"{b.host}:{b.port}" for b in self._state.brokers.values())
 
     # The script --------------------------------------------------------------------------------
+
+    def producer(self, *, clock: Clock | None = None, **settings: Any) -> Producer:
+        """A producer whose network is this cluster, and whose clock is *clock* if it is given."""
+        return _scripted_producer(self.network, clock)(
+            **{"bootstrap_servers": self.bootstrap_servers, **settings}
+        )
 
     def next(self, api: str, *actions: Action, broker: int | None = None) -> None:
         """The next requests of *api* (to *broker*) meet *actions*, one each, in this order."""
@@ -302,6 +310,15 @@ class ScriptedCluster:
         with self._changed:
             self._held.discard(released)
             return not self._closed
+
+
+def _scripted_producer(network: Network, clock: Clock | None) -> type[Producer]:
+    class ScriptedProducer(Producer):
+        _network_type = staticmethod(lambda config: network)  # type: ignore[assignment]
+
+    if clock is not None:
+        ScriptedProducer._clock = clock
+    return ScriptedProducer
 
 
 class ScriptedNetwork(Network):

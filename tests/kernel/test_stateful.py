@@ -161,15 +161,15 @@ class Stages(RuleBasedStateMachine):
             lane.pop(0)
         if not parts:
             return
+        expected = [self.messages[p.chunk.serial, row] for p in parts for row in p.row_numbers()]
+        for message in expected:
+            message.written = True  # from the claim on
         if look:
             self.expire()  # while the encoder holds its claim
         batch = read(encode(*parts))
-        expected = [self.messages[p.chunk.serial, row] for p in parts for row in p.row_numbers()]
         assert [(r.key, r.value) for r in batch] == [(m.key, m.value) for m in expected]
         numbers = [message.number for message in expected]
         assert numbers == sorted(numbers)
-        for message in expected:
-            message.written = True
         self.sealed.append(Sealed(parts))
 
     @precondition(lambda self: self.sealed)

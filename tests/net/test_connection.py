@@ -504,6 +504,26 @@ def test_a_request_that_is_not_answered_in_time_ends_the_connection(
     held.release()
 
 
+def test_a_request_that_is_not_taken_in_time_ends_the_connection(
+    cluster: ScriptedCluster, talk: Talk, clock: FakeClock
+) -> None:
+    """Also one that expects no answer: otherwise nothing would ever end it."""
+    talk.open()
+    held = Hold()
+    cluster.next("produce", held)
+    seen = talk.submit(("t", 0, record_batch()), acks=0)
+    assert talk.until(Written).request is seen
+    held.wait_until_held()
+    # The broker reads on no more.
+    part = talk.submit(("t", 0, record_batch(bytes(6_000_000))), acks=0, seconds=7)
+    with in_a_thread(clock.jump_to_next):
+        lost = talk.until(Lost)
+    assert clock.monotonic() == 1007.0
+    assert lost.reason == "the broker did not take a request in time"
+    assert lost.unanswered == [part]
+    held.release()
+
+
 def test_an_answer_in_time_leaves_no_deadline_behind(talk: Talk, clock: FakeClock) -> None:
     talk.open()
     talk.submit(("t", 0, record_batch()), seconds=7)

@@ -6,10 +6,12 @@ import contextlib
 import selectors
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from pykaproducer import _kernel
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -115,6 +117,28 @@ def test_a_full_socket_takes_a_part_and_then_nothing(
     # There is room again.
     wait(transport, selectors.EVENT_WRITE)
     assert transport.send([large[sent:]]) > 0
+
+
+def test_a_peer_that_takes_a_little_at_a_time_does_not_keep_the_writer() -> None:
+    """There is always room again soon; only the whole wait is bounded."""
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        stopped = threading.Event()
+
+        def trickle() -> None:
+            while not stopped.is_set():
+                far.recv(4096)
+
+        reader = threading.Thread(target=trickle)
+        reader.start()
+        large = memoryview(bytes(256 << 20))
+        try:
+            assert 0 < _kernel.write_buffers(near.fileno(), [large], 1) < len(large)
+        finally:
+            stopped.set()
+            near.shutdown(socket.SHUT_WR)
+            reader.join()
 
 
 def test_the_broker_s_end_is_told(pair: tuple[Transport, socket.socket]) -> None:

@@ -1,0 +1,68 @@
+"""Failures that nobody has been told of: ``flush()`` tells of them, and ``close()`` logs them.
+
+A message's failure counts as told once its callback has been given it, or its outcome has been
+read from a handle. So the count is final only when the handles are gone; until then the failed
+slice is kept, which costs nothing that the handles do not keep as well.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from pykaproducer._kernel import Slice
+
+#: So many slices are kept before the first look at which of them are final by now.
+_FIRST_LOOK = 64
+#: Of how many failures the error is kept.
+_ERRORS = 10
+
+
+class Untold:
+    """Guarantees: each failure is told of once at most; memory is bounded by the live handles."""
+
+    def __init__(self) -> None:
+        # Guards all below. Re-entrant: a signal handler may flush or close in the middle of it.
+        self._lock = threading.RLock()
+        self._open: list[Slice] = []
+        self._look_at = _FIRST_LOOK
+        self._count = 0
+        self._errors: list[BaseException] = []
+
+    def remember(self, part: Slice) -> None:
+        """*part* is settled and reported."""
+        if not part.untold_failures():
+            return
+        with self._lock:
+            if part.chunk.handles:
+                self._open.append(part)
+            else:
+                self._add(part)
+            if len(self._open) >= self._look_at:
+                self._look()
+
+    def take(self) -> tuple[int, list[BaseException]]:
+        """How many failures nobody has been told of since the last call, and the first errors."""
+        with self._lock:
+            for part in self._open:
+                self._add(part)
+            count, errors = self._count, self._errors
+            self._open, self._count, self._errors = [], 0, []
+            return count, errors
+
+    def _look(self) -> None:
+        still_open = []
+        for part in self._open:
+            if part.chunk.handles:
+                still_open.append(part)
+            else:
+                self._add(part)
+        self._open = still_open
+        # Each look is paid for by as many slices as it goes over.
+        self._look_at = max(_FIRST_LOOK, 2 * len(still_open))
+
+    def _add(self, part: Slice) -> None:
+        untold, error = part.untold_failures(), part.first_error()
+        if untold and error is not None:
+            self._count += untold
+            if len(self._errors) < _ERRORS:
+                self._errors.append(error)
