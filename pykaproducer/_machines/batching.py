@@ -62,6 +62,11 @@ class Batch:
             part.most = max(1, self.count // 2)
         return parts
 
+    def take_along(self) -> None:
+        """It has to wait: see Slice.take_along."""
+        for part in self.parts:
+            part.take_along()
+
     def next_deadline(self) -> float | None:
         """Earliest deadline of the rows without outcome; None if every row has one."""
         found = (part.oldest_deadline() for part in self.parts)

@@ -194,6 +194,8 @@ class BrokerWorker(Worker):
         elif lane.failing:
             lane.add(item, 0.0)
         else:
+            if self.broker_id in self.trouble.brokers:
+                item.take_along()  # it may wait long
             self._lanes[lane.topic, lane.partition] = lane
             self.batcher.add(lane, item, self.clock.monotonic())
         if lane.failing:
@@ -341,8 +343,11 @@ class BrokerWorker(Worker):
             self._refused(lane, batch, answer)
             return
         if verdict.action is Action.SPLIT:
-            lane.failed.extend(batch.split())
             lane.gap |= batch.sequenced  # its numbers are missing in the log
+            if batch.sequenced and batch.possibly_persisted:
+                self._fail_doubtful(batch)
+            else:
+                lane.failed.extend(batch.split())
             self._fail_lane(lane)
             return
         if verdict.action is Action.MOVED:

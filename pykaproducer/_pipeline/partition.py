@@ -48,6 +48,8 @@ class PartitionWorker(Worker):
                 self._find_path()
             case _:
                 self._perform(self.ordering.item(item))
+                if self._lane is None:
+                    item.take_along()  # it waits for a leader
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -49,6 +49,10 @@ class RetryHandler(Worker):
             waiting = self._partitions[place] = deque()
             heapq.heappush(self._due, (item.not_before, place))
         waiting.append(item)
+        if item.not_before > self.clock.monotonic():
+            for each in item.items:
+                if not isinstance(each, Chaser):
+                    each.take_along()
 
     def deadline(self) -> float | None:
         return self._due[0][0] if self._due else None

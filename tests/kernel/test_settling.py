@@ -370,6 +370,47 @@ def test_space_comes_back_as_rows_are_reported() -> None:
     assert door.budget.used == 0
 
 
+def test_what_waits_takes_its_payload_along() -> None:
+    """One dead partition does not pin the memory of the others."""
+    door = Door()
+    headers = [("name", b"header")]
+    for number in range(100):
+        door.send(
+            TOPIC, b"%03d" % number * 100, b"key", headers, partition=number % 4, timestamp_ms=1
+        )
+    slices = split(door.chunk(), 4)
+    rows = 100 * ROW_COST
+    each = (door.budget.used - rows) // 4
+    waiting, dead = slices[2], slices[3]
+    waiting.take_along()
+    assert door.budget.used == rows + 4 * each
+    for partition in (0, 1):
+        deliver(seal(slices[partition]))
+    # Memory is freed block by block, and nearly every one holds rows of the dead partition too.
+    assert door.budget.used > rows + 3 * each
+    dead.take_along()
+    assert door.budget.used == rows + 2 * each
+    dead.take_along()  # it is alone there: nothing moves
+    assert door.budget.used == rows + 2 * each
+    assert [
+        (record.key, record.value, record.headers) for record in read(encode(claim(waiting)))
+    ] == [(b"key", b"%03d" % number * 100, headers) for number in range(2, 100, 4)]
+    deliver(waiting.chunk.pick(waiting.chunk.whole().row_numbers()[2::4], 2))
+    assert door.budget.used == rows + each
+    fail(dead)
+    assert door.budget.used == 0
+
+
+def test_empty_messages_do_not_pin_a_block_either() -> None:
+    door = Door()
+    for number in range(10):
+        door.send(TOPIC, None if number % 2 else bytes(100), partition=number % 2)
+    slices = split(door.chunk(), 2)
+    slices[1].take_along()
+    deliver(seal(slices[0]))
+    assert door.budget.used == 10 * ROW_COST
+
+
 def test_space_is_announced_when_somebody_waits() -> None:
     door = Door()
     part, _ = sent(door, b"a", b"b")

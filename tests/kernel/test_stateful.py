@@ -172,6 +172,12 @@ class Stages(RuleBasedStateMachine):
         assert numbers == sorted(numbers)
         self.sealed.append(Sealed(parts))
 
+    @rule(partition=st.integers(0, PARTITIONS - 1), sealed=st.booleans())
+    def wait(self, partition: int, sealed: bool) -> None:
+        waiting = [part for batch in self.sealed for part in batch.parts]
+        for part in waiting if sealed else self.lanes[partition]:
+            part.take_along()
+
     @precondition(lambda self: self.sealed)
     @rule(which=st.integers(0, 100), known=st.booleans())
     def deliver(self, which: int, known: bool) -> None:
