@@ -28,6 +28,8 @@ from kafka.errors import (
     MessageSizeTooLargeError,
 )
 
+from pykaproducer._advice import ADVICE
+
 
 class Status(enum.Enum):
     """Whether a message is in the log, as far as this client can know."""
@@ -305,6 +307,8 @@ def delivery_error_for(
         text += f": {detail}"
     if retries_used is not None:
         text += f" (still so after {retries_used} retries)"
+    if code in ADVICE:
+        text += f"; {ADVICE[code]}"
     error = _combined(base, code)(
         text,
         status=status,

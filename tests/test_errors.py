@@ -236,10 +236,10 @@ def test_a_timeout_says_where_how_long_and_why() -> None:
     assert TIMEOUT.retriable
 
 
-def test_a_refusal_says_what_the_broker_said() -> None:
+def test_a_refusal_says_what_the_broker_said_and_what_to_do() -> None:
     assert str(REFUSED) == (
         "topic 'events' partition 0: the broker refused it: TOPIC_AUTHORIZATION_FAILED (29): "
-        "not you (the message was not written)"
+        "not you; grant this client Write on the topic (the message was not written)"
     )
     assert not REFUSED.retriable
 

@@ -15,6 +15,7 @@ LAYERS = (
         "_kernel",
         "_version",
         "_clock",
+        "_advice",
         "errors",
         "partitioners",
         "_settings",
@@ -103,8 +104,11 @@ def test_machines_are_pure(path: pathlib.Path) -> None:
     assert not {name.split(".")[0] for name in _imports(path)} & IMPURE
 
 
-def test_the_kernel_imports_nothing_of_the_package() -> None:
-    for line in (PACKAGE / "_kernel.pyx").read_text().splitlines():
+@pytest.mark.parametrize(
+    "path", [PACKAGE / "_kernel.pyx", *sorted(PACKAGE.glob("_kernel_parts/*.pxi"))], ids=_name
+)
+def test_the_kernel_imports_nothing_of_the_package(path: pathlib.Path) -> None:
+    for line in path.read_text().splitlines():
         assert not line.lstrip().startswith(("from pykaproducer", "import pykaproducer"))
         if line.startswith(("import ", "from ", "cimport ")):
             assert line.split()[1].split(".")[0] not in IMPURE

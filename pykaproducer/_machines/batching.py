@@ -101,10 +101,13 @@ class Lane:
     #: The lane has failed: all that is in it, and all that still comes, goes round again.
     failing: bool = False
     chaser: Chaser | None = None
+    #: Nothing can be sealed before a producer id comes.
+    waits_for_id: bool = False
     #: It failed for what only time may mend: what goes round again waits for its backoff.
     pause: bool = False
-    #: Sequence numbers were lost with a batch that will not go again: a new epoch is needed.
-    gap: bool = False
+    #: A batch with sequence numbers will be missing in the log: those of what failed from here on
+    #: (a place in ``failed``), and of all that is pending, are void.
+    void_from: int | None = None
 
     def add(self, item: Slice | Batch, now: float) -> None:
         """One more item for the broker."""
@@ -125,6 +128,16 @@ class Lane:
         if batch is not None:
             self.failed.append(batch)
 
+    def spoil(self, *, id_too: bool = False) -> None:
+        """The numbers of a batch just answered will be missing in the log, or are refused.
+
+        What failed before it keeps its numbers: it may be in the log, and the broker knows it by
+        them.
+        """
+        if self.void_from is None:
+            self.void_from = len(self.failed)
+        self.sequencer.spoil(id_too=id_too)
+
     def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
         """``(again, doubtful)``: what goes round again, and what cannot.
 
@@ -136,8 +149,9 @@ class Lane:
         doubtful: list[Batch] = []
         if not self.failing or self.unanswered:
             return [], []
-        for item in (*self.failed, *self.pending):
-            if isinstance(item, Slice) or (item.sequenced and not self.gap):
+        for position, item in enumerate((*self.failed, *self.pending)):
+            valid = self.void_from is None or position < self.void_from
+            if isinstance(item, Slice) or (item.sequenced and valid):
                 again.append(item)
             elif item.sequenced and item.possibly_persisted:
                 doubtful.append(item)
@@ -148,9 +162,7 @@ class Lane:
         self.failed.clear()
         self.pending.clear()
         self.nbytes = self.rows = 0
-        if self.gap:
-            self.gap = False
-            self.sequencer.new_epoch()
+        self.void_from = None
         chaser, self.chaser = self.chaser, None
         return [*again, *([] if chaser is None else [chaser])], doubtful
 
@@ -216,9 +228,13 @@ class Batcher:
 
     def _may_send(self, lane: Lane) -> bool:
         """Whether one batch more of *lane* may be unanswered."""
-        unanswered = lane.unanswered
-        if unanswered and unanswered[-1].sequenced and not lane.sequencer.known:
+        if lane.waits_for_id:
             return False
+        unanswered, sequencer = lane.unanswered, lane.sequencer
+        if unanswered and unanswered[-1].sequenced and not sequencer.known:
+            return False
+        if unanswered and sequencer.stale and isinstance(lane.pending[0], Slice):
+            return False  # it starts a new epoch, which must wait for the old one's answers
         return len(unanswered) < self.sealed_limit
 
     def _is_ripe(self, lane: Lane) -> bool:

@@ -33,6 +33,11 @@ class Sequencer:
 
     producer: ProducerId | None = None
     next_sequence: int = 0
+    #: The numbers behind those that are still under way are void: before the next batch is sealed
+    #: the partition needs a new epoch.
+    stale: bool = False
+    #: A producer id that must not be used again: the next comes from the cluster.
+    spent_id: int | None = None
     #: A broker has confirmed a batch under this id and epoch. Until then one is sent at a time: a
     #: broker that knows nothing of a producer takes any number for the first.
     #:
@@ -48,18 +53,35 @@ class Sequencer:
         self.next_sequence = (first + count) % SEQUENCE_LIMIT
         return first
 
-    def new_epoch(self) -> None:
-        """Count anew, so that a gap in the old numbers is no error.
+    def spoil(self, *, id_too: bool = False) -> None:
+        """A batch is missing in the log and will not come; *id_too*: the broker refuses the id."""
+        assert self.producer is not None, "sealed without a producer id"
+        self.stale = True
+        if id_too:
+            self.spent_id = self.producer.producer_id
+
+    def renew(self) -> None:
+        """Count anew if the numbers are stale, so that a gap in the old ones is no error.
 
         Only when none of the partition's written batches is unanswered: a late one of the old
         epoch would be refused, or worse, appended behind. The epoch is raised locally, as the
         Java client does for a producer without transactions (KIP-360). After the last epoch of an
         id the partition waits for a new id.
         """
-        assert self.producer is not None
-        if self.producer.epoch < LAST_EPOCH:
-            self.producer = ProducerId(self.producer.producer_id, self.producer.epoch + 1)
-        else:
+        if not self.stale:
+            return
+        assert self.producer is not None, "stale numbers are some id's"
+        if self.producer.epoch >= LAST_EPOCH:
+            self.spent_id = self.producer.producer_id
+        if self.producer.producer_id == self.spent_id:
             self.producer = None
+        else:
+            self.producer = ProducerId(self.producer.producer_id, self.producer.epoch + 1)
+        self.stale = self.known = False
         self.next_sequence = 0
-        self.known = False
+
+    def adopt(self, given: ProducerId | None) -> bool:
+        """Take the id that the cluster has *given*, if it will do; whether there is one now."""
+        if self.producer is None and given is not None and given.producer_id != self.spent_id:
+            self.producer = given
+        return self.producer is not None

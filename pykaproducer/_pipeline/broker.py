@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer import _kernel
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
 from pykaproducer._machines.cluster import backoff
@@ -37,9 +35,9 @@ from pykaproducer._pipeline.bridge import (
 from pykaproducer._pipeline.metadata import Metadata, ProducerIdCame, ViewChanged
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.retry import Again, RetryHandler
+from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._wire.compression import Compressor
 from pykaproducer._wire.produce import ProducedPartition
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, code_text, delivery_error_for, place
@@ -92,15 +90,14 @@ class BrokerWorker(Worker):
     retry: RetryHandler
     settler: Settler
     trouble: Trouble
-    checksum: Callable[[Any], int]
-    compressor: Compressor | None
+    sealer: Sealer
     is_flushing: Callable[[], bool]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
-        self._waits_for_id = False
+        self._without_id: list[Lane] = []
         self._quitting = False
         # Without sequence numbers a partition has one batch on the wire; the next is sealed ahead
         # and sent when the answer is there: what an error answer means for it is decided first.
@@ -131,7 +128,7 @@ class BrokerWorker(Worker):
             case ViewChanged():
                 self._check_leaders()
             case ProducerIdCame():
-                self._waits_for_id = False
+                self._id_came()
             case Quit():
                 self._quitting = True
                 self.bridge.stop()  # behind the requests that are in its inbox
@@ -148,7 +145,7 @@ class BrokerWorker(Worker):
         )
 
     def deadline(self) -> float | None:
-        if not self._up or self._waits_for_id or self._is_full():
+        if not self._up or self._is_full():
             return None  # whatever changes that is an item in the inbox
         return self.batcher.next_due()
 
@@ -249,7 +246,7 @@ class BrokerWorker(Worker):
             if self.idempotent and not self._has_producer_id(lane):
                 continue
             taken = self.batcher.take(lane)
-            batch = self._encode(lane, taken) if isinstance(taken, list) else taken
+            batch = self.sealer.seal(lane, taken) if isinstance(taken, list) else taken
             if batch is not None:
                 batch.lane = lane
                 lane.unanswered.append(batch)
@@ -259,47 +256,25 @@ class BrokerWorker(Worker):
         return batches
 
     def _has_producer_id(self, lane: Lane) -> bool:
-        if lane.sequencer.producer is None:
-            lane.sequencer.producer = self.metadata.producer_id
-        if lane.sequencer.producer is None:
-            if not self._waits_for_id:
-                self._waits_for_id = True
-                self.metadata.want_producer_id(self)
-            return False
-        return True
+        if isinstance(lane.pending[0], Batch):
+            return True  # sealed with its own
+        lane.sequencer.renew()
+        if lane.sequencer.adopt(self.metadata.producer_id):
+            return True
+        spent = lane.sequencer.spent_id
+        if not self._without_id or spent is not None:
+            self.metadata.want_producer_id(self, instead_of=spent)
+        self._without_id.append(lane)
+        lane.waits_for_id = True
+        self.batcher.look(lane)
+        return False
 
-    def _encode(self, lane: Lane, parts: list[Slice]) -> Batch | None:
-        if not parts:
-            return None
-        count = sum(part.count for part in parts)
-        producer_id = epoch = first = -1
-        if self.idempotent:
-            producer = lane.sequencer.producer
-            assert producer is not None
-            producer_id, epoch = producer.producer_id, producer.epoch
-            first = lane.sequencer.take(count)
-        compressor = self.compressor
-        payload, count = _kernel.encode_batch(
-            parts,
-            self.checksum,
-            compress=None if compressor is None else compressor.compress,
-            attributes=0 if compressor is None else compressor.attribute,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=first,
-        )
-        return Batch(
-            lane.topic,
-            lane.partition,
-            payload,
-            parts,
-            count,
-            level=max(part.level for part in parts),
-            retries_used=max(part.retries_used for part in parts),
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            first_sequence=first,
-        )
+    def _id_came(self) -> None:
+        # One that will not do for a lane is asked for again.
+        lanes, self._without_id = self._without_id, []
+        for lane in lanes:
+            lane.waits_for_id = False
+            self.batcher.look(lane)
 
     def _request(self, batches: list[Batch], now: float) -> ProduceRequest:
         # The request lives as long as its oldest row (librdkafka's rule, seed 002), and no longer
@@ -323,9 +298,14 @@ class BrokerWorker(Worker):
             self._hand_back(self._lane_of(batch))
 
     def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
-        older = bool(lane.failed) or lane.gap or lane.unanswered[0] is not batch
+        older = bool(lane.failed) or lane.void_from is not None or lane.unanswered[0] is not batch
         self._no_longer_unanswered(lane, batch)
-        verdict = judge(answer.error_code, older_unsettled=older, count=batch.count)
+        verdict = judge(
+            answer.error_code,
+            older_unsettled=older,
+            count=batch.count,
+            sequenced=batch.sequenced,
+        )
         if verdict.possibly_persisted:
             self._doubt(batch)
         spot = (batch.topic, batch.partition)
@@ -343,17 +323,23 @@ class BrokerWorker(Worker):
             self._refused(lane, batch, answer)
             return
         if verdict.action is Action.SPLIT:
-            lane.gap |= batch.sequenced  # its numbers are missing in the log
+            if batch.sequenced:
+                lane.spoil()
             if batch.sequenced and batch.possibly_persisted:
                 self._fail_doubtful(batch)
             else:
                 lane.failed.extend(batch.split())
             self._fail_lane(lane)
             return
+        if verdict.action in (Action.NEW_EPOCH, Action.NEW_PRODUCER_ID):
+            lane.spoil(id_too=verdict.action is Action.NEW_PRODUCER_ID)
+            # The broker does not say what has become of the partition's log meanwhile.
+            for part in batch.parts:
+                part.doubt()
         if verdict.action is Action.MOVED:
             self.metadata.want()
         # Out of order: nothing is wrong with this one, and the older one says whether to wait.
-        lane.pause |= verdict.action is not Action.OUT_OF_ORDER
+        lane.pause |= verdict.action is not Action.BEHIND
         self.trouble.partitions[spot] = f"the broker's last answer: {code_text(answer.error_code)}"
         self._fail_lane(lane, batch)
 
@@ -381,8 +367,7 @@ class BrokerWorker(Worker):
                 ),
             )
         if batch.sequenced:
-            # Its numbers are missing in the log now: what follows needs a new epoch.
-            lane.gap = True
+            lane.spoil()
             self._fail_lane(lane)
 
     def _doubt(self, batch: Batch) -> None:
@@ -469,48 +454,3 @@ class BrokerWorker(Worker):
 
 def _spots(batches: list[Batch]) -> set[tuple[str, int]]:
     return {(batch.topic, batch.partition) for batch in batches}
-
-
-class Brokers:
-    """The BrokerWorkers in use, by broker id, with their references.
-
-    Guarantees: a worker is told to stop once, behind everything that was put into it by those
-    that held it. The next ``acquire`` of the same broker makes a new worker: workers are known by
-    object, and two of one broker may be there while the old one drains.
-    """
-
-    def __init__(self, make: Callable[[int], BrokerWorker]) -> None:
-        self._make = make
-        # Guards both tables.
-        self._lock = threading.Lock()
-        self._workers: dict[int, BrokerWorker] = {}
-        self._references: dict[BrokerWorker, int] = {}
-        self._draining: list[BrokerWorker] = []
-
-    def acquire(self, broker_id: int) -> BrokerWorker:
-        """The broker's worker, for one PartitionWorker more."""
-        with self._lock:
-            worker = self._workers.get(broker_id)
-            if worker is None:
-                worker = self._workers[broker_id] = self._make(broker_id)
-                self._references[worker] = 0
-            self._references[worker] += 1
-            return worker
-
-    def release(self, worker: BrokerWorker) -> None:
-        """One PartitionWorker less; the last one ends it."""
-        with self._lock:
-            self._references[worker] -= 1
-            if self._references[worker]:
-                return
-            del self._references[worker]
-            if self._workers.get(worker.broker_id) is worker:
-                del self._workers[worker.broker_id]
-            self._draining.append(worker)
-        worker.stop()
-
-    def all(self) -> list[BrokerWorker]:
-        """Every worker whose thread may still run."""
-        with self._lock:
-            self._draining = [w for w in self._draining if w.is_alive() or w.bridge.is_alive()]
-            return [*self._references, *self._draining]

@@ -58,9 +58,10 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class WantProducerId:
-    """*waiter* cannot seal a batch without the producer id."""
+    """*waiter* cannot seal a batch without a producer id; one that it has had will not do."""
 
     waiter: Worker
+    instead_of: int | None
 
 
 class Metadata(Connected):
@@ -102,9 +103,9 @@ class Metadata(Connected):
         """A partition has no leader; *waiter* is told, once, when a view comes."""
         self.put(Want(None, waiter))
 
-    def want_producer_id(self, waiter: Worker) -> None:
-        """*waiter* is told, once, when the producer id is there."""
-        self.put(WantProducerId(waiter))
+    def want_producer_id(self, waiter: Worker, *, instead_of: int | None = None) -> None:
+        """*waiter* is told, once, when a producer id is there; *instead_of* will not do."""
+        self.put(WantProducerId(waiter, instead_of))
 
     def partitions_for(self, topic: str, deadline: float) -> set[int]:
         """Wait for the metadata of *topic* (the one call that may wait for the network)."""
@@ -127,6 +128,8 @@ class Metadata(Connected):
 
     def step(self, item: Want | WantProducerId) -> None:
         if isinstance(item, WantProducerId):
+            if self.producer_id is not None and self.producer_id.producer_id == item.instead_of:
+                self.producer_id = None
             if self.producer_id is not None:
                 item.waiter.put(ProducerIdCame())
             else:

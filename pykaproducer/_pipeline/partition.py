@@ -16,7 +16,8 @@ from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import Effect, FindPath, Forward, Ordering, SendChaser
 from pykaproducer._machines.sequencing import Sequencer
-from pykaproducer._pipeline.broker import Brokers, BrokerWorker, Put
+from pykaproducer._pipeline.broker import BrokerWorker, Put
+from pykaproducer._pipeline.brokers import Brokers
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.worker import Worker
 

@@ -16,21 +16,21 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-import crc32c
-
 from pykaproducer import partitioners
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.batching import Batcher
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.bridge import Bridge
-from pykaproducer._pipeline.broker import Brokers, BrokerWorker, Hurry, Quit
+from pykaproducer._pipeline.broker import BrokerWorker, Hurry, Quit
+from pykaproducer._pipeline.brokers import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports, Settler
 from pykaproducer._pipeline.retry import RetryHandler
+from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.untold import Untold
@@ -88,7 +88,10 @@ class Pipeline:
         self.metadata.broker_workers = self.brokers.all
         self.retry = self._new(RetryHandler, "retry-handler")
         self.retry.dispatch = self.dispatcher.put
-        self._compressor = compression.compressor(config.compression_type, config.compression_level)
+        self._sealer = Sealer(
+            compression.compressor(config.compression_type, config.compression_level),
+            idempotent=config.idempotent,
+        )
 
     # Making the stages, in the order of the pipeline -----------------------------------------
 
@@ -151,8 +154,7 @@ class Pipeline:
         worker.retry = self.retry
         worker.settler = self.settler
         worker.trouble = self.trouble
-        worker.checksum = crc32c.crc32c
-        worker.compressor = self._compressor
+        worker.sealer = self._sealer
         worker.is_flushing = self.is_flushing
         return worker
 

@@ -1,0 +1,42 @@
+"""What to do about an error that a broker answers, in words that follow its name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: By Kafka's error code (``org.apache.kafka.common.protocol.Errors``). What is not in here says
+#: enough by its name.
+ADVICE: Final[dict[int, str]] = {
+    # REQUEST_TIMED_OUT
+    7: "the replicas did not confirm in time; look at the brokers' load and replication",
+    # MESSAGE_TOO_LARGE
+    10: "send smaller messages, or raise the topic's max.message.bytes",
+    # INVALID_TOPIC_EXCEPTION
+    17: "the cluster does not allow this name, or writing to this topic",
+    # RECORD_LIST_TOO_LARGE
+    18: "lower batch_size, or raise the topic's segment.bytes",
+    # NOT_ENOUGH_REPLICAS
+    19: "fewer replicas are in sync than min.insync.replicas wants; look for brokers that are down",
+    # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    20: "fewer replicas are in sync than min.insync.replicas wants; look for brokers that are down",
+    # INVALID_REQUIRED_ACKS
+    21: "the broker does not know this value of acks",
+    # TOPIC_AUTHORIZATION_FAILED
+    29: "grant this client Write on the topic",
+    # CLUSTER_AUTHORIZATION_FAILED
+    31: "grant IdempotentWrite on the cluster, or set enable_idempotence=False",
+    # INVALID_TIMESTAMP
+    32: "the topic's message.timestamp.before.max.ms and .after.max.ms say what it allows",
+    # UNSUPPORTED_VERSION
+    35: "the broker is too old for what was asked",
+    # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    43: "the topic's message format is older than v2; raise it on the broker",
+    # POLICY_VIOLATION
+    44: "a policy of the cluster forbids it; ask who runs it",
+    # KAFKA_STORAGE_ERROR
+    56: "the broker cannot write to its disk; look at its log",
+    # UNSUPPORTED_COMPRESSION_TYPE
+    76: "choose another compression_type",
+    # INVALID_RECORD
+    87: "the topic does not take such a message; a compacted topic, for one, wants a key",
+}

@@ -1,0 +1,125 @@
+# Small things in C: clocks, varints and big-endian numbers, hashes, atomic counters.
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #include <time.h>
+
+    /* The clock that Python's time.monotonic() reads. */
+    #ifdef __APPLE__
+    #define KAFKA_MONOTONIC CLOCK_UPTIME_RAW
+    #else
+    #define KAFKA_MONOTONIC CLOCK_MONOTONIC
+    #endif
+    static inline int64_t kernel_clock(int which) {
+        struct timespec t;
+        clock_gettime(which ? CLOCK_REALTIME : KAFKA_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000000LL + t.tv_nsec;
+    }
+
+    /* Zigzag varints, as the record format of KIP-98 writes every length and delta. */
+    static inline uint64_t zigzag(int64_t n) { return ((uint64_t)n << 1) ^ (uint64_t)(n >> 63); }
+    static inline int varint_size(int64_t n) {
+        uint64_t z = zigzag(n);
+        int size = 1;
+        while (z >= 0x80) { z >>= 7; size++; }
+        return size;
+    }
+    static inline uint8_t *put_varint(uint8_t *p, int64_t n) {
+        uint64_t z = zigzag(n);
+        while (z >= 0x80) { *p++ = (uint8_t)(z | 0x80); z >>= 7; }
+        *p++ = (uint8_t)z;
+        return p;
+    }
+    static inline void put_be16(uint8_t *p, uint16_t v) { p[0] = v >> 8; p[1] = v & 0xff; }
+    static inline void put_be32(uint8_t *p, uint32_t v) {
+        p[0] = v >> 24; p[1] = (v >> 16) & 0xff; p[2] = (v >> 8) & 0xff; p[3] = v & 0xff;
+    }
+    static inline void put_be64(uint8_t *p, uint64_t v) {
+        put_be32(p, (uint32_t)(v >> 32)); put_be32(p + 4, (uint32_t)v);
+    }
+
+    /* Kafka's murmur2 (the Java client's Utils.murmur2), seed 0x9747b28c. */
+    static uint32_t kafka_murmur2(const uint8_t *data, int32_t length) {
+        const uint32_t m = 0x5bd1e995;
+        uint32_t h = 0x9747b28cu ^ (uint32_t)length;
+        int32_t left = length;
+        while (left >= 4) {
+            uint32_t k = (uint32_t)data[0] | (uint32_t)data[1] << 8
+                       | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+            k *= m; k ^= k >> 24; k *= m;
+            h *= m; h ^= k;
+            data += 4; left -= 4;
+        }
+        switch (left) {
+            case 3: h ^= (uint32_t)data[2] << 16; /* fall through */
+            case 2: h ^= (uint32_t)data[1] << 8;  /* fall through */
+            case 1: h ^= (uint32_t)data[0]; h *= m;
+        }
+        h ^= h >> 13; h *= m; h ^= h >> 15;
+        return h;
+    }
+    /* CRC-32 (IEEE 802.3), as librdkafka's consistent partitioners use it. */
+    static uint32_t kafka_crc32(const uint8_t *data, int32_t length) {
+        uint32_t crc = 0xffffffffu;
+        for (int32_t i = 0; i < length; i++) {
+            crc ^= data[i];
+            for (int bit = 0; bit < 8; bit++)
+                crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1)));
+        }
+        return ~crc;
+    }
+    /* FNV-1a, 32 bits, as Sarama's hash partitioner uses it. */
+    static uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) {
+        uint32_t h = 0x811c9dc5u;
+        for (int32_t i = 0; i < length; i++) { h ^= data[i]; h *= 0x01000193u; }
+        return h;
+    }
+    /* A handle is born (+1) or dies (-1): how many hold its row now. Handles die in any thread. */
+    static inline int hold(uint32_t *held, uint8_t *holders, int change) {
+        __atomic_fetch_add(held, (uint32_t)change, __ATOMIC_RELAXED);
+        if (__atomic_load_n(holders, __ATOMIC_RELAXED) == 255) return 255;
+        return (uint8_t)__atomic_add_fetch(holders, (uint8_t)change, __ATOMIC_RELAXED);
+    }
+    static inline int64_t atomic_add(int64_t *n, int64_t change) {
+        return __atomic_fetch_add(n, change, __ATOMIC_SEQ_CST);
+    }
+    /* Adds unless the sum would exceed the limit: nobody ever sees more than that. */
+    static inline int atomic_add_below(int64_t *n, int64_t change, int64_t limit) {
+        int64_t seen = __atomic_load_n(n, __ATOMIC_SEQ_CST);
+        do {
+            if (change > limit - seen) return 0;
+        } while (!__atomic_compare_exchange_n(n, &seen, seen + change, 1,
+                                              __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+        return 1;
+    }
+    /* A row's flags say that its outcome is there: written last, read first. */
+    static inline uint8_t load_flags(const uint8_t *flags) {
+        return __atomic_load_n(flags, __ATOMIC_ACQUIRE);
+    }
+    static inline void add_flags(uint8_t *flags, uint8_t more) {
+        __atomic_store_n(flags, (uint8_t)(*flags | more), __ATOMIC_RELEASE);
+    }
+    static inline uint64_t next_random(uint64_t *state) {  /* xorshift64* */
+        uint64_t x = *state;
+        x ^= x >> 12; x ^= x << 25; x ^= x >> 27;
+        *state = x;
+        return x * 0x2545F4914F6CDD1DULL;
+    }
+    """
+    int64_t kernel_clock(int which) nogil
+    int varint_size(int64_t n) nogil
+    uint8_t *put_varint(uint8_t *p, int64_t n) nogil
+    void put_be16(uint8_t *p, uint16_t v) nogil
+    void put_be32(uint8_t *p, uint32_t v) nogil
+    void put_be64(uint8_t *p, uint64_t v) nogil
+    uint32_t kafka_murmur2(const uint8_t *data, int32_t length) nogil
+    uint32_t kafka_crc32(const uint8_t *data, int32_t length) nogil
+    uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
+    uint64_t next_random(uint64_t *state) nogil
+    int64_t atomic_add(int64_t *n, int64_t change) nogil
+    int atomic_add_below(int64_t *n, int64_t change, int64_t limit) nogil
+    uint8_t load_flags(const uint8_t *flags) nogil
+    void add_flags(uint8_t *flags, uint8_t more) nogil
+    int hold(uint32_t *held, uint8_t *holders, int change) nogil

@@ -1,0 +1,311 @@
+# The slice: rows of one chunk that go the same way. Claimed, settled, reported.
+
+@cython.final
+@cython.no_gc
+cdef class Slice:
+    """Rows of one chunk that go the same way: ``rows[0..count)``, or a range from ``start``."""
+
+    cdef readonly Chunk chunk
+    cdef uint32_t *rows                 # NULL: the range start..start+count
+    cdef uint32_t start
+    cdef readonly uint32_t count
+    cdef readonly int32_t partition
+    cdef readonly Py_ssize_t nbytes     # payload bytes
+    cdef public int level               # how many attempts have failed: the retry level
+    cdef public int retries_used        # how many of these by a broker's temporary error
+    cdef public uint32_t most           # rows of it that go into one batch; 0: as many as fit
+
+    def __cinit__(self):
+        self.rows = NULL
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def topic(self):
+        """Topic of these rows."""
+        return self.chunk.topic
+
+    cdef allocate(self, Py_ssize_t count):
+        self.rows = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
+        if self.rows == NULL:
+            raise MemoryError()
+        self.count = count
+
+    cdef inline uint32_t at(self, uint32_t i) noexcept nogil:
+        return self.rows[i] if self.rows != NULL else self.start + i
+
+    def row_numbers(self):
+        """Row numbers in the chunk, in order."""
+        return [self.at(i) for i in range(self.count)]
+
+    def waiting(self):
+        """How many of these rows have no outcome yet."""
+        cdef uint32_t i, n = 0
+        for i in range(self.count):
+            if not self.chunk.flags_of(self.at(i)) & SETTLED:
+                n += 1
+        return n
+
+    def oldest_deadline(self):
+        """Earliest deadline of the rows without outcome (monotonic seconds), None if all have."""
+        cdef int64_t earliest = 0x7fffffffffffffff
+        cdef uint32_t i
+        cdef Row *row
+        with nogil:
+            with self.chunk.lock:
+                for i in range(0 if self.chunk.over() else self.count):
+                    row = &self.chunk.rows[self.at(i)]
+                    if not row.flags & SETTLED and row.deadline < earliest:
+                        earliest = row.deadline
+        return None if earliest == 0x7fffffffffffffff else earliest / <double>_NS
+
+    # -- sealing ---------------------------------------------------------------------------
+
+    def claim(self, Py_ssize_t room, Py_ssize_t most, bint at_least_one=False):
+        """Take rows from the front for a batch with *room* bytes and *most* rows left.
+
+        Returns a Slice of them, None if there are none or the first does not fit. With
+        *at_least_one* the first fits whatever its size: a batch of its own. They count as possibly
+        persisted from now on, so an expiry in the next moment says so; ``unclaim`` takes that back
+        if the batch is never written. Rows that have expired are left out. The claimed payload is
+        pinned until ``encode_batch`` has read it.
+        """
+        cdef Slice part = Slice.__new__(Slice)
+        cdef Chunk chunk = self.chunk
+        cdef uint32_t i, taken = 0, seen = 0
+        cdef Row *row
+        cdef Py_ssize_t size
+        part.chunk = chunk
+        part.partition = self.partition
+        part.level = self.level
+        part.retries_used = self.retries_used
+        part.most = self.most
+        if self.most and most > self.most:
+            most = self.most
+        part.allocate(min(<Py_ssize_t>self.count, most))
+        with nogil:
+            with chunk.lock:
+                if chunk.over():
+                    seen = self.count       # all of them expired; the table is gone
+                for i in range(0 if seen else self.count):
+                    row = &chunk.rows[self.at(i)]
+                    if row.flags & SETTLED:
+                        self.nbytes -= payload_size(row)
+                        seen += 1
+                        continue
+                    size = payload_size(row)
+                    if taken >= most or (size + 16 > room and (taken or not at_least_one)):
+                        break
+                    row.flags |= CLAIMED
+                    part.rows[taken] = self.at(i)
+                    taken += 1
+                    seen += 1
+                    room -= size + 16
+                    part.nbytes += size
+                if taken:
+                    chunk.pins += 1
+        part.count = taken
+        self.nbytes -= part.nbytes
+        self.count -= seen
+        if self.count == 0:
+            self.nbytes = 0
+        if self.rows == NULL:
+            self.start += seen
+        elif seen:
+            # The tail moves to the front: a slice is cut a few times at most.
+            for i in range(self.count):
+                self.rows[i] = self.rows[i + seen]
+        return part if taken else None
+
+    def doubt(self):
+        """An attempt of these rows may have been appended: any later failure says so."""
+        cdef uint32_t i
+        cdef Row *row
+        with nogil:
+            with self.chunk.lock:
+                for i in range(0 if self.chunk.over() else self.count):
+                    row = &self.chunk.rows[self.at(i)]
+                    if not row.flags & SETTLED:
+                        row.flags |= POSSIBLY
+
+    def unclaim(self):
+        """The batch with these rows was not appended: they are as before ``claim``."""
+        cdef uint32_t i
+        cdef Row *row
+        with nogil:
+            with self.chunk.lock:
+                for i in range(0 if self.chunk.over() else self.count):
+                    row = &self.chunk.rows[self.at(i)]
+                    if not row.flags & SETTLED:
+                        row.flags &= 0xff - CLAIMED
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    def take_along(self):
+        """Give the payload of these rows memory of its own, where they share it with others.
+
+        For a slice that has to wait long, so that one dead partition does not pin the memory of
+        the others. No row of it may be in the middle of being encoded. The rows' lines in the
+        table stay where they are: that is the chunk's, and goes with its last row.
+        """
+        with nogil:
+            self.chunk.move_out(self)
+        self.chunk.budget.wake()
+
+    # -- settling: each row once -------------------------------------------------------------
+
+    def deliver(self, int64_t base_offset, int64_t timestamp=-1):
+        """The broker has these rows, from *base_offset* on (-1: offsets unknown).
+
+        *timestamp*: the broker's, where it overrides (LogAppendTime), else -1. Returns a Slice of
+        the rows that this call settled (an expired row keeps its earlier outcome), to be given to
+        ``report``; None if it settled none.
+        """
+        cdef Chunk chunk = self.chunk
+        cdef Slice settled = self.none_of_it()
+        cdef uint32_t i
+        cdef Row *row
+        with nogil:
+            with chunk.lock:
+                for i in range(0 if chunk.over() else self.count):
+                    row = &chunk.rows[self.at(i)]
+                    if row.flags & SETTLED:
+                        continue
+                    row.deadline = base_offset + i if base_offset >= 0 else -1
+                    if timestamp >= 0:
+                        row.timestamp = timestamp
+                    add_flags(&row.flags, SETTLED)
+                    settled.rows[settled.count] = self.at(i)
+                    settled.count += 1
+        return self.told(settled)
+
+    def fail(self, not_persisted, possibly_persisted):
+        """These rows have failed; a row's error is the one that fits what may be in the log."""
+        cdef Chunk chunk = self.chunk
+        cdef Slice settled = self.none_of_it()
+        cdef uint32_t i
+        cdef Row *row
+        cdef uint8_t possibly = 0
+        cdef Py_ssize_t first = len(chunk.errors)
+        chunk.errors.append(not_persisted)
+        chunk.errors.append(possibly_persisted)
+        with nogil:
+            with chunk.lock:
+                for i in range(0 if chunk.over() else self.count):
+                    row = &chunk.rows[self.at(i)]
+                    if row.flags & SETTLED:
+                        continue
+                    row.deadline = -1
+                    row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
+                    possibly |= row.flags & (POSSIBLY | CLAIMED)
+                    add_flags(&row.flags, SETTLED | FAILED)
+                    chunk.failures = True
+                    settled.rows[settled.count] = self.at(i)
+                    settled.count += 1
+        # Rows that fail one by one must not use up the 16 bits of Row.error, nor must those who
+        # come to fail what has its outcome already.
+        if not possibly and len(chunk.errors) == first + 2:
+            del chunk.errors[first + (1 if settled.count else 0):]
+        return self.told(settled)
+
+    cdef Slice none_of_it(self):
+        """An empty slice with room for all of these rows."""
+        cdef Slice part = Slice.__new__(Slice)
+        part.chunk = self.chunk
+        part.partition = self.partition
+        part.allocate(self.count)
+        part.count = 0
+        return part
+
+    cdef Slice told(self, Slice settled):
+        """Wake those who wait for the rows that are settled now."""
+        if self.chunk.waiters:
+            self.chunk.wake_waiters()
+        return settled if settled.count else None
+
+    # -- reporting -----------------------------------------------------------------------------
+
+    @property
+    def wants_report(self):
+        """Whether a callback has to run for any of these rows (else no thread need be woken)."""
+        return self.chunk.callbacks != NULL or bool(self.chunk.extras)
+
+    def report(self, on_error):
+        """Run the callbacks of these settled rows, then let their memory go.
+
+        ``on_error(callback, exception)`` is called for a callback that raises. Returns True if
+        these were the last rows of the chunk.
+        """
+        cdef Chunk chunk = self.chunk
+        cdef uint32_t i, row
+        cdef object callback, error, handle
+        for i in range(self.count):
+            row = self.at(i)
+            if chunk.callbacks != NULL and chunk.callbacks[row] != NULL:
+                callback = <object>chunk.callbacks[row]
+                Py_DECREF(callback)
+                chunk.callbacks[row] = NULL
+                chunk.rows[row].flags |= TOLD
+                error = chunk.errors[chunk.rows[row].error] if chunk.rows[row].flags & FAILED \
+                    else None
+                handle = new_handle(chunk, row)
+                try:
+                    callback(error, handle)
+                except BaseException as failure:
+                    on_error(callback, failure)
+                callback = handle = None
+            if chunk.extras:
+                for callback in chunk.extras.pop(row, ()):
+                    handle = new_handle(chunk, row)
+                    try:
+                        callback(handle)
+                    except BaseException as failure:
+                        on_error(callback, failure)
+                callback = handle = None
+        return self.finish()
+
+    def finish(self):
+        """Let the memory of these reported rows go; True if they were the chunk's last."""
+        cdef Chunk chunk = self.chunk
+        cdef uint32_t i
+        cdef bint last
+        for i in range(self.count):
+            if chunk.rows[self.at(i)].flags & FAILED and chunk.rows[self.at(i)].holders:
+                self.keep(self.at(i))
+        with nogil:
+            last = chunk.let_go(self)
+        if last:
+            chunk.free_callbacks()
+            chunk.retire()
+        chunk.budget.wake()
+        return last
+
+    cdef keep(self, uint32_t row):
+        # A failed message's payload belongs to whoever holds its handle: to send it again.
+        cdef Chunk chunk = self.chunk
+        cdef Row *r = &chunk.rows[row]
+        if chunk.kept is None:
+            chunk.kept = {}
+        chunk.kept[row] = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
+
+    def first_error(self):
+        """The error of the first row that failed, None if none did."""
+        cdef uint32_t i
+        for i in range(self.count):
+            if self.chunk.flags_of(self.at(i)) & FAILED:
+                return self.chunk.errors[self.chunk.outcome_of(self.at(i)).error]
+        return None
+
+    def untold_failures(self):
+        """How many of these rows failed with nobody told: no callback, outcome never read."""
+        cdef uint32_t i, n = 0
+        if not self.chunk.failures:
+            return 0
+        for i in range(self.count):
+            if self.chunk.flags_of(self.at(i)) & (FAILED | TOLD) == FAILED:
+                n += 1
+        return n

@@ -1,0 +1,55 @@
+"""Sealing: the slices of a lane become a record batch, with its sequence numbers.
+
+Used by every BrokerWorker, each in its own thread; keeps nothing itself.
+"""
+
+from __future__ import annotations
+
+import crc32c
+
+from pykaproducer import _kernel
+from pykaproducer._kernel import Slice
+from pykaproducer._machines.batching import Batch, Lane
+from pykaproducer._wire.compression import Compressor
+
+
+class Sealer:
+    """How batches are encoded: compressed or not, with sequence numbers or without."""
+
+    def __init__(self, compressor: Compressor | None, *, idempotent: bool) -> None:
+        self._compressor = compressor
+        self._idempotent = idempotent
+
+    def seal(self, lane: Lane, parts: list[Slice]) -> Batch | None:
+        """A batch of *parts*, claimed slices of *lane*; None if there are none."""
+        if not parts:
+            return None
+        count = sum(part.count for part in parts)
+        producer_id = epoch = first = -1
+        if self._idempotent:
+            producer = lane.sequencer.producer
+            assert producer is not None, "nothing is sealed before the id is there"
+            producer_id, epoch = producer.producer_id, producer.epoch
+            first = lane.sequencer.take(count)
+        compressor = self._compressor
+        payload, count = _kernel.encode_batch(
+            parts,
+            crc32c.crc32c,
+            compress=None if compressor is None else compressor.compress,
+            attributes=0 if compressor is None else compressor.attribute,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=first,
+        )
+        return Batch(
+            lane.topic,
+            lane.partition,
+            payload,
+            parts,
+            count,
+            level=max(part.level for part in parts),
+            retries_used=max(part.retries_used for part in parts),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            first_sequence=first,
+        )
