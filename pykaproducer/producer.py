@@ -13,6 +13,7 @@ import atexit
 import logging
 import os
 import re
+import sys
 import threading
 import weakref
 from types import TracebackType
@@ -39,6 +40,9 @@ log = logging.getLogger("pykaproducer.producer")
 
 #: Kafka's rule for topic names.
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+#: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
+_EXIT_PRIORITY = 100
 
 #: How long close() waits for its threads once nothing is left to be delivered (seconds). They
 #: take milliseconds, unless the resolver holds one up.
@@ -111,6 +115,7 @@ class Producer(Admission):
                     self._broke,
                 )
                 self._home.in_own_thread = self._pipeline.in_a_stage
+                _flush_at_exit_of_a_child()
             if self._pipeline.broken is not None:
                 self._refuse_broken(self._pipeline.broken)
             self._ready = True
@@ -355,6 +360,27 @@ def _at_exit() -> None:
     """Deliver, within a bound, what was accepted and never flushed."""
     for producer in list(_producers):
         producer.close(producer.config.exit_flush_timeout_ms / 1000)
+
+
+#: The process in which the next function has registered the flush.
+_registered_in = 0
+
+
+def _flush_at_exit_of_a_child() -> None:
+    """Register :func:`_at_exit` with multiprocessing, whose forked children run no atexit hooks.
+
+    At the first use and not at import: a child forgets at its start what its parent registered.
+    What ends a process without its own doing (``os._exit``, an unhandled SIGTERM) loses what is
+    not flushed.
+    """
+    global _registered_in
+    # A child of multiprocessing has loaded it; nobody else needs it.
+    util, process = (sys.modules.get(f"multiprocessing.{name}") for name in ("util", "process"))
+    if util is None or process is None or _registered_in == os.getpid():
+        return
+    if process.parent_process() is not None:
+        util.Finalize(None, _at_exit, exitpriority=_EXIT_PRIORITY)
+        _registered_in = os.getpid()
 
 
 def _after_fork_in_child() -> None:

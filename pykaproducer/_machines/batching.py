@@ -62,6 +62,19 @@ class Batch:
             part.most = max(1, self.count // 2)
         return parts
 
+    def records(self, numbers: set[int]) -> list[Slice]:
+        """Slices of the messages that are these records of it, counted from 0."""
+        found: list[Slice] = []
+        first = 0
+        for part in self.parts:
+            rows = [
+                row for number, row in enumerate(part.row_numbers(), first) if number in numbers
+            ]
+            first += part.count
+            if rows:
+                found.append(part.chunk.pick(rows, self.partition))
+        return found
+
     def take_along(self) -> None:
         """It has to wait: see Slice.take_along."""
         for part in self.parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from array import array
 from dataclasses import dataclass, field
 
@@ -47,11 +48,31 @@ class ClusterView:
             topics[topic.name] = view
         return ClusterView({broker.node_id: broker for broker in answer.brokers}, topics)
 
+    def with_leader(self, topic: str, partition: int, address: BrokerAddress) -> ClusterView:
+        """The view after a broker's hint that *address* leads a partition (KIP-951).
+
+        Where it is no news: the same view.
+        """
+        view = self.topics.get(topic)
+        if view is None or not 0 <= partition < view.partitions:
+            return self
+        if view.leaders.get(partition) == address.node_id:
+            return self
+        leaders = {**view.leaders, partition: address.node_id}
+        changed = dataclasses.replace(view, leaders=leaders, available=_available(leaders))
+        return ClusterView(
+            {**self.brokers, address.node_id: address}, {**self.topics, topic: changed}
+        )
+
 
 def _topic_view(answer: TopicAnswer) -> TopicView:
     leaders = {p.index: p.leader_id for p in answer.partitions if p.leader_id >= 0}
-    available = array("i", sorted(leaders)).tobytes()
-    return TopicView(answer.name, answer.error_code, len(answer.partitions), leaders, available)
+    partitions = len(answer.partitions)
+    return TopicView(answer.name, answer.error_code, partitions, leaders, _available(leaders))
+
+
+def _available(leaders: dict[int, int]) -> bytes:
+    return array("i", sorted(leaders)).tobytes()
 
 
 class Backoff:

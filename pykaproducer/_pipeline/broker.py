@@ -33,12 +33,12 @@ from pykaproducer._pipeline.bridge import (
     Written,
 )
 from pykaproducer._pipeline.metadata import Metadata, ProducerIdCame, ViewChanged
-from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.reports import MakeError, Settler
 from pykaproducer._pipeline.retry import Again, RetryHandler
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._wire.produce import ProducedPartition
+from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, code_text, delivery_error_for, place
 
@@ -291,11 +291,21 @@ class BrokerWorker(Worker):
 
     def _answered(self, item: Answered) -> None:
         answers = {(a.topic, a.partition): a for a in item.answer.partitions}
+        self._pass_on_hints(item.answer)
         for batch in item.request.batches:
             lane = self._lane_of(batch)
             self._judge(lane, batch, answers[batch.topic, batch.partition])
         for batch in item.request.batches:
             self._hand_back(self._lane_of(batch))
+
+    def _pass_on_hints(self, answer: ProduceAnswer) -> None:
+        """Where a partition's leader has gone, if the broker says so (KIP-951)."""
+        addresses = {broker.node_id: broker for broker in answer.node_endpoints}
+        for partition in answer.partitions:
+            if partition.current_leader is not None:
+                leader = addresses.get(partition.current_leader[0])
+                if leader is not None:
+                    self.metadata.hint(partition.topic, partition.partition, leader)
 
     def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
         older = bool(lane.failed) or lane.void_from is not None or lane.unanswered[0] is not batch
@@ -320,7 +330,8 @@ class BrokerWorker(Worker):
                 self._refused(lane, batch, answer, retries_used=batch.retries_used - 1)
                 return
         if verdict.action is Action.FAILED:
-            self._refused(lane, batch, answer)
+            if not self._refused_in_part(lane, batch, answer):
+                self._refused(lane, batch, answer)
             return
         if verdict.action is Action.SPLIT:
             if batch.sequenced:
@@ -338,10 +349,18 @@ class BrokerWorker(Worker):
                 part.doubt()
         if verdict.action is Action.MOVED:
             self.metadata.want()
-        # Out of order: nothing is wrong with this one, and the older one says whether to wait.
-        lane.pause |= verdict.action is not Action.BEHIND
+        lane.pause |= not self._may_go_at_once(verdict.action, batch, answer)
         self.trouble.partitions[spot] = f"the broker's last answer: {code_text(answer.error_code)}"
         self._fail_lane(lane, batch)
+
+    def _may_go_at_once(self, action: Action, batch: Batch, answer: ProducedPartition) -> bool:
+        """Whether there is nothing that time has to mend before *batch* goes again."""
+        if action is Action.BEHIND:
+            return True  # the older one says whether to wait
+        # The new leader is known. Two brokers that each name the other must not be asked in turn
+        # as fast as they answer: without backoff once only.
+        moved = action is Action.MOVED and answer.current_leader is not None
+        return moved and batch.level == 0
 
     def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
         index = 0
@@ -353,22 +372,48 @@ class BrokerWorker(Worker):
     def _refused(
         self, lane: Lane, batch: Batch, answer: ProducedPartition, retries_used: int | None = None
     ) -> None:
+        make_error = self._refusal(batch, answer, answer.error_message, retries_used)
         for part in batch.parts:
             part.unclaim()
-            self.settler.fail(
-                part,
-                lambda status: delivery_error_for(
-                    answer.error_code,
-                    topic=batch.topic,
-                    partition=batch.partition,
-                    status=status,
-                    detail=answer.error_message,
-                    retries_used=retries_used,
-                ),
-            )
+            self.settler.fail(part, make_error)
         if batch.sequenced:
             lane.spoil()
             self._fail_lane(lane)
+
+    def _refusal(
+        self,
+        batch: Batch,
+        answer: ProducedPartition,
+        detail: str | None,
+        retries_used: int | None = None,
+    ) -> MakeError:
+        return lambda status: delivery_error_for(
+            answer.error_code,
+            topic=batch.topic,
+            partition=batch.partition,
+            status=status,
+            detail=detail,
+            retries_used=retries_used,
+        )
+
+    def _refused_in_part(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> bool:
+        """Fail only the messages for which the broker refused the batch, if it names them.
+
+        The others are sealed again without them (KIP-467): false if they must not be.
+        """
+        texts = {n: text for n, text in answer.record_errors if 0 <= n < batch.count}
+        may_be_there = batch.sequenced and batch.possibly_persisted
+        if not 0 < len(texts) < batch.count or may_be_there:
+            return False
+        again = batch.unseal()
+        for number, text in texts.items():
+            for part in batch.records({number}):
+                self.settler.fail(part, self._refusal(batch, answer, text or answer.error_message))
+        if batch.sequenced:
+            lane.spoil()
+        lane.failed.extend(again)
+        self._fail_lane(lane)
+        return True
 
     def _doubt(self, batch: Batch) -> None:
         """Nobody knows whether this attempt was appended. Sticks to its rows."""

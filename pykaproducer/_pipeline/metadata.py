@@ -28,6 +28,7 @@ from pykaproducer._wire import WireError
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import (
     ApiKey,
+    BrokerAddress,
     decode_init_producer_id,
     decode_metadata,
     init_producer_id_request,
@@ -54,6 +55,15 @@ class Want:
 
     topic: str | None = None
     waiter: Worker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A broker has said, beside an error, who leads a partition (KIP-951)."""
+
+    topic: str
+    partition: int
+    leader: BrokerAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,10 @@ class Metadata(Connected):
         """A view is out of date."""
         self.put(Want())
 
+    def hint(self, topic: str, partition: int, leader: BrokerAddress) -> None:
+        """A broker says that *leader* leads a partition."""
+        self.put(Hint(topic, partition, leader))
+
     def want_topic(self, topic: str) -> None:
         """Messages wait for *topic*; the dispatcher is told when a view comes."""
         self.put(Want(topic))
@@ -126,7 +140,7 @@ class Metadata(Connected):
 
     # The stage -----------------------------------------------------------------------------------
 
-    def step(self, item: Want | WantProducerId) -> None:
+    def step(self, item: Want | Hint | WantProducerId) -> None:
         if isinstance(item, WantProducerId):
             if self.producer_id is not None and self.producer_id.producer_id == item.instead_of:
                 self.producer_id = None
@@ -134,6 +148,11 @@ class Metadata(Connected):
                 item.waiter.put(ProducerIdCame())
             else:
                 self._id_wanted_by.append(item.waiter)
+            return
+        if isinstance(item, Hint):
+            view = self.view.with_leader(item.topic, item.partition, item.leader)
+            if view is not self.view:
+                self._show(view)
             return
         if item.waiter is not None:
             self._waiters[item.waiter] = None
@@ -226,7 +245,6 @@ class Metadata(Connected):
 
     def _metadata_came(self, event: Answered) -> None:
         answer = decode_metadata(event.request.version, event.payload)
-        self.view = self.trouble.view = self.view.with_answer(answer)
         refresh = self._refreshing()
         missing = {
             topic.name
@@ -234,6 +252,11 @@ class Metadata(Connected):
             if topic.error_code or any(p.leader_id < 0 for p in topic.partitions)
         }
         refresh.succeeded(self.clock.monotonic(), random.random(), missing=missing)
+        self._show(self.view.with_answer(answer))
+
+    def _show(self, view: ClusterView) -> None:
+        """There is a new view: everybody who may wait for one looks at it."""
+        self.view = self.trouble.view = view
         waiters, self._waiters = list(self._waiters), {}
         for worker in (self.dispatcher, *waiters, *self.broker_workers()):
             worker.put(ViewChanged())
