@@ -100,58 +100,98 @@ def backoff(first: float, most: float, failures: int, random: float) -> float:
 
 
 class Refresh:
-    """When the next Metadata request is due, and for which topics. Single-flight.
+    """When the next Metadata request is due, and of which topics. Single-flight.
 
-    A refresh is due on request (a new topic, an error), and by age. Requests that come while one
-    is under way are one request after it. After a failure it waits with backoff.
+    * A topic that was never asked for: at once, alone.
+    * Those that are missing (unknown to the cluster, or with a partition that has no leader): again
+      and again, with backoff, and no more often than their number allows: ten thousand unknown
+      topics must not slow down the known ones.
+    * Those that are there: on request (an error), with a pause after the last time, and by age.
+
+    Requests that come while one is under way are one request after it.
     """
+
+    #: Missing topics take no more than this share of the time that encoding and decoding costs.
+    _SHARE = 0.01
 
     def __init__(self, *, max_age: float, backoff_first: float, backoff_most: float) -> None:
         self.max_age = max_age
-        self.topics: set[str] = set()
-        self.under_way = False
-        #: Topics that were asked for and are not there yet: asked for again and again.
+        # A topic is in one of these, or only in what is asked for.
+        self.known: set[str] = set()
         self.missing: set[str] = set()
+        self._new: set[str] = set()
+        #: What the request under way asks for; None: there is none.
+        self._asked: set[str] | None = None
         self._backoff = Backoff(backoff_first, backoff_most)
+        self._pause = Backoff(backoff_first, backoff_first)
         self._wanted = False
         self._not_before = 0.0
+        self._missing_not_before = 0.0
         self._fresh_until = 0.0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a request is."""
+        return self._asked is not None
+
     def want(self, topic: str | None = None) -> None:
-        """Ask for a refresh, as soon as the backoff allows; of *topic* too from now on."""
-        self._wanted = True
-        if topic is not None and topic not in self.topics:
-            self.topics.add(topic)
-            self.missing.add(topic)
-            self._not_before = 0.0  # somebody waits for a topic never asked for: at once
+        """Ask for a refresh of what is there, or for *topic* from now on."""
+        if topic is None:
+            self._wanted = True
+        elif not any(topic in some for some in (self.known, self.missing, self._asked or ())):
+            self._new.add(topic)
+            self._backoff.reset()
 
     def next_due(self) -> float | None:
         """When the next request is to be sent; None while one is under way or none is needed."""
         if self.under_way:
             return None
-        if self._wanted or self.missing:
-            return self._not_before
-        return max(self._fresh_until, self._not_before) if self.topics else None
+        if self._new:
+            return 0.0
+        due = [self._missing_not_before] if self.missing else []
+        if self._wanted:
+            due.append(self._not_before)
+        elif self.known:
+            due.append(max(self._fresh_until, self._not_before))
+        return min(due, default=None)
 
-    def sent(self) -> None:
-        """A request is under way."""
-        self.under_way = True
-        self._wanted = False
+    def send(self, now: float) -> list[str]:
+        """A request goes out: the topics that it asks for. (None: it asks for the brokers.)"""
+        if self._new:
+            self._asked, self._new = self._new, set()
+            return sorted(self._asked)
+        self._asked = set()
+        if now >= self._not_before and (self._wanted or now >= self._fresh_until):
+            self._asked |= self.known
+            self._wanted = False
+        if now >= self._missing_not_before:
+            self._asked |= self.missing
+        return sorted(self._asked)
 
-    def succeeded(self, now: float, random: float, *, missing: set[str]) -> None:
-        """An answer has come; *missing* of its topics are not (all) there."""
-        self.under_way = False
-        self.missing = missing
-        self._fresh_until = now + self.max_age
-        if not missing:
+    def succeeded(self, now: float, random: float, *, there: set[str], cost: float) -> None:
+        """An answer has come: of what was asked for the topics *there* need no more asking.
+
+        *cost*: how many seconds of work it has made.
+        """
+        asked, self._asked = self._asked or set(), None
+        missing = asked - there
+        if missing:
+            due = now + max(self._backoff.next(random), cost / self._SHARE)
+            # New topics must not put off again and again what has waited longer.
+            others = self.missing - asked
+            self._missing_not_before = min(due, self._missing_not_before) if others else due
+        if asked >= self.known:
+            self._fresh_until = now + self.max_age
+        self.known = (self.known - asked) | (asked & there)
+        self.missing = (self.missing - asked) | missing
+        if not self.missing:
             self._backoff.reset()
         # Also after a good answer: a leader that moves is asked for again no faster than this.
-        self._not_before = now + self._backoff.next(random)
-        if not missing:
-            self._backoff.reset()
+        self._not_before = now + self._pause.next(random)
 
     def failed(self, now: float, random: float) -> None:
         """No answer has come."""
-        self.under_way = False
+        asked, self._asked = self._asked or set(), None
+        self.missing |= asked - self.known
         self._wanted = True
-        self._not_before = now + self._backoff.next(random)
+        self._not_before = self._missing_not_before = now + self._backoff.next(random)

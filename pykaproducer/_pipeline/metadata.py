@@ -180,8 +180,7 @@ class Metadata(Connected):
         refresh = self._refreshing()
         due = refresh.next_due()
         if due is not None and due <= now:
-            refresh.sent()
-            topics = sorted(refresh.topics)
+            topics = refresh.send(now)
             self._ask(
                 ApiKey.METADATA,
                 lambda version, correlation_id: [
@@ -244,15 +243,16 @@ class Metadata(Connected):
             self.drop(f"an answer that makes no sense: {error}")
 
     def _metadata_came(self, event: Answered) -> None:
+        began = self.clock.monotonic()
         answer = decode_metadata(event.request.version, event.payload)
-        refresh = self._refreshing()
-        missing = {
+        there = {
             topic.name
             for topic in answer.topics
-            if topic.error_code or any(p.leader_id < 0 for p in topic.partitions)
+            if not topic.error_code and all(p.leader_id >= 0 for p in topic.partitions)
         }
-        refresh.succeeded(self.clock.monotonic(), random.random(), missing=missing)
         self._show(self.view.with_answer(answer))
+        now = self.clock.monotonic()
+        self._refreshing().succeeded(now, random.random(), there=there, cost=now - began)
 
     def _show(self, view: ClusterView) -> None:
         """There is a new view: everybody who may wait for one looks at it."""
