@@ -8,8 +8,14 @@
 
 from __future__ import annotations
 
-import logging
-
+try:
+    from pykaproducer import _kernel
+except ImportError as error:
+    raise ImportError(
+        "pykaproducer's kernel is not compiled here. In a directory with the sources Python finds "
+        "those before the installed package: run it from another directory, or build them in "
+        "place with `pip install -e .`"
+    ) from error
 from pykaproducer._version import VERSION
 from pykaproducer.delivery import Delivery, RecordMetadata, Status, TopicPartition
 from pykaproducer.errors import (
@@ -33,6 +39,8 @@ from pykaproducer.errors import (
     UnsupportedFeatureError,
 )
 from pykaproducer.producer import Producer
+
+del _kernel
 
 __version__ = VERSION
 
@@ -61,6 +69,3 @@ __all__ = [
     "TopicPartition",
     "UnsupportedFeatureError",
 ]
-
-# Silence until the application asks for the log.
-logging.getLogger("pykaproducer").addHandler(logging.NullHandler())

@@ -6,6 +6,8 @@ without it; it is refused when the program would not.
 
 from __future__ import annotations
 
+import functools
+
 from pykaproducer._settings import (
     ANYTHING,
     FLAG,
@@ -20,22 +22,23 @@ from pykaproducer._settings import (
 
 _TLS = "it belongs to TLS, and a security_protocol with TLS is refused"
 _SASL = "it belongs to SASL, and a security_protocol with SASL is refused"
-_NO_METRICS = "metrics() counts from the start of the producer and samples nothing"
+_NO_METRICS = "there are no metrics yet"
 
 
-def _of_tls(
-    name: str, *aliases: str, secret: bool = False, kind: Kind = TEXT, default: object = None
+def _belongs(
+    reason: str,
+    name: str,
+    *aliases: str,
+    secret: bool = False,
+    kind: Kind = TEXT,
+    default: object = None,
 ) -> Setting:
     taken = kind if default is not None else optional(kind)
-    return Setting(name, default, taken, "", aliases=aliases, no_effect=_TLS, secret=secret)
+    return Setting(name, default, taken, "", aliases=aliases, no_effect=reason, secret=secret)
 
 
-def _of_sasl(
-    name: str, *aliases: str, secret: bool = False, kind: Kind = TEXT, default: object = None
-) -> Setting:
-    taken = kind if default is not None else optional(kind)
-    return Setting(name, default, taken, "", aliases=aliases, no_effect=_SASL, secret=secret)
-
+_of_tls = functools.partial(_belongs, _TLS)
+_of_sasl = functools.partial(_belongs, _SASL)
 
 NOT_HONOURED: tuple[Setting, ...] = (
     Setting(
@@ -147,9 +150,9 @@ NOT_HONOURED: tuple[Setting, ...] = (
         (),
         Kind("an empty list", tuple),
         "",
-        refused="reporters of kafka-python's metrics are not called; use metrics() or stats()",
+        refused="reporters of kafka-python's metrics are not called; leave it out",
     ),
-    Setting("metrics_enabled", True, FLAG, "", no_effect="metrics() costs nothing until called"),
+    Setting("metrics_enabled", True, FLAG, "", no_effect=_NO_METRICS),
     Setting("metrics_num_samples", 2, integer(1), "", no_effect=_NO_METRICS),
     Setting(
         "metrics_sample_window_ms",

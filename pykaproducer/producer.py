@@ -44,6 +44,9 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 #: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
 _EXIT_PRIORITY = 100
 
+#: After so long close() says what it waits for (seconds).
+_PATIENCE = 2.0
+
 #: How long close() waits for its threads once nothing is left to be delivered (seconds). They
 #: take milliseconds, unless the resolver holds one up.
 _STOP_TIME = 0.5
@@ -278,7 +281,7 @@ class Producer(Admission):
         self._announce_strays()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         # Several threads may wait here at once, each with its own timeout.
-        if pipeline.flush(deadline):
+        if self._flush_telling(pipeline, deadline):
             pipeline.abort(
                 "abort() was called, or close(0)"
                 if timeout == 0
@@ -295,6 +298,20 @@ class Producer(Admission):
             if failures is not None:
                 log.error("close(): %s", failures)
             self._pipeline = None
+
+    def _flush_telling(self, pipeline: Pipeline, deadline: float | None) -> int:
+        """As :meth:`Pipeline.flush`, and nobody has to wonder what a long close() waits for."""
+        soon = self._clock.monotonic() + _PATIENCE
+        if deadline is not None and deadline <= soon:
+            return pipeline.flush(deadline)
+        pending = pipeline.flush(soon)
+        if not pending:
+            return 0
+        log.warning(
+            "close(): waiting for %d messages that have no outcome yet (abort() would fail them)",
+            pending,
+        )
+        return pipeline.flush(deadline)
 
     def _broke(self, error: BaseException) -> None:
         log.error("the producer is broken by an error in the library", exc_info=error)
@@ -384,7 +401,7 @@ def _flush_at_exit_of_a_child() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The child's producers are empty; what the parent accepted stays the parent's (DESIGN P8)."""
+    """The child's producers are empty; what the parent accepted stays the parent's (P8)."""
     for producer in list(_producers):
         producer._life = threading.RLock()
         producer._reset()

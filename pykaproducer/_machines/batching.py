@@ -106,8 +106,10 @@ class Lane:
     #: Bytes and rows of the slices in ``pending``.
     nbytes: int = 0
     rows: int = 0
-    #: When the oldest slice in ``pending`` came (monotonic seconds).
-    since: float = 0.0
+    #: When each item in ``pending`` came (monotonic seconds).
+    came: deque[float] = field(default_factory=deque)
+    #: The latest time in the batcher's heap for this lane.
+    timer: float | None = None
     unanswered: list[Batch] = field(default_factory=list)
     #: Batches that must go round again, oldest first.
     failed: list[Slice | Batch] = field(default_factory=list)
@@ -124,9 +126,8 @@ class Lane:
 
     def add(self, item: Slice | Batch, now: float) -> None:
         """One more item for the broker."""
-        if not self.pending:
-            self.since = now
         self.pending.append(item)
+        self.came.append(now)
         if isinstance(item, Slice):
             self.nbytes += item.nbytes
             self.rows += item.count
@@ -134,6 +135,12 @@ class Lane:
     def put_back(self, batch: Batch) -> None:
         """*batch* was sealed ahead and not written: it goes before what is pending."""
         self.pending.appendleft(batch)
+        self.came.appendleft(0.0)
+
+    def drop_head(self) -> None:
+        """The first item has been taken."""
+        self.pending.popleft()
+        self.came.popleft()
 
     def fail(self, batch: Batch | None = None) -> None:
         """Everything in the lane goes round again; *batch* (just answered) before the rest."""
@@ -174,6 +181,7 @@ class Lane:
             travelling.level += 1
         self.failed.clear()
         self.pending.clear()
+        self.came.clear()
         self.nbytes = self.rows = 0
         self.void_from = None
         chaser, self.chaser = self.chaser, None
@@ -198,7 +206,7 @@ class Batcher:
         #: Those of these that need not linger.
         self._ripe: set[Lane] = set()
         # When the others have lingered long enough. An entry counts while its lane is open and
-        # its time is still that lane's.
+        # its time is that of the lane's first item.
         self._timers: list[tuple[float, int, Lane]] = []
         self._count = itertools.count()
 
@@ -234,7 +242,9 @@ class Batcher:
             return
         if lane not in self._open:
             self._open[lane] = None
-            due = lane.since + self.linger
+        due = lane.came[0] + self.linger
+        if lane.timer != due:
+            lane.timer = due
             heapq.heappush(self._timers, (due, next(self._count), lane))
         if self._is_ripe(lane):
             self._ripe.add(lane)
@@ -263,7 +273,7 @@ class Batcher:
         """The lanes of the next request; empty if none is due.
 
         When one is due, all go that have anything: one request for all partitions of a broker
-        costs the broker less than one each (DESIGN section 5).
+        costs the broker less than one each.
         """
         due = self.next_due()
         if due is not None and (flushing or due <= now):
@@ -276,9 +286,11 @@ class Batcher:
             return 0.0
         while self._timers:
             due, _, lane = self._timers[0]
-            if lane in self._open and due == lane.since + self.linger:
+            if lane in self._open and due == lane.came[0] + self.linger:
                 return due
             heapq.heappop(self._timers)
+            if lane.timer == due:
+                lane.timer = None
         return None
 
     def take(self, lane: Lane) -> Batch | list[Slice]:
@@ -288,7 +300,7 @@ class Batcher:
         """
         head = lane.pending[0]
         if isinstance(head, Batch):
-            lane.pending.popleft()
+            lane.drop_head()
             self.look(lane)
             return head
         parts: list[Slice] = []
@@ -307,7 +319,7 @@ class Batcher:
                 most -= part.count
             if head.count:
                 break  # the batch is full
-            lane.pending.popleft()
+            lane.drop_head()
             if head.most:
                 break  # what was split goes alone
         self._ripe.discard(lane)

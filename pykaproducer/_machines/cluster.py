@@ -102,7 +102,7 @@ def backoff(first: float, most: float, failures: int, random: float) -> float:
 class Refresh:
     """When the next Metadata request is due, and of which topics. Single-flight.
 
-    * A topic that was never asked for: at once, alone.
+    * A topic that was never asked for: at once, and alone unless others are due.
     * Those that are missing (unknown to the cluster, or with a partition that has no leader): again
       and again, with backoff, and no more often than their number allows: ten thousand unknown
       topics must not slow down the known ones.
@@ -157,10 +157,7 @@ class Refresh:
 
     def send(self, now: float) -> list[str]:
         """A request goes out: the topics that it asks for. (None: it asks for the brokers.)"""
-        if self._new:
-            self._asked, self._new = self._new, set()
-            return sorted(self._asked)
-        self._asked = set()
+        self._asked, self._new = self._new, set()
         if now >= self._not_before and (self._wanted or now >= self._fresh_until):
             self._asked |= self.known
             self._wanted = False

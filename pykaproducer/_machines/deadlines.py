@@ -2,7 +2,7 @@
 
 Expiry settles a row in place: whichever stage holds it finds it settled when it touches it next.
 So expiry depends on the clock alone, never on a producer id, a connection or another message
-(DESIGN P3), and no stage has to look for its own rows' deadlines.
+(P3), and no stage has to look for its own rows' deadlines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a Produce answer means: one table, keyed by Kafka's error code.
 
 Nothing else in the package branches on error codes of a Produce answer. The rules are those of
-DESIGN section 4; the codes a broker can send are those of ``ReplicaManager`` and ``KafkaApis``.
+``docs/design.rst`` ("What each failure does"); the codes that a broker can send are those of its
+``ReplicaManager`` and ``KafkaApis``.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class BrokerWorker(Worker):
             self.batcher.look(lane)
 
     def _request(self, batches: list[Batch], now: float) -> ProduceRequest:
-        # The request lives as long as its oldest row (librdkafka's rule, seed 002), and no longer
+        # The request lives as long as its oldest row (librdkafka's rule), and no longer
         # than request_timeout_ms.
         deadline = now + self.config.request_timeout_ms / 1000
         for batch in batches:

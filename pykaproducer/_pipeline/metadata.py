@@ -248,7 +248,9 @@ class Metadata(Connected):
         there = {
             topic.name
             for topic in answer.topics
-            if not topic.error_code and all(p.leader_id >= 0 for p in topic.partitions)
+            if not topic.error_code
+            and topic.partitions
+            and all(p.leader_id >= 0 for p in topic.partitions)
         }
         self._show(self.view.with_answer(answer))
         now = self.clock.monotonic()

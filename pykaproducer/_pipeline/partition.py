@@ -3,8 +3,8 @@
 In Sarama: ``partitionProducer.dispatch``. Owns: the partition's ordering machine (retry levels,
 high-watermark, chaser), its lane, and its reference to the leader's BrokerWorker.
 
-Guarantees: the lane gets items in an order that keeps ``send()`` order in the log (DESIGN
-section 3); a lane that is let go gets the chaser as its last item.
+Guarantees: the lane gets items in an order that keeps ``send()`` order in the log (P4); a lane that
+is let go gets the chaser as its last item.
 Relies on: a lane that has failed hands back everything, oldest first, before the chaser.
 """
 

@@ -19,7 +19,7 @@ from pykaproducer._pipeline.untold import Untold
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.errors import DeliveryError, Status
 
-#: Makes the error of a failed message for either status (DESIGN section 4: status is per row).
+#: Makes the error of a failed message for either status: it is per row.
 MakeError = Callable[[Status], DeliveryError]
 
 

@@ -74,7 +74,7 @@ class TopicWorker(Worker):
                     chunk.assign(row, partition)
                     continue
                 text = f"returned {partition!r}; the topic has {view.partitions} partitions"
-            except Exception as error:  # a user's partitioner: its own row fails (DESIGN P9)
+            except Exception as error:  # a user's partitioner: its own row fails (P9)
                 cause = error
                 text = f"raised {type(error).__name__}: {error}"
             self._fail(chunk.pick([row]), f"the partitioner {text}", cause)

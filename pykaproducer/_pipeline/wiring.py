@@ -247,7 +247,7 @@ class Pipeline:
         return late
 
     def _crashed(self, worker: Worker, error: BaseException) -> None:
-        """A stage has died of a bug (DESIGN P9): everything gets its outcome, nothing hangs."""
+        """A stage has died of a bug (P9): everything gets its outcome, nothing hangs."""
         if self.broken is None:
             self.broken = error
             self._on_broken(error)

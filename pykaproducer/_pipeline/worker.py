@@ -5,10 +5,10 @@ The only place that starts a thread.
 Guarantees: items of one inbox are handled one at a time, in the order of ``put``; ``put`` never
 blocks; an item put before ``stop`` is handled before the thread ends. An exception that leaves a
 step is a bug of this library: it goes to the crash policy, which settles what the producer holds
-and marks it broken (DESIGN P9).
+and marks it broken (P9).
 
-Relies on: inboxes being unbounded. Memory is bounded at admission (DESIGN P2), so responses,
-retries and stop items can always be put and no cycle of full queues can arise.
+Relies on: inboxes being unbounded. Memory is bounded at admission (P2), so responses, retries and
+stop items can always be put and no cycle of full queues can arise.
 
 **Wake-ups.** Items stand in a deque; the queue beside it carries wake-up tokens. It is a
 ``queue.SimpleQueue``, whose ``put`` is re-entrant: (1) the main thread is in ``put``; (2) a signal

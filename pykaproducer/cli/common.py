@@ -151,6 +151,17 @@ class _Teller(logging.Handler):
 
 
 @contextlib.contextmanager
+def log_hidden() -> Iterator[None]:
+    """Show nothing of the library's log meanwhile."""
+    library, nobody = logging.getLogger("pykaproducer"), logging.NullHandler()
+    library.addHandler(nobody)  # without any handler Python shows warnings on standard error
+    try:
+        yield
+    finally:
+        library.removeHandler(nobody)
+
+
+@contextlib.contextmanager
 def log_shown(show: Callable[[str], None] = tell) -> Iterator[None]:
     """Show the library's warnings, and each step of the test cluster, while it lasts."""
     library, cluster = logging.getLogger("pykaproducer"), logging.getLogger("pykaproducer.testing")

@@ -22,6 +22,7 @@ from pykaproducer.cli.common import (
     add_settings,
     header_of,
     human_bytes,
+    log_hidden,
     log_shown,
     number_from,
     parser_like,
@@ -187,8 +188,8 @@ def _produce(
                     troubles = _send_all(inputs, sender, shown)
                     sender.settle(shown)
         finally:
-            # Unseen: what its log would tell of the messages that it gives up, the summary does.
-            sender.close()
+            with log_hidden():  # the summary tells of the messages that it gives up
+                sender.close()
     tell("\n".join([*_summary(sender, time.monotonic() - began), *_kept(sender, rejects)]))
     for trouble in troubles:
         tell(trouble)

@@ -1,0 +1,125 @@
+"""What a Produce answer means, code by code: the table of the contract."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS, Action, Verdict, judge
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.errors import kafka_class
+
+
+def verdict(
+    code: int, *, older_unsettled: bool = False, count: int = 5, sequenced: bool = True
+) -> Verdict:
+    return judge(code, older_unsettled=older_unsettled, count=count, sequenced=sequenced)
+
+
+#: Whatever else is known about the batch: what is done, and whether it may be in the log.
+ALWAYS: list[tuple[int, Action, bool]] = [
+    (ErrorCode.NONE, Action.DELIVERED, False),
+    (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Action.DELIVERED, False),
+    # The leader is elsewhere.
+    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Action.MOVED, False),
+    (ErrorCode.LEADER_NOT_AVAILABLE, Action.MOVED, False),
+    (ErrorCode.NOT_LEADER_OR_FOLLOWER, Action.MOVED, False),
+    (ErrorCode.REPLICA_NOT_AVAILABLE, Action.MOVED, False),
+    (ErrorCode.FENCED_LEADER_EPOCH, Action.MOVED, False),
+    (ErrorCode.UNKNOWN_LEADER_EPOCH, Action.MOVED, False),
+    (ErrorCode.UNKNOWN_TOPIC_ID, Action.MOVED, False),
+    # Temporary errors of the broker: these count.
+    (ErrorCode.CORRUPT_MESSAGE, Action.AGAIN, False),
+    (ErrorCode.NETWORK_EXCEPTION, Action.AGAIN, False),
+    (ErrorCode.BROKER_NOT_AVAILABLE, Action.AGAIN, False),
+    (ErrorCode.NOT_ENOUGH_REPLICAS, Action.AGAIN, False),
+    (ErrorCode.KAFKA_STORAGE_ERROR, Action.AGAIN, False),
+    (ErrorCode.THROTTLING_QUOTA_EXCEEDED, Action.AGAIN, False),
+    (ErrorCode.REQUEST_TIMED_OUT, Action.AGAIN, True),
+    (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Action.AGAIN, True),
+    # Nothing would make it better.
+    (ErrorCode.INVALID_TOPIC_EXCEPTION, Action.FAILED, False),
+    (ErrorCode.INVALID_REQUIRED_ACKS, Action.FAILED, False),
+    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, Action.FAILED, False),
+    (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, Action.FAILED, False),
+    (ErrorCode.INVALID_TIMESTAMP, Action.FAILED, False),
+    (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, Action.FAILED, False),
+    (ErrorCode.POLICY_VIOLATION, Action.FAILED, False),
+    (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, Action.FAILED, False),
+    (ErrorCode.INVALID_RECORD, Action.FAILED, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "action", "possibly_persisted"), ALWAYS, ids=lambda value: getattr(value, "name", "")
+)
+def test_what_a_code_means(code: int, action: Action, possibly_persisted: bool) -> None:
+    for older, count, sequenced in itertools.product([False, True], [1, 5], [False, True]):
+        found = verdict(code, older_unsettled=older, count=count, sequenced=sequenced)
+        assert (found.action, found.possibly_persisted) == (action, possibly_persisted)
+
+
+@pytest.mark.parametrize("code", [-1, -2, 999, 32767, -32768])
+@pytest.mark.parametrize("older_unsettled", [False, True])
+def test_a_code_that_nobody_knows_is_final(code: int, older_unsettled: bool) -> None:
+    """And as nobody knows what it means, the batch may be in the log."""
+    found = verdict(code, older_unsettled=older_unsettled)
+    assert (found.action, found.possibly_persisted) == (Action.FAILED, True)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_out_of_order_behind_an_older_batch_goes_again_behind_it(count: int) -> None:
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    found = verdict(code, older_unsettled=True, count=count)
+    assert found == Verdict(Action.BEHIND)
+
+
+ABOUT_NUMBERS = [
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+]
+
+
+@pytest.mark.parametrize("code", ABOUT_NUMBERS)
+def test_numbers_that_the_broker_refuses_are_not_sent_again_as_they_are(code: int) -> None:
+    """There is nothing to wait for, and the same numbers would be refused for ever."""
+    again_as_it_is = {Action.DELIVERED, Action.MOVED, Action.AGAIN, Action.BEHIND}
+    assert verdict(code).action not in again_as_it_is
+
+
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+@pytest.mark.parametrize(
+    ("count", "action"),
+    [(1, Action.FAILED), (2, Action.SPLIT), (10_000, Action.SPLIT)],
+)
+def test_what_is_too_large_is_split_down_to_a_single_message(
+    code: int, count: int, action: Action
+) -> None:
+    assert verdict(code, count=count) == Verdict(action)
+
+
+@pytest.mark.parametrize("code", ABOUT_NUMBERS)
+def test_a_batch_without_numbers_cannot_be_refused_for_them(code: int) -> None:
+    assert verdict(code, older_unsettled=True, sequenced=False).action is Action.FAILED
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if kafka_class(code).retriable])
+def test_what_kafka_python_calls_retriable_goes_again(code: int) -> None:
+    assert verdict(code).action in {Action.MOVED, Action.AGAIN}
+
+
+@pytest.mark.parametrize(
+    ("code", "fatal"),
+    [
+        (ErrorCode.INVALID_TOPIC_EXCEPTION, True),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, True),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),  # it may be created while they wait
+        (ErrorCode.LEADER_NOT_AVAILABLE, False),
+        (ErrorCode.NONE, False),
+        (999, False),
+    ],
+)
+def test_which_topics_are_not_waited_for(code: int, fatal: bool) -> None:
+    assert (code in FATAL_TOPIC_ERRORS) is fatal
