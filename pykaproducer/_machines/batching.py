@@ -31,15 +31,23 @@ class Batch:
     level: int
     #: How many temporary errors a broker has answered; ``retries`` bounds it.
     retries_used: int = 0
-    #: Bytes of it have been given to a socket.
-    written: bool = False
     #: An attempt may have been appended: any later failure is POSSIBLY_PERSISTED.
     possibly_persisted: bool = False
     producer_id: int = -1
     producer_epoch: int = -1
     first_sequence: int = -1
+    #: As the how many-th of its partition it was sealed; 0 without sequence numbers.
+    number: int = 0
+    #: Sealed anew, most messages of a batch; 0: as many as fit.
+    most: int = 0
     #: Where it was sealed, or sent from last.
     lane: Lane | None = None
+
+    @property
+    def in_lane(self) -> Lane:
+        """Where it is under way."""
+        assert self.lane is not None, "a batch under way has a lane"
+        return self.lane
 
     @property
     def sequenced(self) -> bool:
@@ -53,14 +61,13 @@ class Batch:
             part.level = self.level
             part.retries_used = self.retries_used
             part.unclaim()
+            if self.most:
+                part.most = self.most
         return self.parts
 
-    def split(self) -> list[Slice]:
-        """Its slices, to be sealed anew in batches of half as many messages at most."""
-        parts = self.unseal()
-        for part in parts:
-            part.most = max(1, self.count // 2)
-        return parts
+    def split(self) -> None:
+        """Have it sealed anew in batches of half as many messages at most."""
+        self.most = max(1, self.count // 2)
 
     def records(self, numbers: set[int]) -> list[Slice]:
         """Slices of the messages that are these records of it, counted from 0."""
@@ -134,6 +141,7 @@ class Lane:
 
     def put_back(self, batch: Batch) -> None:
         """*batch* was sealed ahead and not written: it goes before what is pending."""
+        self.unanswered.remove(batch)
         self.pending.appendleft(batch)
         self.came.appendleft(0.0)
 
@@ -142,11 +150,30 @@ class Lane:
         self.pending.popleft()
         self.came.popleft()
 
-    def fail(self, batch: Batch | None = None) -> None:
-        """Everything in the lane goes round again; *batch* (just answered) before the rest."""
+    def sent(self, batch: Batch) -> None:
+        """*batch* is under way, or sealed ahead to be it next."""
+        batch.lane = self
+        self.unanswered.append(batch)
+
+    def answered(self, batch: Batch) -> bool:
+        """The fate of *batch* is known, or will not be; whether an older one has no outcome yet."""
+        older = bool(self.failed) or self.void_from is not None or self.unanswered[0] is not batch
+        self.unanswered.remove(batch)
+        return older
+
+    def fail(self, *items: Slice | Batch, pause: bool = False) -> None:
+        """Everything in the lane goes round again; *items* (just answered) before the rest.
+
+        *pause*: for what only time may mend.
+        """
         self.failing = True
-        if batch is not None:
-            self.failed.append(batch)
+        self.failed.extend(items)
+        self.pause |= pause
+
+    def end(self, chaser: Chaser) -> None:
+        """The partition lets it go: the *chaser* goes back behind everything."""
+        self.chaser = chaser
+        self.failing = True
 
     def spoil(self, *, id_too: bool = False) -> None:
         """The numbers of a batch just answered will be missing in the log, or are refused.
@@ -161,8 +188,10 @@ class Lane:
     def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
         """``(again, doubtful)``: what goes round again, and what cannot.
 
-        *again*: oldest first, each item a level higher, the chaser last. *doubtful*: batches of
-        unknown fate whose sequence numbers are void: sent again they might be in the log twice.
+        *again*: oldest first, each item a level higher, the chaser last. *doubtful*: batches with
+        void sequence numbers, of unknown fate: sent again they might be in the log twice; or behind
+        which a younger one is in the log already (a broker that has forgotten the producer takes
+        any number): sent again they would change places.
         Both empty while a batch is unanswered: its answer decides whether it goes before the rest.
         """
         again: list[Slice | Batch] = []
@@ -173,7 +202,7 @@ class Lane:
             valid = self.void_from is None or position < self.void_from
             if isinstance(item, Slice) or (item.sequenced and valid):
                 again.append(item)
-            elif item.sequenced and item.possibly_persisted:
+            elif item.sequenced and (item.possibly_persisted or self._is_overtaken(item)):
                 doubtful.append(item)
             else:
                 again.extend(item.unseal())
@@ -186,6 +215,9 @@ class Lane:
         self.void_from = None
         chaser, self.chaser = self.chaser, None
         return [*again, *([] if chaser is None else [chaser])], doubtful
+
+    def _is_overtaken(self, batch: Batch) -> bool:
+        return batch.number < self.sequencer.youngest_delivered
 
 
 class Batcher:

@@ -47,11 +47,21 @@ class Sequencer:
     #: 4. 0 comes again and is out of order for ever.
     known: bool = False
 
+    #: How many batches have been sealed, and the youngest that was delivered (counted so).
+    sealed: int = 0
+    youngest_delivered: int = 0
+
     def take(self, count: int) -> int:
         """The first of *count* sequence numbers."""
+        self.sealed += 1
         first = self.next_sequence
         self.next_sequence = (first + count) % SEQUENCE_LIMIT
         return first
+
+    def delivered(self, number: int) -> None:
+        """A broker has confirmed the batch that was sealed as the *number*-th."""
+        self.known = True
+        self.youngest_delivered = max(self.youngest_delivered, number)
 
     def spoil(self, *, id_too: bool = False) -> None:
         """A batch is missing in the log and will not come; *id_too*: the broker refuses the id."""

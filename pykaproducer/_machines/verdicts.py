@@ -109,13 +109,27 @@ VERDICTS: dict[int, Verdict] = {
 _ABOUT_SEQUENCE = frozenset({Action.NEW_EPOCH, Action.NEW_PRODUCER_ID})
 
 
-def judge(code: int, *, older_unsettled: bool, count: int, sequenced: bool) -> Verdict:
+def judge(
+    code: int, *, older_unsettled: bool, count: int, sequenced: bool, has_offset: bool = False
+) -> Verdict:
     """The verdict on a batch that was answered with *code*.
 
     *older_unsettled*: an older batch of the same partition has no outcome yet. *count*: messages in
-    the batch. *sequenced*: whether it has sequence numbers. A code that is not in the table is
-    final, and as nobody knows what it means the messages count as possibly persisted.
+    the batch. *sequenced*: whether it has sequence numbers. *has_offset*: an offset stands beside
+    the code. A code that is not in the table is final, and as nobody knows what it means the
+    messages count as possibly persisted.
+
+    A leader that has appended a batch with ``acks=all``, and resigns or fails before the replicas
+    have it, answers with the same code as one that refuses it; but it tells the offset (Kafka's
+    ``DelayedProduce`` replaces only the error). The next leader may have the batch.
     """
+    verdict = _verdict(code, older_unsettled, count, sequenced)
+    if has_offset and verdict.action is not Action.DELIVERED:
+        return Verdict(verdict.action, possibly_persisted=True)
+    return verdict
+
+
+def _verdict(code: int, older_unsettled: bool, count: int, sequenced: bool) -> Verdict:
     verdict = VERDICTS.get(code, VERDICTS[ErrorCode.UNKNOWN_SERVER_ERROR])
     if verdict.action in _ABOUT_SEQUENCE:
         if not sequenced:

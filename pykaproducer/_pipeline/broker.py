@@ -13,7 +13,6 @@ Relies on: its bridge reports each request once: answered, lost, or (``acks=0``)
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from typing import Any
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
-from pykaproducer._machines.cluster import backoff
-from pykaproducer._machines.verdicts import Action, judge
 from pykaproducer._pipeline.bridge import (
     Answered,
     Bridge,
@@ -32,15 +29,12 @@ from pykaproducer._pipeline.bridge import (
     Up,
     Written,
 )
+from pykaproducer._pipeline.judge import Judge
 from pykaproducer._pipeline.metadata import Metadata, ProducerIdCame, ViewChanged
-from pykaproducer._pipeline.reports import MakeError, Settler
-from pykaproducer._pipeline.retry import Again, RetryHandler
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 from pykaproducer.config import Config
-from pykaproducer.errors import DeliveryError, code_text, delivery_error_for, place
 
 log = logging.getLogger("pykaproducer.broker")
 
@@ -87,9 +81,8 @@ class BrokerWorker(Worker):
     bridge: Bridge
     batcher: Batcher
     metadata: Metadata
-    retry: RetryHandler
-    settler: Settler
     trouble: Trouble
+    judge: Judge
     sealer: Sealer
     is_flushing: Callable[[], bool]
 
@@ -112,15 +105,15 @@ class BrokerWorker(Worker):
             case Answered():
                 self._heard()
                 self._reported(item.request)
-                self._answered(item)
+                self.judge.answered(item)
             case Written():
                 self._heard()
                 self._reported(item.request)
-                self._written(item.request)
+                self.judge.written(item.request)
             case Lost():
                 for request in (*item.unanswered, *item.unwritten):
                     self._reported(request)
-                self._lost(item)
+                self.judge.lost(item)
             case Up():
                 self._up = True
             case Down():
@@ -166,9 +159,8 @@ class BrokerWorker(Worker):
         self._up = False
         for batches in list(self._ahead):
             for batch in list(batches):
-                lane = self._lane_of(batch)
-                self._recall(lane)
-                self.batcher.look(lane)
+                self._recall(batch.in_lane)
+                self.batcher.look(batch.in_lane)
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
         if self.trouble.brokers.get(self.broker_id) != reason and not self.stopping:
             needed = self._requests or self.batcher.waiting
@@ -185,8 +177,8 @@ class BrokerWorker(Worker):
 
     def _put(self, lane: Lane, item: Slice | Batch | Chaser) -> None:
         if isinstance(item, Chaser):
-            lane.chaser = item
-            self._fail_lane(lane)
+            lane.end(item)
+            self.lane_changed(lane)
             self._lanes.pop((lane.topic, lane.partition), None)
         elif lane.failing:
             lane.add(item, 0.0)
@@ -195,8 +187,7 @@ class BrokerWorker(Worker):
                 item.take_along()  # it may wait long
             self._lanes[lane.topic, lane.partition] = lane
             self.batcher.add(lane, item, self.clock.monotonic())
-        if lane.failing:
-            self._hand_back(lane)
+        self.judge.hand_back(lane)
 
     def turn(self) -> None:
         """Seal what is due, as long as the bridge has room for it."""
@@ -233,7 +224,6 @@ class BrokerWorker(Worker):
         for batches in self._ahead:
             for batch in [batch for batch in batches if batch.lane is lane]:
                 batches.remove(batch)
-                lane.unanswered.remove(batch)
                 lane.put_back(batch)
         self._ahead = deque(batches for batches in self._ahead if batches)
 
@@ -248,8 +238,7 @@ class BrokerWorker(Worker):
             taken = self.batcher.take(lane)
             batch = self.sealer.seal(lane, taken) if isinstance(taken, list) else taken
             if batch is not None:
-                batch.lane = lane
-                lane.unanswered.append(batch)
+                lane.sent(batch)
                 self.batcher.look(lane)
                 batches.append(batch)
                 size += len(batch.payload)
@@ -287,214 +276,24 @@ class BrokerWorker(Worker):
         timeout_ms = max(1, int((deadline - now) * 1000))
         return ProduceRequest(batches, deadline, timeout_ms)
 
-    # Up: what has become of a request ----------------------------------------------------------
+    # Lanes that have failed --------------------------------------------------------------------
 
-    def _answered(self, item: Answered) -> None:
-        answers = {(a.topic, a.partition): a for a in item.answer.partitions}
-        self._pass_on_hints(item.answer)
-        for batch in item.request.batches:
-            lane = self._lane_of(batch)
-            self._judge(lane, batch, answers[batch.topic, batch.partition])
-        for batch in item.request.batches:
-            self._hand_back(self._lane_of(batch))
+    def lane_changed(self, lane: Lane) -> None:
+        """Something of *lane* has been answered, or it has failed."""
+        if lane.failing:
+            self._recall(lane)
+        self.batcher.look(lane)
 
-    def _pass_on_hints(self, answer: ProduceAnswer) -> None:
-        """Where a partition's leader has gone, if the broker says so (KIP-951)."""
-        addresses = {broker.node_id: broker for broker in answer.node_endpoints}
-        for partition in answer.partitions:
-            if partition.current_leader is not None:
-                leader = addresses.get(partition.current_leader[0])
-                if leader is not None:
-                    self.metadata.hint(partition.topic, partition.partition, leader)
-
-    def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
-        older = bool(lane.failed) or lane.void_from is not None or lane.unanswered[0] is not batch
-        self._no_longer_unanswered(lane, batch)
-        verdict = judge(
-            answer.error_code,
-            older_unsettled=older,
-            count=batch.count,
-            sequenced=batch.sequenced,
-        )
-        if verdict.possibly_persisted:
-            self._doubt(batch)
-        spot = (batch.topic, batch.partition)
-        if verdict.action is Action.DELIVERED:
-            self.trouble.partitions.pop(spot, None)
-            lane.sequencer.known = True
-            self._deliver(batch, answer.base_offset, answer.log_append_time_ms)
-            return
-        if verdict.action is Action.AGAIN:
-            batch.retries_used += 1
-            if batch.retries_used > self.config.retries:
-                self._refused(lane, batch, answer, retries_used=batch.retries_used - 1)
-                return
-        if verdict.action is Action.FAILED:
-            if not self._refused_in_part(lane, batch, answer):
-                self._refused(lane, batch, answer)
-            return
-        if verdict.action is Action.SPLIT:
-            if batch.sequenced:
-                lane.spoil()
-            if batch.sequenced and batch.possibly_persisted:
-                self._fail_doubtful(batch)
-            else:
-                lane.failed.extend(batch.split())
-            self._fail_lane(lane)
-            return
-        if verdict.action in (Action.NEW_EPOCH, Action.NEW_PRODUCER_ID):
-            lane.spoil(id_too=verdict.action is Action.NEW_PRODUCER_ID)
-            # The broker does not say what has become of the partition's log meanwhile.
-            for part in batch.parts:
-                part.doubt()
-        if verdict.action is Action.MOVED:
-            self.metadata.want()
-        lane.pause |= not self._may_go_at_once(verdict.action, batch, answer)
-        self.trouble.partitions[spot] = f"the broker's last answer: {code_text(answer.error_code)}"
-        self._fail_lane(lane, batch)
-
-    def _may_go_at_once(self, action: Action, batch: Batch, answer: ProducedPartition) -> bool:
-        """Whether there is nothing that time has to mend before *batch* goes again."""
-        if action is Action.BEHIND:
-            return True  # the older one says whether to wait
-        # The new leader is known. Two brokers that each name the other must not be asked in turn
-        # as fast as they answer: without backoff once only.
-        moved = action is Action.MOVED and answer.current_leader is not None
-        return moved and batch.level == 0
-
-    def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
-        index = 0
-        for part in batch.parts:
-            offset = base_offset + index if base_offset >= 0 else -1
-            index += part.count
-            self.settler.deliver(part, offset, log_append_time_ms)
-
-    def _refused(
-        self, lane: Lane, batch: Batch, answer: ProducedPartition, retries_used: int | None = None
-    ) -> None:
-        make_error = self._refusal(batch, answer, answer.error_message, retries_used)
-        for part in batch.parts:
-            part.unclaim()
-            self.settler.fail(part, make_error)
-        if batch.sequenced:
-            lane.spoil()
-            self._fail_lane(lane)
-
-    def _refusal(
-        self,
-        batch: Batch,
-        answer: ProducedPartition,
-        detail: str | None,
-        retries_used: int | None = None,
-    ) -> MakeError:
-        return lambda status: delivery_error_for(
-            answer.error_code,
-            topic=batch.topic,
-            partition=batch.partition,
-            status=status,
-            detail=detail,
-            retries_used=retries_used,
-        )
-
-    def _refused_in_part(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> bool:
-        """Fail only the messages for which the broker refused the batch, if it names them.
-
-        The others are sealed again without them (KIP-467): false if they must not be.
-        """
-        texts = {n: text for n, text in answer.record_errors if 0 <= n < batch.count}
-        may_be_there = batch.sequenced and batch.possibly_persisted
-        if not 0 < len(texts) < batch.count or may_be_there:
-            return False
-        again = batch.unseal()
-        for number, text in texts.items():
-            for part in batch.records({number}):
-                self.settler.fail(part, self._refusal(batch, answer, text or answer.error_message))
-        if batch.sequenced:
-            lane.spoil()
-        lane.failed.extend(again)
-        self._fail_lane(lane)
-        return True
-
-    def _doubt(self, batch: Batch) -> None:
-        """Nobody knows whether this attempt was appended. Sticks to its rows."""
-        batch.possibly_persisted = True
-        for part in batch.parts:
-            part.doubt()
-
-    def _written(self, request: ProduceRequest) -> None:
-        """``acks=0``: the last byte has been given to the socket, and that is all there is."""
-        for batch in request.batches:
-            self._no_longer_unanswered(self._lane_of(batch), batch)
-            self._deliver(batch, -1, -1)
-
-    def _lost(self, item: Lost) -> None:
-        for request in (*item.unanswered, *item.unwritten):
-            written = request in item.unanswered
-            for batch in request.batches:
-                lane = self._lane_of(batch)
-                self._no_longer_unanswered(lane, batch)
-                batch.written |= written
-                if written:
-                    self._doubt(batch)
-                # One whose rows have all expired goes again too if it has sequence numbers: the
-                # log needs it, or the batches behind it would be refused.
-                again = batch.sequenced or batch.next_deadline() is not None
-                lane.pause = True
-                self._fail_lane(lane, batch if again else None)
-        for request in (*item.unanswered, *item.unwritten):
-            for batch in request.batches:
-                self._hand_back(self._lane_of(batch))
+    def _fail_lane(self, lane: Lane) -> None:
+        lane.fail()
+        self.lane_changed(lane)
 
     def _check_leaders(self) -> None:
         for (topic, partition), lane in list(self._lanes.items()):
             leader = self.metadata.view.leader(topic, partition)
             if leader is not None and leader != self.broker_id and not lane.unanswered:
                 self._fail_lane(lane)
-                self._hand_back(lane)
-
-    def _fail_lane(self, lane: Lane, batch: Batch | None = None) -> None:
-        lane.fail(batch)
-        self._recall(lane)
-        self.batcher.look(lane)
-
-    def _no_longer_unanswered(self, lane: Lane, batch: Batch) -> None:
-        lane.unanswered.remove(batch)
-        self.batcher.look(lane)
-
-    def _hand_back(self, lane: Lane) -> None:
-        if not lane.failing:
-            return
-        again, doubtful = lane.hand_back()
-        for batch in doubtful:
-            self._fail_doubtful(batch)
-        if again:
-            wait = 0.0
-            if lane.pause:
-                wait = backoff(
-                    self.config.retry_backoff_ms / 1000,
-                    self.config.retry_backoff_max_ms / 1000,
-                    max(0, again[0].level - 1),
-                    random.random(),
-                )
-            self.retry.put(Again(again, self.clock.monotonic() + wait))
-
-    def _fail_doubtful(self, batch: Batch) -> None:
-        for part in batch.parts:
-            self.settler.fail(
-                part,
-                lambda status: DeliveryError(
-                    f"{place(batch.topic, batch.partition)}: an earlier message of the partition "
-                    f"was refused while this one was under way, and nobody knows whether it is in "
-                    f"the log; sent again it might be there twice",
-                    status=status,
-                    topic=batch.topic,
-                    partition=batch.partition,
-                ),
-            )
-
-    def _lane_of(self, batch: Batch) -> Lane:
-        assert batch.lane is not None, "a batch under way has a lane"
-        return batch.lane
+                self.judge.hand_back(lane)
 
 
 def _spots(batches: list[Batch]) -> set[tuple[str, int]]:

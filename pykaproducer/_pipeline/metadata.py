@@ -94,7 +94,9 @@ class Metadata(Connected):
         self._id_backoff: Backoff | None = None
         self._waiters: dict[Worker, None] = {}
         self._candidates: list[tuple[str, int]] = []
-        self._told: str | None = None
+        # What the log has said since the cluster answered last: each server has its own reason,
+        # and they take turns.
+        self._told: set[str] = set()
         # Guards `_lookers`: locks of threads that wait in partitions_for().
         self._lock = threading.Lock()
         self._lookers: list[Any] = []
@@ -222,8 +224,8 @@ class Metadata(Connected):
         if self._refreshing().under_way:
             self._refreshing().failed(self.clock.monotonic(), random.random())
         self.trouble.cluster = reason
-        if self._told != reason and not self.stopping:
-            self._told = reason
+        if reason not in self._told and not self.stopping:
+            self._told.add(reason)
             log.warning("%s; trying again", reason)
         if self._candidates:
             self.next_server_at_once()
@@ -231,9 +233,9 @@ class Metadata(Connected):
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
         self.trouble.cluster = None
-        if self._told is not None:
+        if self._told:
             log.info("the cluster answers again")
-            self._told = None
+            self._told.clear()
         try:
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)

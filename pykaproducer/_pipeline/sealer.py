@@ -52,4 +52,5 @@ class Sealer:
             producer_id=producer_id,
             producer_epoch=epoch,
             first_sequence=first,
+            number=lane.sequencer.sealed if self._idempotent else 0,
         )

@@ -26,6 +26,7 @@ from pykaproducer._pipeline.broker import BrokerWorker, Hurry, Quit
 from pykaproducer._pipeline.brokers import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
 from pykaproducer._pipeline.inflight import InFlight, Mark
+from pykaproducer._pipeline.judge import Judge
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports, Settler
@@ -151,10 +152,17 @@ class Pipeline:
         )
         worker.bridge = self._bridge(broker_id, worker)
         worker.metadata = self.metadata
-        worker.retry = self.retry
-        worker.settler = self.settler
         worker.trouble = self.trouble
         worker.sealer = self._sealer
+        worker.judge = Judge(
+            config=config,
+            clock=self.clock,
+            metadata=self.metadata,
+            retry=self.retry,
+            settler=self.settler,
+            trouble=self.trouble,
+            lane_changed=worker.lane_changed,
+        )
         worker.is_flushing = self.is_flushing
         return worker
 
