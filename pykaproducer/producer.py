@@ -44,6 +44,9 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 #: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
 _EXIT_PRIORITY = 100
 
+#: Why messages have failed after ``abort()``.
+GIVEN_UP = "abort() was called, or close(0)"
+
 #: After so long close() says what it waits for (seconds).
 _PATIENCE = 2.0
 
@@ -248,8 +251,9 @@ class Producer(Admission):
     def close(self, timeout: float | None = None) -> None:
         """End admission, flush, fail the rest at the deadline, end every thread.
 
-        May be called again, and from several threads: each returns when it is closed. In a
-        callback it only asks for it: the producer then closes by itself.
+        Failures of which nobody was told are written to the log, not raised. May be called again,
+        and from several threads: each returns when it is closed. In a callback it only asks for
+        it: the producer then closes by itself.
 
         Args:
             timeout (float): seconds for the flush; None: until the last message's deadline. 0:
@@ -283,7 +287,7 @@ class Producer(Admission):
         # Several threads may wait here at once, each with its own timeout.
         if self._flush_telling(pipeline, deadline):
             pipeline.abort(
-                "abort() was called, or close(0)"
+                GIVEN_UP
                 if timeout == 0
                 else f"close() ended after its timeout of {timeout:.3g} s"
             )
@@ -362,7 +366,11 @@ class Producer(Admission):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        """Close. Somebody who presses Ctrl-C, or exits, waits no longer than at the exit."""
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:
+            self.close(self.config.exit_flush_timeout_ms / 1000)
 
     def __repr__(self) -> str:
         servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)

@@ -261,9 +261,9 @@ def raising() -> int:
     ("bad", "text", "cause"),
     [
         (raising, "raised LookupError: no such shard", LookupError),
-        (lambda: 4, "returned 4; the topic has 4 partitions", None),
-        (lambda: -1, "returned -1; the topic has 4 partitions", None),
-        (lambda: 2**40, "returned 1099511627776; the topic", None),
+        (lambda: 4, "returned 4; partitions of the topic: 4", None),
+        (lambda: -1, "returned -1; partitions of the topic: 4", None),
+        (lambda: 2**40, "returned 1099511627776; partitions of the topic", None),
         (lambda: None, "returned None", None),
         (lambda: "0", "returned '0'", None),
         (lambda: 0.0, "returned 0.0", None),
@@ -302,5 +302,5 @@ def test_a_partition_that_the_topic_does_not_have(
         error = wrong.exception(SOON)
         assert right.result(SOON).partition == 3
     assert isinstance(error, PartitionerError)
-    assert "there is no partition 4; the topic has 4, numbered from 0" in str(error)
+    assert "there is no partition 4; the topic has partitions 0 to 3" in str(error)
     assert error.status is Status.NOT_PERSISTED

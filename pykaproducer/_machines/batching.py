@@ -145,6 +145,26 @@ class Lane:
         self.pending.appendleft(batch)
         self.came.appendleft(0.0)
 
+    def outdated(self, batch: Batch) -> list[Slice] | None:
+        """*batch*, just taken, was sealed under an epoch that the partition has left meanwhile.
+
+        1. Batches 1 and 2 go round again; 2 waits behind 1.
+        2. 1 is refused, takes a new epoch, and is appended.
+        3. 2 comes with the old epoch: the broker would refuse it, and append 3 before it.
+
+        Returns its slices, to be sealed anew in its place; None if they must not be.
+        """
+        if batch.possibly_persisted or self._is_overtaken(batch):
+            return None
+        return batch.unseal()
+
+    def put_first(self, slices: list[Slice]) -> None:
+        """*slices* go before what is pending."""
+        self.pending.extendleft(reversed(slices))
+        self.came.extendleft(0.0 for _ in slices)
+        self.nbytes += sum(part.nbytes for part in slices)
+        self.rows += sum(part.count for part in slices)
+
     def drop_head(self) -> None:
         """The first item has been taken."""
         self.pending.popleft()

@@ -63,6 +63,10 @@ class Sequencer:
         self.known = True
         self.youngest_delivered = max(self.youngest_delivered, number)
 
+    def has_left(self, producer_id: int, epoch: int) -> bool:
+        """Whether the partition counts under another id or epoch by now."""
+        return self.producer != ProducerId(producer_id, epoch)
+
     def spoil(self, *, id_too: bool = False) -> None:
         """A batch is missing in the log and will not come; *id_too*: the broker refuses the id."""
         assert self.producer is not None, "sealed without a producer id"

@@ -236,13 +236,28 @@ class BrokerWorker(Worker):
             if self.idempotent and not self._has_producer_id(lane):
                 continue
             taken = self.batcher.take(lane)
-            batch = self.sealer.seal(lane, taken) if isinstance(taken, list) else taken
+            batch = self._sealed_before(lane, taken) if isinstance(taken, Batch) else None
+            if isinstance(taken, list):
+                batch = self.sealer.seal(lane, taken)
             if batch is not None:
                 lane.sent(batch)
                 self.batcher.look(lane)
                 batches.append(batch)
                 size += len(batch.payload)
         return batches
+
+    def _sealed_before(self, lane: Lane, batch: Batch) -> Batch | None:
+        """*batch*, if it can go as it is; else its slices are pending again, or it has failed."""
+        left = lane.sequencer.has_left(batch.producer_id, batch.producer_epoch)
+        if not (batch.sequenced and left):
+            return batch
+        slices = lane.outdated(batch)
+        if slices is None:
+            self.judge.fail_doubtful(batch)
+        else:
+            lane.put_first(slices)
+        self.batcher.look(lane)
+        return None
 
     def _has_producer_id(self, lane: Lane) -> bool:
         if isinstance(lane.pending[0], Batch):

@@ -87,7 +87,7 @@ class Judge:
             return
         again, doubtful = lane.hand_back()
         for batch in doubtful:
-            self._fail_doubtful(batch)
+            self.fail_doubtful(batch)
         if not again:
             return
         wait = 0.0
@@ -198,7 +198,8 @@ class Judge:
         for part in batch.parts:
             part.doubt()
 
-    def _fail_doubtful(self, batch: Batch) -> None:
+    def fail_doubtful(self, batch: Batch) -> None:
+        """*batch* must not go again: it might be in the log twice, or behind a younger one."""
         where = place(batch.topic, batch.partition)
         if batch.possibly_persisted:
             text = (

@@ -73,7 +73,7 @@ class TopicWorker(Worker):
                 if isinstance(partition, int) and 0 <= partition < view.partitions:
                     chunk.assign(row, partition)
                     continue
-                text = f"returned {partition!r}; the topic has {view.partitions} partitions"
+                text = f"returned {partition!r}; partitions of the topic: {view.partitions}"
             except Exception as error:  # a user's partitioner: its own row fails (P9)
                 cause = error
                 text = f"raised {type(error).__name__}: {error}"
@@ -85,8 +85,8 @@ class TopicWorker(Worker):
             partition = strays.chunk.partition_of(row)
             self._fail(
                 part,
-                f"there is no partition {partition}; the topic has {view.partitions}, "
-                f"numbered from 0",
+                f"there is no partition {partition}; the topic has partitions 0 to "
+                f"{view.partitions - 1}",
                 None,
             )
 

@@ -219,10 +219,12 @@ class Pipeline:
             self.settler.fail(chunk.whole(), functools.partial(make_error, chunk.topic))
 
     def abort(self, reason: str) -> None:
-        """Fail everything that has no outcome, because somebody wants it so."""
+        """Fail everything that has no outcome, because somebody wants it so: *reason*."""
 
         def make_error(topic: str, status: Status) -> AbortedError:
-            return AbortedError(f"{place(topic)}: {reason}", status=status, topic=topic)
+            why = self.trouble.why(topic, None)
+            text = f"{place(topic)}: {reason}" + (f"; it waited: {why}" if why else "")
+            return AbortedError(text, status=status, topic=topic)
 
         self.fail_everything(make_error)
 

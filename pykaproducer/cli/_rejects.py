@@ -8,7 +8,8 @@ import threading
 from typing import BinaryIO
 
 from pykaproducer.cli.common import UserError
-from pykaproducer.errors import AbortedError, DeliveryError, Status
+from pykaproducer.errors import DeliveryError, Status
+from pykaproducer.producer import GIVEN_UP
 
 
 class RejectsFile:
@@ -78,8 +79,8 @@ class Failures:
         """*count* lines failed for one reason. From any thread."""
         status = error.status if isinstance(error, DeliveryError) else None
         kind = error if isinstance(error, str) else type(error).__name__
-        # The library says which call gave it up; it was ours, for the user's signal.
-        text = "given up" if isinstance(error, AbortedError) else str(error)
+        # It was our call that gave it up, for the user's signal.
+        text = str(error).replace(GIVEN_UP, "given up")
         with self._lock:
             self.total += count
             if status is Status.POSSIBLY_PERSISTED:

@@ -19,7 +19,7 @@ from pykaproducer.cli._lines import Fragment, Lines, pieces, split
 from pykaproducer.cli._progress import Progress
 from pykaproducer.cli._rejects import Failures, RejectsFile
 from pykaproducer.cli._signals import Signals
-from pykaproducer.cli.common import UserError
+from pykaproducer.cli.common import UserError, tell
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import (
     BufferFullError,
@@ -264,6 +264,10 @@ class Sender:
 
     def _settle_soon(self) -> None:
         """The same after a signal, which bounds the wait; another one ends it."""
+        tell(
+            f"ending: {self.unaccounted:,} lines are still on their way and get {_GRACE:.0f} s; "
+            f"once more gives them up"
+        )
         count, deadline = self._signals.count, time.monotonic() + _GRACE
         while self._signals.count == count and time.monotonic() < deadline:
             try:

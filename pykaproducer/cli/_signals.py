@@ -94,6 +94,9 @@ def counted() -> Iterator[Signals]:
             finally:
                 if in_main:
                     signal.set_wakeup_fd(before)
+        if signals.count and in_main:
+            # The command ends by it: once more, in the middle of the end, changes nothing.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     finally:
         os.close(signals._woken)
         os.close(signals._wake)

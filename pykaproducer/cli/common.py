@@ -109,7 +109,7 @@ def _is_text(given: str) -> bool:
 def header_of(text: str) -> tuple[str, bytes]:
     """The header that ``NAME=VALUE`` stands for; the value may be any bytes."""
     name, equals, value = text.partition("=")
-    if not equals:
+    if not equals or not name:
         raise UserError(f"--header {text}: write it as name=value")
     if not _is_text(name):
         raise UserError("--header: the name of a header is not UTF-8")

@@ -87,7 +87,7 @@ def test_a_partition_that_does_not_exist_fails_its_message_alone(
         assert isinstance(error, PartitionerError)
         assert error.status is wrong.status is Status.NOT_PERSISTED
         assert error.topic == wide
-        assert "no partition 6; the topic has 6" in str(error)
+        assert "no partition 6; the topic has partitions 0 to 5" in str(error)
         assert [before.result(SOON).offset, after.result(SOON).offset] == [0, 1]
         # The caller may want to send it again: what failed keeps its payload.
         assert wrong.value == b"wrong"

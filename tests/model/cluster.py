@@ -1,0 +1,193 @@
+"""The simulated cluster: partitions with one log each, led by one of several brokers.
+
+A log does with a batch what a Kafka broker does (ProducerAppendInfo, KIP-98, KIP-360): the last
+five batches of a producer id are recognised, a gap in the sequence numbers is refused, a producer
+that is not known may begin with any number. What is known of producers follows from the log, so
+it moves with the leadership and is cut with the log.
+
+What is simplified: a record is committed when the broker has said so (or would have, had the
+connection held), and everything before it too; a leader that moves may cut what is not.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pykaproducer._machines.batching import Batch
+from pykaproducer._wire.error_codes import ErrorCode
+
+#: A broker remembers so many batches of a producer id, to recognise one that comes again.
+_REMEMBERED = 5
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+class Kind(enum.Enum):
+    """What a broker does with a batch."""
+
+    #: What it should.
+    TAKE = enum.auto()
+    #: Refuses it, and does not append it.
+    REFUSE = enum.auto()
+    #: Appends it, and answers with an error beside the offset (Kafka's DelayedProduce).
+    TAKE_AND_COMPLAIN = enum.auto()
+
+
+class Fate(NamedTuple):
+    """What a broker does with a batch, and the error code that it answers."""
+
+    kind: Kind
+    code: int = 0
+
+
+class Read(NamedTuple):
+    """What is in a sealed batch."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    numbers: list[int]
+
+
+class Logged(NamedTuple):
+    """One batch in the log."""
+
+    base_offset: int
+    batch: Read
+
+
+@dataclass(slots=True)
+class _Producer:
+    """What a broker knows of a producer id."""
+
+    epoch: int
+    #: (first sequence, last sequence, base offset)
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+class Log:
+    """The records of one partition, by the number of their message."""
+
+    def __init__(self) -> None:
+        self.records: list[int] = []
+        self.committed = 0
+        #: A broker older than KIP-360: one that it does not know must begin with 0.
+        self.strict = False
+        self._batches: list[Logged] = []
+        self._producers: dict[int, _Producer] = {}
+        self._known_from = 0
+
+    def append(self, batch: Read, *, commit: bool = True) -> tuple[int, int]:
+        """``(error code, base offset)``."""
+        code, offset = 0, -1
+        if batch.producer_id >= 0:
+            code, offset = self._check(batch)
+        if code:
+            return code, -1
+        if offset < 0:
+            offset = len(self.records)
+            self._batches.append(Logged(offset, batch))
+            self.records += batch.numbers
+            self._remember(self._batches[-1])
+        if commit:
+            self.committed = max(self.committed, offset + len(batch.numbers))
+        return 0, offset
+
+    def cut(self) -> None:
+        """The new leader does not have what was not committed."""
+        del self.records[self.committed :]
+        self._batches = [b for b in self._batches if b.base_offset < self.committed]
+        self._producers = {}
+        for logged in self._batches:
+            if logged.base_offset >= self._known_from:
+                self._remember(logged)
+
+    def forget_producers(self, *, strict: bool) -> None:
+        """They have not been heard of for long (``producer.id.expiration.ms``)."""
+        self._producers = {}
+        self._known_from = len(self.records)
+        self.strict = strict
+
+    def _check(self, batch: Read) -> tuple[int, int]:
+        """As append(); ``(0, -1)``: it is the next one."""
+        known = self._producers.get(batch.producer_id)
+        first = batch.first_sequence
+        if known is None:
+            return (ErrorCode.UNKNOWN_PRODUCER_ID if self.strict and first else 0), -1
+        if batch.epoch < known.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+        if batch.epoch > known.epoch:
+            return (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if first else 0), -1
+        last = first + len(batch.numbers) - 1
+        for known_first, known_last, offset in known.batches:
+            if (known_first, known_last) == (first, last):
+                return 0, offset
+        if first != known.batches[-1][1] + 1:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        return 0, -1
+
+    def _remember(self, logged: Logged) -> None:
+        batch = logged.batch
+        known = self._producers.get(batch.producer_id)
+        if known is None or known.epoch != batch.epoch:
+            known = self._producers[batch.producer_id] = _Producer(batch.epoch)
+        last = batch.first_sequence + len(batch.numbers) - 1
+        known.batches.append((batch.first_sequence, last, logged.base_offset))
+
+
+class Cluster:
+    """Who leads what, what the metadata says of it, and the logs."""
+
+    def __init__(self, brokers: int, leaders: list[int]) -> None:
+        self.brokers = brokers
+        self.leaders = leaders
+        #: What the metadata says: it lags behind. -1: no leader.
+        self.published = list(leaders)
+        self.logs = [Log() for _ in leaders]
+
+    def move(self, partition: int, leader: int, *, cut: bool) -> None:
+        """Another leader; *cut*: it has only what was committed."""
+        if cut:
+            self.logs[partition].cut()
+        self.leaders[partition] = leader
+
+    def produce(self, broker: int, batch: Batch, fate: Fate) -> tuple[int, int]:
+        """What *broker* does with *batch*: ``(error code, base offset)``."""
+        if self.leaders[batch.partition] != broker:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        if fate.kind is Kind.REFUSE:
+            return fate.code, -1
+        complain = fate.kind is Kind.TAKE_AND_COMPLAIN
+        code, offset = self.logs[batch.partition].append(read(batch.payload), commit=not complain)
+        return (fate.code, offset) if complain and not code else (code, offset)
+
+
+def read(payload: bytes) -> Read:
+    """The header and the records of a sealed batch; each value is its message's number."""
+    header = _HEADER.unpack_from(payload)
+    position, numbers = _HEADER.size, []
+    for _ in range(header[-1]):
+        length, position = _varint(payload, position)
+        end = position + length
+        position += 1  # attributes
+        for _ in range(3):  # timestamp, offset, length of the key (there is none)
+            _, position = _varint(payload, position)
+        size, position = _varint(payload, position)
+        numbers.append(int.from_bytes(payload[position : position + size], "big"))
+        position = end
+    assert position == len(payload)
+    return Read(header[9], header[10], header[11], numbers)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), position
+        shift += 7

@@ -1,0 +1,14 @@
+"""The profile of the long run; it must be known before any test is collected."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# At least 100,000 steps for each of the tests that ask for it: the search is random each time.
+settings.register_profile(
+    "nightly",
+    max_examples=1_500,
+    stateful_step_count=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)

@@ -1,0 +1,286 @@
+"""The product's pipeline without threads and sockets: the model says which stage runs.
+
+Every stage is the product's own; so is the wiring. Only this is put in the place of something:
+the inboxes (:class:`Schedule`), what is below Bridge and Metadata (a list of requests in place of
+a connection).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from pykaproducer import _kernel
+from pykaproducer._net.connection import Answered, Request
+from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.partition import PartitionWorker
+from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer._wire.kafka_python import ApiKey
+from pykaproducer.config import Config
+from pykaproducer.testing import FakeClock
+from tests.kernel.helper import TOPIC, Door
+
+from .cluster import Cluster, Fate, Kind
+from .transitions import CountedOrdering, Transitions
+
+_STOP = object()
+
+
+class Schedule:
+    """The inboxes of all stages, and whose turn it is: in place of threads.
+
+    ``running``: the stages that are in the middle of a step, the outermost first. With ``direct``
+    a stage runs the next one in place where the product would: where nobody runs it, nothing waits
+    in its inbox, and it agrees.
+    """
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.inboxes: dict[Worker, deque[Any]] = {}
+        self.running: list[Worker] = []
+        self.direct = False
+        #: Stages whose threads do not get their turn.
+        self.held_up: set[Worker] = set()
+        self._stopped: set[Worker] = set()
+        self._ended: set[Worker] = set()
+
+    @contextlib.contextmanager
+    def in_charge(self) -> Iterator[None]:
+        """Stages put their items here, and no thread starts."""
+        with (
+            mock.patch.object(Worker, "put", lambda worker, item: self.put(worker, item)),
+            mock.patch.object(Worker, "stop", lambda worker: self.stop(worker)),
+            mock.patch.object(Worker, "is_alive", lambda worker: worker not in self._ended),
+        ):
+            yield
+
+    def put(self, worker: Worker, item: Any) -> None:
+        """In place of Worker.put."""
+        inbox = self.inboxes.setdefault(worker, deque())
+        idle = not inbox and worker not in self.running and worker not in self.held_up
+        if self.direct and self.running and idle and worker.in_place(item):
+            with self._runs(worker):
+                worker.step(item)
+                worker.turn()
+        else:
+            inbox.append(item)
+
+    def stop(self, worker: Worker) -> None:
+        """In place of Worker.stop."""
+        worker.stopping = True
+        self.inboxes.setdefault(worker, deque()).append(_STOP)
+
+    def busy(self) -> list[Worker]:
+        """The stages that have something to do and may do it."""
+        now = self.clock.monotonic()
+        off = self._ended | self.held_up
+        return [
+            worker
+            for worker, inbox in self.inboxes.items()
+            if worker not in off and (inbox or _is_due(worker, now))
+        ]
+
+    def run(self, worker: Worker, most: int) -> None:
+        """One round of *worker*'s loop, with *most* of its items at most."""
+        inbox = self.inboxes[worker]
+        with self._runs(worker):
+            now = self.clock.monotonic()
+            if _is_due(worker, now):
+                worker.on_time(now)
+            for _ in range(min(most, len(inbox))):
+                item = inbox.popleft()
+                if item is _STOP:
+                    self._stopped.add(worker)
+                else:
+                    worker.step(item)
+            worker.turn()
+            if worker in self._stopped and worker.may_end():
+                worker.at_end()
+                self._ended.add(worker)
+
+    def next_time(self, *, without: Worker) -> float | None:
+        """When the next stage but *without* has something to do."""
+        found = [
+            worker.deadline()
+            for worker in self.inboxes
+            if worker is not without and worker not in self._ended
+        ]
+        return min((deadline for deadline in found if deadline is not None), default=None)
+
+    @contextlib.contextmanager
+    def _runs(self, worker: Worker) -> Iterator[None]:
+        self.running.append(worker)
+        try:
+            yield
+        finally:
+            self.running.pop()
+
+
+def _is_due(worker: Worker, now: float) -> bool:
+    deadline = worker.deadline()
+    return deadline is not None and deadline <= now
+
+
+class ModelBridge(Bridge):
+    """A bridge whose connection is a list: what has been given to the socket, oldest first."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.wire: deque[Request] = deque()
+        #: What the broker has done with the oldest of them.
+        self.done: deque[list[tuple[int, int]]] = deque()
+
+    def submit(self, request: Request) -> None:
+        assert self.ready, "a request for a connection that is not there"
+        self.wire.append(request)
+
+    def at_end(self) -> None:
+        assert not self.wire, "the bridge of a stage that still waits for answers"
+        self.ready = False
+
+    # What the model does ------------------------------------------------------------------------
+
+    def wants_to_connect(self) -> bool:
+        """Whether its thread would connect now."""
+        return not self.ready and not self.stopping and self.wants_connection()
+
+    def connected(self, works: bool) -> None:
+        """It has tried."""
+        if works:
+            self.ready = True
+            self.on_ready()
+        else:
+            self.on_lost("refused", [], [])
+
+    def taken_by_broker(self, cluster: Cluster, fates: list[Fate]) -> None:
+        """The broker handles the oldest request that it has not handled."""
+        batches = self.wire[len(self.done)].tag.batches
+        self.done.append(
+            [
+                cluster.produce(self.broker_id, batch, fates[i % len(fates)])
+                for i, batch in enumerate(batches)
+            ]
+        )
+
+    def answered(self) -> None:
+        """The oldest answer arrives."""
+        request, results = self.wire.popleft(), self.done.popleft()
+        request.version = 3
+        partitions = [batch.partition for batch in request.tag.batches]
+        payload = _produce_answer(list(zip(partitions, results, strict=True)))
+        self.on_answer(Answered(request, 3, payload))
+
+    def cut(self, written: int, arrives: int, cluster: Cluster) -> deque[Any]:
+        """The connection is lost when *written* requests have been given to the socket, and the
+        broker has handled *arrives* of them. What it may handle later is returned."""
+        written = min(max(written, len(self.done)), len(self.wire))
+        while len(self.done) < min(arrives, written):
+            self.taken_by_broker(cluster, [Fate(Kind.TAKE)])
+        requests = list(self.wire)
+        late = deque(
+            batch for request in requests[len(self.done) : written] for batch in request.tag.batches
+        )
+        self.wire.clear()
+        self.done.clear()
+        self.ready = False
+        self.on_lost("cut", requests[:written], requests[written:])
+        return late
+
+
+class ModelMetadata(Metadata):
+    """Metadata whose connection is a list, and always there."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ready = True
+        self.wire: deque[Request] = deque()
+        self._ids = 1000
+
+    def submit(self, request: Request) -> None:
+        self.wire.append(request)
+
+    def answered(self, cluster: Cluster) -> None:
+        """The oldest request is answered."""
+        request = self.wire.popleft()
+        request.version = 0
+        if request.api_key == ApiKey.METADATA:
+            payload = _metadata_answer(cluster)
+        else:
+            payload = struct.pack(">ihqh", 0, 0, self._ids, 0)
+            self._ids += 1
+        self.on_answer(Answered(request, 0, payload))
+
+
+def _produce_answer(results: list[tuple[int, tuple[int, int]]]) -> bytes:
+    name = TOPIC.encode()
+    answer = struct.pack(f">ih{len(name)}si", 1, len(name), name, len(results))
+    for partition, (code, offset) in results:
+        answer += struct.pack(">ihqq", partition, code, offset, -1)
+    return answer + struct.pack(">i", 0)
+
+
+def _metadata_answer(cluster: Cluster) -> bytes:
+    name = TOPIC.encode()
+    answer = struct.pack(">i", cluster.brokers)
+    for broker in range(cluster.brokers):
+        answer += struct.pack(">ih1si", broker, 1, b"h", 9092 + broker)
+    answer += struct.pack(f">ihh{len(name)}si", 1, 0, len(name), name, len(cluster.published))
+    for partition, leader in enumerate(cluster.published):
+        answer += struct.pack(">hiiii", 5 if leader < 0 else 0, partition, leader, 0, 0)
+    return answer
+
+
+class ModelPipeline(Pipeline):
+    """The product's wiring, with the bridges and the metadata above."""
+
+    #: A test may take another.
+    ordering = CountedOrdering
+
+    def __init__(
+        self,
+        config: Config,
+        clock: FakeClock,
+        door: Door,
+        transitions: Transitions,
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self.bridges: list[ModelBridge] = []
+        self.transitions = transitions
+        self.flushing = False
+        no_network: Any = None
+        super().__init__(config, clock, no_network, "model", door._take, door._take_all, broken)
+
+    def is_flushing(self) -> bool:
+        return self.flushing
+
+    def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
+        worker = super()._partition_worker(topic, partition)
+        worker.ordering = self.ordering(self.transitions)
+        return worker
+
+    def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
+        with mock.patch("pykaproducer._pipeline.wiring.Bridge", ModelBridge):
+            bridge = super()._bridge(broker_id, worker)
+        assert isinstance(bridge, ModelBridge)
+        self.bridges.append(bridge)
+        return bridge
+
+    def _metadata(self) -> Metadata:
+        with mock.patch("pykaproducer._pipeline.wiring.Metadata", ModelMetadata):
+            return super()._metadata()
+
+
+class ModelDoor(Door):
+    """The producer's front door, which tells the dispatcher."""
+
+    dispatcher: Worker
+
+    def _announce(self, slot: _kernel.TopicSlot) -> None:
+        self.dispatcher.put(slot)

@@ -1,0 +1,131 @@
+"""The model finds out if a rule is broken: each of those that keep the order is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pykaproducer._kernel import Slice
+from pykaproducer._machines.batching import Batch, Chaser, Lane
+from pykaproducer._machines.ordering import Effect, Forward, Item
+from pykaproducer._pipeline.broker import BrokerWorker
+
+from .machine import Model, ModelWithoutIdempotence
+from .promises import ViolationError
+from .stages import ModelPipeline
+from .transitions import CountedOrdering
+
+BOUNDED = settings(
+    max_examples=300,
+    stateful_step_count=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    verbosity=Verbosity.quiet,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def assert_found(model: type[Model], promise: str) -> None:
+    with pytest.raises(ViolationError, match=promise):
+        run_state_machine_as_test(model, settings=BOUNDED)
+
+
+# The three repairs of the algorithm in the document of Sarama's wiki ------------------------------
+
+
+class ImpatientLane(Lane):
+    """Hands back what has failed, and the chaser, while older batches are unanswered."""
+
+    def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
+        unanswered, self.unanswered = self.unanswered, []
+        try:
+            return super().hand_back()
+        finally:
+            self.unanswered = unanswered
+
+
+def test_a_chaser_that_overtakes_unanswered_batches_is_found() -> None:
+    class Broken(Model):
+        replaced = {"Lane": ImpatientLane}
+
+    assert_found(Broken, "P4")
+
+
+class ResealingLane(Lane):
+    """What goes again is sealed anew, with other sequence numbers."""
+
+    def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
+        again, doubtful = super().hand_back()
+        return [part for item in again for part in _unsealed(item)], doubtful
+
+
+def _unsealed(item: Slice | Batch | Chaser) -> Iterator[Slice | Batch | Chaser]:
+    if isinstance(item, Batch):
+        yield from item.unseal()
+    else:
+        yield item
+
+
+def test_a_retry_with_other_sequence_numbers_is_found() -> None:
+    class Broken(Model):
+        replaced = {"Lane": ResealingLane}
+
+    assert_found(Broken, "P5")
+
+
+class GreedyPipeline(ModelPipeline):
+    """Without sequence numbers, and yet several batches of a partition on the wire."""
+
+    def _broker_worker(self, broker_id: int) -> BrokerWorker:
+        worker = super()._broker_worker(broker_id)
+        worker.one_at_a_time = False
+        return worker
+
+
+def test_several_unanswered_batches_without_idempotence_are_found() -> None:
+    class Broken(ModelWithoutIdempotence):
+        pipeline_type = GreedyPipeline
+
+    assert_found(Broken, "P4")
+
+
+# The table of transitions ------------------------------------------------------------------------
+
+
+class Unbuffered(CountedOrdering):
+    """An item below the watermark is passed on, not kept."""
+
+    def item(self, item: Item) -> list[Effect]:
+        if item.level < self.high_watermark and self.has_path:
+            return [Forward(item)]
+        return super().item(item)
+
+
+class Hasty(CountedOrdering):
+    """Descends although a lower level still expects its chaser."""
+
+    def chaser(self, level: int) -> list[Effect]:
+        effects = super().chaser(level)
+        while self.high_watermark:
+            effects += super().chaser(self.high_watermark)
+        return effects
+
+
+@pytest.mark.parametrize("model", [Model, ModelWithoutIdempotence])
+@pytest.mark.parametrize(("broken", "promise"), [(Unbuffered, "P4"), (Hasty, "P4|liveness")])
+def test_a_broken_transition_is_found(
+    model: type[Model], broken: type[CountedOrdering], promise: str
+) -> None:
+    class Pipeline(ModelPipeline):
+        ordering = broken
+
+    class Broken(model):  # type: ignore[misc, valid-type]
+        pipeline_type = Pipeline
+
+    assert_found(Broken, promise)

@@ -1,0 +1,41 @@
+"""Every promise, whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from .machine import Model, ModelWithoutIdempotence
+from .transitions import ALL, NEVER, Transitions
+
+#: The same each time. With a profile that wants more (``nightly``), that one.
+NORMAL = settings(
+    max_examples=60,
+    stateful_step_count=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def chosen() -> settings:
+    nightly = settings.get_profile("nightly")
+    asked = settings.default
+    assert asked is not None
+    return asked if asked.max_examples >= nightly.max_examples else NORMAL
+
+
+@pytest.mark.parametrize("model", [Model, ModelWithoutIdempotence])
+def test_any_interleaving_keeps_the_promises(model: type[Model]) -> None:
+    transitions = Transitions()
+    # A factory does as well as a class.
+    make: Any = functools.partial(model, transitions)
+    run_state_machine_as_test(make, settings=chosen())
+    taken = {name for name, times in transitions.items() if times}
+    assert not ALL - taken, f"never taken: {ALL - taken}"
+    assert not NEVER & taken
