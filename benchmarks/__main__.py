@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import clients, idle, machine, memory, report, send, startup
+from benchmarks.chaos import command as chaos
 from benchmarks.options import positive
 from benchmarks.runner import Session
 from pykaproducer.testing import KafkaCluster
@@ -35,11 +36,16 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
         benchmark.add_arguments(command)
+    # No measurement: it has its own report, and its own cluster.
+    chaos.add_arguments(commands.add_parser("chaos", help=chaos.HELP, description=chaos.__doc__))
     return parser
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Refuse what argparse cannot see."""
+    if arguments.benchmark == "chaos":
+        chaos.check(parser, arguments)
+        return
     for peer in arguments.vs:
         if importlib.util.find_spec(peer.replace("-", "_").replace("_python", "")) is None:
             parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
@@ -55,6 +61,8 @@ def main(argv: Sequence[str] | None = None, cluster: KafkaCluster | None = None)
     parser = _parser()
     arguments = parser.parse_args(words)
     _check(parser, arguments)
+    if arguments.benchmark == "chaos":
+        return chaos.run(arguments, words)
     benchmark = BENCHMARKS[arguments.benchmark]
     names = [clients.NAMES[0], *arguments.vs]
     description = machine.describe(["python", "-m", "benchmarks", *words], names)

@@ -1,4 +1,7 @@
-"""Types of the compiled kernel; what each thing does is written in ``_kernel.pyx``."""
+"""Types of the compiled kernel.
+
+What each thing does is written in ``_kernel.pyx`` and, by subject, in ``_kernel_parts/*.pxi``.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, final
@@ -7,7 +10,9 @@ CHUNK_ROWS: int
 CHUNK_BYTES: int
 ROW_COST: int
 RECORD_OVERHEAD: int
+RECORD_ALLOWANCE: int
 BATCH_HEADER: int
+MOST_BUFFERS: int
 
 NO_HASH: int
 MURMUR2: int

@@ -96,6 +96,10 @@ CHUNK_BYTES = 4 << 20
 #: An upper bound of what the record format adds to a row's payload: length, attributes,
 #: timestamp and offset deltas, key and value lengths, header count.
 RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 1
+#: What the size of a batch is reckoned with for each record beside its payload, before it is
+#: encoded. A record adds 7 bytes to a small message alone in its batch, and 11 to one of a
+#: kilobyte among thousands: with more than that, the records do not become more than was asked for.
+RECORD_ALLOWANCE = 16
 BATCH_HEADER = 61
 
 cdef uint32_t _CHUNK_ROWS = CHUNK_ROWS
@@ -106,13 +110,19 @@ cdef uint32_t _LARGEST_BLOCK = 256 * 1024
 cdef int64_t _NS = 1000000000
 cdef Py_ssize_t _HEADER = BATCH_HEADER
 cdef Py_ssize_t _RECORD = RECORD_OVERHEAD
+cdef Py_ssize_t _RECORD_ALLOWANCE = RECORD_ALLOWANCE
 
 
 # In the order of a row's life; a class must stand before those that use its C fields.
+include "_kernel_parts/budget.pxi"
 include "_kernel_parts/chunk.pxi"
+include "_kernel_parts/outcome.pxi"
+include "_kernel_parts/waiters.pxi"
 include "_kernel_parts/slice.pxi"
+include "_kernel_parts/take_along.pxi"
 include "_kernel_parts/partition.pxi"
 include "_kernel_parts/encode.pxi"
 include "_kernel_parts/delivery.pxi"
+include "_kernel_parts/payload.pxi"
 include "_kernel_parts/admission.pxi"
 include "_kernel_parts/write.pxi"

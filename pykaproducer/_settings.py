@@ -19,6 +19,15 @@ INT_MAX = 2**31 - 1
 
 Host = tuple[str, int]
 
+#: The compression types, in the order of Kafka's numbers for them (from 1), each with its least
+#: and its highest level; None: it has no levels.
+COMPRESSION_LEVELS: dict[str, tuple[int, int] | None] = {
+    "gzip": (1, 9),
+    "snappy": None,
+    "lz4": (1, 12),
+    "zstd": (-131072, 22),
+}
+
 
 class WrongValueError(ValueError):
     """The value is not what the setting takes; the text says more than the range does."""
@@ -247,7 +256,7 @@ def _parse_retries(value: Any) -> int:
 def _parse_compression(value: Any) -> str | None:
     if value is None or value == "none":
         return None
-    if value not in ("gzip", "snappy", "lz4", "zstd"):
+    if value not in tuple(COMPRESSION_LEVELS):  # what cannot be hashed is no key of a dict
         raise ValueError
     return str(value)
 
@@ -363,7 +372,15 @@ ANYTHING = Kind("anything", lambda value: value, str)
 BYTES = optional(integer(1), "None: as the system has it")
 ACKS = Kind("0, 1 or 'all' (also as -1)", _parse_acks, str)
 RETRIES = Kind(f"a whole number from 0 to {INT_MAX}", _parse_retries, int)
-COMPRESSION = Kind("'gzip', 'snappy', 'lz4', 'zstd' or None", _parse_compression, str)
+COMPRESSION = Kind(f"{', '.join(map(repr, COMPRESSION_LEVELS))} or None", _parse_compression, str)
+_LEVELS = {name: levels for name, levels in COMPRESSION_LEVELS.items() if levels}
+COMPRESSION_LEVEL = optional(
+    integer(
+        min(least for least, _ in _LEVELS.values()),
+        max(most for _, most in _LEVELS.values()),
+        also=f" ({', '.join(f'{name} {a} to {b}' for name, (a, b) in _LEVELS.items())})",
+    )
+)
 SERIALIZER = Kind("a callable, or an object with a method serialize", _parse_serializer)
 SERVERS = Kind(
     "'host:port' (9092 if no port is given), several separated by commas, or a list of them",

@@ -28,6 +28,8 @@ from pykaproducer._settings import (
     ACKS,
     BYTES,
     COMPRESSION,
+    COMPRESSION_LEVEL,
+    COMPRESSION_LEVELS,
     FLAG,
     INT_MAX,
     RETRIES,
@@ -52,15 +54,12 @@ log = logging.getLogger("pykaproducer.config")
 #: Numbers for the client ids that this process makes up.
 _numbers = itertools.count(1)
 
-#: The levels of each compression type that has levels.
-_LEVELS = {"gzip": (1, 9), "lz4": (1, 12), "zstd": (-131072, 22)}
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Config:
     """All settings of one producer, checked; times in milliseconds, sizes in bytes.
 
-    Picklable when the callables in it are. Secrets are not in its repr.
+    Can be pickled when the callables in it can. Its repr has no secrets.
     """
 
     # Who we are and whom we ask
@@ -155,7 +154,7 @@ class Config:
     )
     compression_level: int | None = setting(
         None,
-        optional(integer(-131072, 22, also=" (gzip 1 to 9, lz4 1 to 12, zstd up to 22)")),
+        COMPRESSION_LEVEL,
         "The level of compression_type; None: its own default.",
     )
     max_request_size: int = setting(
@@ -394,10 +393,10 @@ def _check_compression(compression: str | None, level: int | None) -> None:
         )
     if level is None:
         return
-    least, most = _LEVELS.get(compression or "", (1, 0))
-    if not least <= level <= most:
-        levels = f"a whole number from {least} to {most}" if least <= most else "none, it has none"
+    levels = COMPRESSION_LEVELS.get(compression or "none")
+    if levels is None or not levels[0] <= level <= levels[1]:
+        allowed = f"a whole number from {levels[0]} to {levels[1]}" if levels else "none"
         raise ConfigurationError(
             f"setting compression_level: {level} was given; allowed with compression_type "
-            f"{compression!r}: {levels}"
+            f"{compression!r}: {allowed}"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import functools
 import logging
 import os
 import sys
@@ -22,6 +21,7 @@ from kafka.structs import TopicPartition
 from pykaproducer import _kernel
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Delivery
+from pykaproducer._texts import place
 from pykaproducer.errors import CallbackThreadError, ForkedProducerError, Status
 
 __all__ = ["Delivery", "RecordMetadata", "Status", "TopicPartition"]
@@ -49,7 +49,7 @@ class RecordMetadata(NamedTuple):
     serialized_header_size: int
 
 
-class Home:
+class HandleContext:
     """What a handle must know of the producer that it came from, and nothing that holds it.
 
     A handle may outlive its producer, and must not keep the pipeline alive.
@@ -66,7 +66,7 @@ class Home:
         """Raise if the outcome of a pending *delivery* can never reach the caller."""
         if self.pid != os.getpid():
             raise ForkedProducerError(
-                f"topic {delivery.topic!r}: the message was pending in process {self.pid} when "
+                f"{place(delivery.topic)}: the message was pending in process {self.pid} when "
                 f"process {os.getpid()} was forked from it; its outcome is known there only",
                 topic=delivery.topic,
             )
@@ -82,13 +82,17 @@ def _never() -> bool:
     return False
 
 
+#: The name by which the producer knows it.
+Home = HandleContext
+
+
 def wait(delivery: Delivery, timeout: float | None) -> bool:
     """Wait for the outcome; false if there is none after *timeout* seconds."""
     if delivery.settled():
         return True
-    home: Home = delivery.chunk.home
-    home.check_may_wait(delivery)
-    clock = home.clock
+    context: HandleContext = delivery.chunk.home
+    context.check_may_wait(delivery)
+    clock = context.clock
     deadline = None if timeout is None else clock.monotonic() + timeout
     lock = _thread.allocate_lock()
     lock.acquire()
@@ -107,11 +111,15 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
 def exception(delivery: Delivery, timeout: float | None = None) -> BaseException | None:
     """The error of a message, None if it was delivered."""
     if not wait(delivery, timeout):
-        raise TimeoutError(
-            f"topic {delivery.topic!r}: no outcome within {timeout:.3g} s; the message is still on "
-            f"its way (delivery_timeout_ms ends it)"
-        )
+        raise TimeoutError(_no_outcome(delivery, timeout))
     return delivery.failure()
+
+
+def _no_outcome(delivery: Delivery, timeout: float | None) -> str:
+    return (
+        f"{place(delivery.topic, delivery.partition)}: no outcome within {timeout:.3g} s; the "
+        f"message is still on its way (delivery_timeout_ms ends it)"
+    )
 
 
 def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
@@ -126,7 +134,7 @@ def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
 def get(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
     """:func:`result` with kafka-python's timeout error."""
     if not wait(delivery, timeout):
-        raise KafkaTimeoutError(f"no outcome within {timeout:.3g} s")
+        raise KafkaTimeoutError(_no_outcome(delivery, timeout))
     return result(delivery)
 
 
@@ -176,13 +184,7 @@ def add_callback(
     kwargs: dict[str, object],
 ) -> Delivery:
     """Have *function* called with the metadata, if the message is delivered."""
-
-    def on_done(settled: Delivery) -> None:
-        if settled.failure() is None:
-            functools.partial(function, *args, **kwargs)(metadata(settled))
-
-    add_done_callback(delivery, on_done)
-    return delivery
+    return _when_done(delivery, _metadata_if_delivered, function, args, kwargs)
 
 
 def add_errback(
@@ -192,18 +194,33 @@ def add_errback(
     kwargs: dict[str, object],
 ) -> Delivery:
     """Have *function* called with the error, if the message fails."""
+    return _when_done(delivery, Delivery.failure, function, args, kwargs)
+
+
+def _metadata_if_delivered(delivery: Delivery) -> RecordMetadata | None:
+    return metadata(delivery) if delivery.failure() is None else None
+
+
+def _when_done(
+    delivery: Delivery,
+    outcome: Callable[[Delivery], object],
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> Delivery:
+    """Have *function* called with what *outcome* says of the settled message, if not None."""
 
     def on_done(settled: Delivery) -> None:
-        error = settled.failure()
-        if error is not None:
-            functools.partial(function, *args, **kwargs)(error)
+        found = outcome(settled)
+        if found is not None:
+            function(*args, found, **kwargs)
 
     add_done_callback(delivery, on_done)
     return delivery
 
 
 def log_callback_error(function: object, error: BaseException) -> None:
-    """A user's callback has raised: it harms its own message only (DESIGN P9)."""
+    """A user's callback has raised: it harms its own message only (docs/design.rst, P9)."""
     log.error("callback %r raised; the other messages are not harmed", function, exc_info=error)
 
 
@@ -240,17 +257,15 @@ async def wait_in_event_loop(delivery: Delivery) -> RecordMetadata:
 
 def describe(delivery: Delivery) -> str:
     """``repr()``: where the message is bound and what became of it; never its payload."""
-    place = (
-        delivery.topic
-        if delivery.partition is None
-        else (f"{delivery.topic}[{delivery.partition}]")
-    )
+    where = delivery.topic
+    if delivery.partition is not None:
+        where += f"[{delivery.partition}]"
     if not delivery.settled():
-        return f"<Delivery {place} pending>"
+        return f"<Delivery {where} pending>"
     error = delivery.failure()
     if error is not None:
-        return f"<Delivery {place} failed: {error}>"
-    return f"<Delivery {place} offset {delivery.offset}>"
+        return f"<Delivery {where} failed: {error}>"
+    return f"<Delivery {where} offset {delivery.offset}>"
 
 
 _kernel.set_behaviour(sys.modules[__name__])

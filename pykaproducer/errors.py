@@ -15,11 +15,9 @@ the log may hold the message, its ``retriable`` whether sending it again could s
 from __future__ import annotations
 
 import enum
-import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from kafka import errors as kafka_errors
 from kafka.errors import (
     IllegalStateError,
     KafkaConfigurationError,
@@ -29,6 +27,10 @@ from kafka.errors import (
 )
 
 from pykaproducer._advice import ADVICE
+from pykaproducer._pickling import chain_causes, picklable_chain
+from pykaproducer._texts import code_text as code_text
+from pykaproducer._texts import kafka_class as kafka_class
+from pykaproducer._texts import place as place
 
 
 class Status(enum.Enum):
@@ -47,19 +49,6 @@ _STATUS_TEXT = {
     Status.POSSIBLY_PERSISTED: "the message may have been written",
     Status.PERSISTED: "the message was written",
 }
-
-#: What pickling and unpickling somebody else's exception may raise.
-_NOT_PICKLABLE = (
-    pickle.PickleError,
-    ArithmeticError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 
 class PykaproducerError(KafkaError):
@@ -83,7 +72,7 @@ class PykaproducerError(KafkaError):
         return (type(self),)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        chain = _picklable_chain(self.__cause__)
+        chain = picklable_chain(self.__cause__, PykaproducerError)
         return (_rebuild, (self._recipe(), self.args, dict(self.__dict__), chain))
 
 
@@ -321,26 +310,6 @@ def delivery_error_for(
     return error
 
 
-def kafka_class(code: int) -> type[Any]:
-    """The class of :mod:`kafka.errors` for an error code; ``UnknownError`` if it has none."""
-    found: type[Any] = kafka_errors.kafka_errors.get(code, kafka_errors.UnknownError)
-    return found
-
-
-def code_text(code: int) -> str:
-    """Kafka's name for an error code, and the code: ``"NOT_ENOUGH_REPLICAS (19)"``."""
-    kind = kafka_class(code)
-    name = kind.message if kind.errno == code and kind.message else "unknown error code"
-    return f"{name} ({code})"
-
-
-def place(topic: str, partition: int | None = None) -> str:
-    """A topic or a topic-partition, as every message of this library writes it."""
-    if partition is None:
-        return f"topic {topic!r}"
-    return f"topic {topic!r} partition {partition}"
-
-
 #: The classes made by _combined(). Two threads may make one at the same time: setdefault()
 #: lets the first of them win for both.
 _COMBINED: dict[tuple[type[BrokerRejectedError], int], type[BrokerRejectedError]] = {}
@@ -366,34 +335,6 @@ def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:
     return text
 
 
-def _picklable_chain(cause: BaseException | None) -> list[BaseException]:
-    """The causes, outermost first, down to the first that pickles its own causes.
-
-    An exception of somebody else loses its ``__cause__`` when it is pickled, and may refuse to
-    be pickled or unpickled at all: then its text takes its place.
-    """
-    chain: list[BaseException] = []
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        if isinstance(cause, PykaproducerError):
-            chain.append(cause)
-            break
-        chain.append(_picklable(cause))
-        cause = cause.__cause__
-    return chain
-
-
-def _picklable(cause: BaseException) -> BaseException:
-    try:
-        copy = pickle.loads(pickle.dumps(cause))
-    except _NOT_PICKLABLE:
-        copy = None
-    if isinstance(copy, type(cause)):
-        return cause
-    return PykaproducerError(f"{type(cause).__module__}.{type(cause).__qualname__}: {cause}")
-
-
 def _rebuild(
     recipe: tuple[Any, ...],
     args: tuple[Any, ...],
@@ -404,8 +345,5 @@ def _rebuild(
     kind = recipe[0] if len(recipe) == 1 else _combined(*recipe)
     error: PykaproducerError = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
-    outer: BaseException = error
-    for cause in chain:
-        outer.__cause__ = cause
-        outer = cause
+    chain_causes(error, chain)
     return error

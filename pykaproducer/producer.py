@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import functools
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Admission, Budget, TopicSlot
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._pipeline.worker import spawn
 from pykaproducer.config import Config
 from pykaproducer.delivery import Home
 from pykaproducer.errors import (
@@ -34,6 +36,7 @@ from pykaproducer.errors import (
     ProducerBrokenError,
     ProducerClosedError,
     Status,
+    UnsupportedFeatureError,
 )
 
 log = logging.getLogger("pykaproducer.producer")
@@ -261,9 +264,7 @@ class Producer(Admission):
         """
         self._end_admission()
         if self._home.in_own_thread():
-            threading.Thread(
-                target=self._finish, args=(timeout,), name=f"{self._name}-close", daemon=True
-            ).start()
+            spawn(f"{self._name}-close", functools.partial(self._finish, timeout))
             return
         self._finish(timeout)
 
@@ -336,6 +337,28 @@ class Producer(Admission):
                 f"thread; call it in another one"
             )
 
+    # Transactions ------------------------------------------------------------------------------
+
+    def init_transactions(self) -> NoReturn:
+        """Not built: raises UnsupportedFeatureError, as do the other methods of transactions."""
+        _no_transactions("init_transactions()")
+
+    def begin_transaction(self) -> NoReturn:
+        """Not built."""
+        _no_transactions("begin_transaction()")
+
+    def send_offsets_to_transaction(self, offsets: object, consumer_group_id: object) -> NoReturn:
+        """Not built."""
+        _no_transactions("send_offsets_to_transaction()")
+
+    def commit_transaction(self) -> NoReturn:
+        """Not built."""
+        _no_transactions("commit_transaction()")
+
+    def abort_transaction(self) -> NoReturn:
+        """Not built."""
+        _no_transactions("abort_transaction()")
+
     # Looking at the cluster ----------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -375,6 +398,10 @@ class Producer(Admission):
     def __repr__(self) -> str:
         servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
         return f"<Producer {self._name} bootstrap_servers={servers!r}>"
+
+
+def _no_transactions(method: str) -> NoReturn:
+    raise UnsupportedFeatureError(f"{method}: transactions are not built")
 
 
 #: Every producer that is not garbage: for the exit of the interpreter and for a fork.

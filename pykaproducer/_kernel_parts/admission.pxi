@@ -1,14 +1,5 @@
 # Admission: send(), up to the row in the open chunk of its topic.
 
-cdef struct Payload:
-    Py_buffer views[3]
-    int open                            # bit i: views[i] must be released
-    const uint8_t *data[3]              # key, value, headers
-    Py_ssize_t size[3]                  # -1: None
-    Py_ssize_t total                    # key and value
-    Py_ssize_t headers_size
-
-
 @cython.final
 cdef class TopicSlot:
     """One topic's open chunk, and the full ones that wait before it."""
@@ -22,15 +13,23 @@ cdef class TopicSlot:
 cdef class Admission:
     """The front door: ``send()`` in one compiled call. ``producer.Producer`` derives from it.
 
-    A subclass gives what is not per message: ``_announce(slot)`` (tell the dispatcher that a
-    topic has an open chunk), ``_start()`` (first use), ``_refuse()`` (raise: no more messages are
-    taken), ``_wait_for_space(bytes, until)``, ``_check_topic(topic)``, ``_too_large(...)``,
-    ``_serialize(...)``.
+    A subclass calls ``_open()``, sets ``_ready`` while messages are taken, and gives what is not
+    per message:
+
+    - ``_start()``: called while not ``_ready``; starts what is behind the door at the first use,
+      raises when no more messages are taken;
+    - ``_check_topic(topic)``: called for a topic that is new here; raises if it cannot be one;
+    - ``_serialize(topic, key, value, headers)``: the key and the value as bytes; called if
+      ``_open()`` was told so;
+    - ``_too_large(topic, size)``: raises;
+    - ``_wait_for_space(size, until)``: called without the room for *size* bytes; returns when it
+      is worth another look, with what to give it as *until* the next time (None at first), or
+      raises.
     """
 
     cdef Budget budget
     cdef dict slots
-    cdef object announce
+    cdef object announce                # announce(slot): a topic has an open chunk
     cdef object home                    # goes along with each chunk, for its handles
     cdef bint unconfirmed
     cdef object fake_clock              # None: the machine's
@@ -46,7 +45,8 @@ cdef class Admission:
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
         """Set up, empty: at construction, and again in a forked child.
 
-        *delivery_timeout* in seconds; *fake_clock*: a clock object to ask instead of the
+        *announce*: called as ``announce(slot)`` when a topic has an open chunk that is to be
+        taken. *delivery_timeout* in seconds. *fake_clock*: a clock object to ask instead of the
         machine's, for tests.
         """
         self.budget = budget
@@ -77,86 +77,105 @@ cdef class Admission:
             timestamp_ms (int): milliseconds since the epoch; None: now.
             on_delivery: ``on_delivery(error, delivery)``, called once in the Reports thread; error
                 is None if the message is in the log.
-            delivery_timeout_ms (int): for this message, instead of ``delivery_timeout_ms``.
+            delivery_timeout_ms (int): milliseconds for this message by which it has its outcome;
+                None: the setting ``delivery_timeout_ms``.
+
+        Returns:
+            Delivery: the message's future and report.
 
         Raises:
-            TypeError, ValueError: it can never be right (type, topic name, negative partition,
-                larger than ``max_request_size``); nothing is accepted.
+            TypeError, ValueError: it can never be right (type, topic name, negative partition).
+            MessageTooLargeError: larger than ``max_request_size`` or ``buffer_memory``.
             BufferFullError: no space for ``max_block_ms``; in a callback, at once.
             ProducerClosedError: after ``close()``.
             ProducerBrokenError: a stage died of a bug; the cause is chained.
+            Exception: what a serializer raises.
+
+        Nothing is accepted then. Only what strikes from outside, as ``KeyboardInterrupt`` does,
+        may leave the message accepted and on its way.
         """
         cdef TopicSlot slot
         cdef PyObject *found
         cdef Payload payload
-        cdef Py_ssize_t cost, reserved = 0
-        cdef int64_t now, timeout, timestamp
-        cdef int32_t wanted = -1
+        cdef Terms terms
         cdef Delivery handle
-        cdef object encoded = None
-        cdef object until = None
+        cdef bytes encoded
         if not self._ready:
             self._start()
         found = PyDict_GetItem(self.slots, topic)
         slot = <TopicSlot>found if found != NULL else self.new_slot(topic)
         if self.serializing:
             key, value = self._serialize(topic, key, value, headers)
-        if partition is not None:
-            wanted = checked_int(partition, "partition", 0, 0x7fffffff)
-        timeout = self.timeout
-        if delivery_timeout_ms is not None:
-            timeout = 1000000 * checked_int(delivery_timeout_ms, "delivery_timeout_ms", 1,
-                                            0x7fffffff)
-        timestamp = -1
-        if timestamp_ms is not None:
-            timestamp = checked_int(timestamp_ms, "timestamp_ms", 0, 1 << 62)
-        if on_delivery is not None and not callable(on_delivery):
-            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        self.check_terms(&terms, partition, timestamp_ms, delivery_timeout_ms, on_delivery)
         payload.open = 0
         try:
-            payload_take(&payload, 0, key, "key")
-            payload_take(&payload, 1, value, "value")
-            payload.headers_size = 0
-            if headers is not None:
-                encoded = self.encode_headers(headers)
-                payload.data[2] = <const uint8_t *>PyBytes_AS_STRING(encoded)
-                payload.headers_size = len(<bytes>encoded)
-            cost = payload.total + payload.headers_size
-            if cost + _HEADER + _RECORD > self.max_request_size:
-                self._too_large(topic, cost + _HEADER + _RECORD)
-            now = self.now()
-            while True:
-                while not self.budget.take(cost + _ROW_COST):
-                    until = self._wait_for_space(cost + _ROW_COST, until)
-                    if not self._ready:
-                        self._start()   # closed, broken or forked while it waited
-                reserved = cost + _ROW_COST
-                # From here to the append no Python code runs: a KeyboardInterrupt finds the
-                # message either not accepted, or accepted and on its way.
-                handle = self.append(slot, &payload, wanted, timestamp, now, timeout, on_delivery)
-                if handle is not None:
-                    reserved = 0        # from now on it is the chunk that gives it back
-                    break
-                self.budget.give_back(reserved)
-                reserved = 0
-                self._start()           # closed or broken while a serializer ran
+            payload.total = 0
+            take_field(&payload, 0, key, "key")
+            take_field(&payload, 1, value, "value")
+            encoded = take_headers(&payload, headers)
+            if payload.total + _HEADER + _RECORD > self.max_request_size:
+                self._too_large(topic, payload.total + _HEADER + _RECORD)
+            handle = self.admit(slot, &payload, &terms, on_delivery)
         finally:
-            payload_release(&payload)
-            if reserved:
-                self.budget.give_back(reserved)
+            release_fields(&payload)
         if not slot.announced:
-            slot.announced = True
-            try:
-                self.announce(slot)
-            except BaseException:
-                # The message is accepted: if this is a KeyboardInterrupt it is told of once more,
-                # and if that fails too, by the next send, or flush.
-                slot.announced = False
-                self.announce(slot)
-                slot.announced = True
-                raise
+            self.announce_open(slot)
         return handle
 
+    @cython.final
+    cdef int check_terms(self, Terms *terms, partition, timestamp_ms, delivery_timeout_ms,
+                         on_delivery) except -1:
+        terms.partition = -1
+        if partition is not None:
+            terms.partition = <int32_t>checked_int(partition, "partition", 0, 0x7fffffff)
+        terms.timeout = self.timeout
+        if delivery_timeout_ms is not None:
+            terms.timeout = 1000000 * checked_int(delivery_timeout_ms, "delivery_timeout_ms", 1,
+                                                  0x7fffffff)
+        terms.timestamp = -1
+        if timestamp_ms is not None:
+            terms.timestamp = checked_int(timestamp_ms, "timestamp_ms", 0, 1 << 62)
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        return 0
+
+    @cython.final
+    cdef Delivery admit(self, TopicSlot slot, Payload *payload, Terms *terms, on_delivery):
+        """Reserve the message's bytes, if need be waiting for them, and append it."""
+        cdef Py_ssize_t cost = payload.total + _ROW_COST
+        cdef int64_t now = self.now()
+        cdef Delivery handle = None
+        cdef object until = None
+        while handle is None:
+            while not self.budget.take(cost):
+                until = self._wait_for_space(cost, until)
+                if not self._ready:
+                    self._start()       # closed, broken or forked while it waited
+            # From here to the append no Python code runs: a KeyboardInterrupt finds the message
+            # either not accepted, or accepted and on its way.
+            try:
+                handle = self.append(slot, payload, terms, now, on_delivery)
+            finally:
+                if handle is None:      # else it is from now on the chunk that gives it back
+                    self.budget.give_back(cost)
+            if handle is None:
+                self._start()           # closed or broken while a serializer ran
+        return handle
+
+    @cython.final
+    cdef announce_open(self, TopicSlot slot):
+        slot.announced = True
+        try:
+            self.announce(slot)
+        except BaseException:
+            # The message is accepted: if this is a KeyboardInterrupt it is told of once more, and
+            # if that fails too, by the next send, or flush.
+            slot.announced = False
+            self.announce(slot)
+            slot.announced = True
+            raise
+
+    @cython.final
     cdef int64_t now(self) except -1:
         """The monotonic clock, ns."""
         if self.fake_clock is None:
@@ -178,32 +197,27 @@ cdef class Admission:
         slot.full = []
         return <TopicSlot>self.slots.setdefault(slot.topic, slot)
 
-    cdef Delivery append(self, TopicSlot slot, Payload *payload, int32_t partition,
-                         int64_t timestamp, int64_t now, int64_t timeout, on_delivery):
+    @cython.final
+    cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,
+                         on_delivery):
         """Append one message to the topic's open chunk; None if messages are not taken any more."""
         cdef Delivery handle = Delivery.__new__(Delivery)
         cdef Chunk spare = None
         cdef Chunk chunk
-        cdef Py_ssize_t size = payload.total + payload.headers_size
         cdef bint done
         while True:
-            if slot.chunk is None or slot.chunk.count >= _CHUNK_ROWS \
-                    or slot.chunk.nbytes + size > _CHUNK_BYTES:
+            if not has_room(slot.chunk, payload):
                 spare = self.new_chunk(slot)
             with self.lock:
                 if not self._ready:
                     return None
-                if spare is not None and (
-                        slot.chunk is None or slot.chunk.count >= _CHUNK_ROWS
-                        or slot.chunk.nbytes + size > _CHUNK_BYTES):
+                if spare is not None and not has_room(slot.chunk, payload):
                     if slot.chunk is not None:
                         slot.full.append(slot.chunk)
                     slot.chunk = spare
                 chunk = slot.chunk
-                done = chunk is not None and append_row(
-                    chunk, payload, partition,
-                    timestamp if timestamp >= 0 else (now + chunk.since_epoch) // 1000000,
-                    now + timeout, <PyObject *>on_delivery)
+                done = chunk is not None and append_row(chunk, payload, terms, now,
+                                                        <PyObject *>on_delivery)
                 if done:
                     handle.chunk = chunk
                     handle.row = chunk.count - 1
@@ -256,132 +270,3 @@ cdef class Admission:
             pass                        # whoever appends at this moment is seen
         return [slot for slot in list(self.slots.values())
                 if (<TopicSlot>slot).chunk is not None]
-
-    cdef bytes encode_headers(self, headers):
-        """The headers in wire form; nothing if there are none."""
-        cdef bytearray out = bytearray()
-        cdef tuple fixed
-        if not isinstance(headers, (list, tuple)):
-            raise TypeError(f"headers must be a list of pairs (str, bytes), "
-                            f"not {type(headers).__name__}")
-        fixed = tuple(headers)          # it might change while it is encoded
-        if not fixed:
-            return b""
-        put_int(out, len(fixed))
-        for position, header in enumerate(fixed):
-            try:
-                name, data = header
-            except (TypeError, ValueError):
-                raise TypeError(f"headers[{position}] must be a pair (str, bytes), "
-                                f"not {type(header).__name__}") from None
-            if not isinstance(name, str):
-                raise TypeError(f"headers[{position}]: the name must be str, "
-                                f"not {type(name).__name__}")
-            try:
-                name = name.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(f"headers[{position}]: the name {name!r} cannot be written as "
-                                 f"UTF-8") from error
-            put_int(out, len(name))
-            out += name
-            if data is None:
-                put_int(out, -1)
-            elif isinstance(data, (bytes, bytearray, memoryview)):
-                data = bytes(data)
-                put_int(out, len(data))
-                out += data
-            else:
-                raise TypeError(f"headers[{position}]: the value must be bytes or None, "
-                                f"not {type(data).__name__}")
-        return bytes(out)
-
-
-cdef put_int(bytearray out, int64_t n):
-    cdef uint8_t buffer[10]
-    cdef uint8_t *end = put_varint(buffer, n)
-    out += PyBytes_FromStringAndSize(<char *>buffer, end - buffer)
-
-
-cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) except? -1:
-    cdef int64_t n
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{name} must be an int, not {type(number).__name__}")
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be between {least} and {most}, not {number}")
-    n = number
-    return n
-
-
-cdef int payload_take(Payload *payload, int which, object data, str name) except -1:
-    if which == 0:
-        payload.total = 0
-    if data is None:
-        payload.data[which] = NULL
-        payload.size[which] = -1
-        return 0
-    if PyBytes_CheckExact(data):
-        payload.data[which] = <const uint8_t *>PyBytes_AS_STRING(data)
-        payload.size[which] = len(<bytes>data)
-    elif isinstance(data, (bytes, bytearray, memoryview)):
-        try:
-            PyObject_GetBuffer(data, &payload.views[which], PyBUF_SIMPLE)
-        except BufferError as error:
-            raise ValueError(f"{name} must be contiguous in memory") from error
-        payload.open |= 1 << which
-        payload.data[which] = <const uint8_t *>payload.views[which].buf
-        payload.size[which] = payload.views[which].len
-    else:
-        raise TypeError(f"{name} must be bytes, bytearray, memoryview or None, "
-                        f"not {type(data).__name__}; set {name}_serializer to send other types")
-    payload.total += payload.size[which]
-    return 0
-
-
-cdef void payload_release(Payload *payload) noexcept:
-    if payload.open & 1:
-        PyBuffer_Release(&payload.views[0])
-    if payload.open & 2:
-        PyBuffer_Release(&payload.views[1])
-
-
-cdef bint append_row(Chunk chunk, Payload *payload, int32_t partition, int64_t timestamp,
-                     int64_t deadline, PyObject *callback) noexcept:
-    """Copy one message into the chunk; false if there is no memory."""
-    cdef bint with_callback = callback != <PyObject *>None
-    cdef Py_ssize_t size = payload.total + payload.headers_size
-    cdef Row *row = chunk.new_row(with_callback)
-    cdef uint8_t *p
-    cdef int i
-    if row == NULL:
-        return False
-    p = chunk.room(size)
-    if p == NULL:
-        return False
-    row.key = p
-    row.key_size = <int32_t>payload.size[0]
-    if payload.size[0] > 0:
-        memcpy(p, payload.data[0], payload.size[0])
-        p += payload.size[0]
-    row.value = p
-    row.value_size = <int32_t>payload.size[1]
-    if payload.size[1] > 0:
-        memcpy(p, payload.data[1], payload.size[1])
-        p += payload.size[1]
-    row.headers = p
-    row.headers_size = <int32_t>payload.headers_size
-    if payload.headers_size:
-        memcpy(p, payload.data[2], payload.headers_size)
-    row.timestamp = timestamp
-    row.deadline = deadline
-    row.partition = partition
-    row.block = <uint16_t>(chunk.n_blocks - 1)
-    row.flags = row.holders = 0
-    row.error = 0
-    if with_callback:
-        Py_INCREF(<object>callback)
-        chunk.callbacks[chunk.count] = callback
-    if deadline < chunk.earliest:
-        chunk.earliest = deadline
-    chunk.nbytes += size
-    chunk.count += 1
-    return True

@@ -1,41 +1,4 @@
-# The bytes of buffer_memory, and the chunk: rows of one topic and their memory.
-
-@cython.final
-cdef class Budget:
-    """The bytes of ``buffer_memory``: reserved at admission, given back as rows are reported.
-
-    Guarantees: ``used`` never exceeds ``limit``. Whoever waits for space is woken after every
-    release and looks again (waking only one loses a wake-up when that one gives up). One atomic
-    number; no lock.
-    """
-
-    cdef readonly int64_t limit
-    cdef int64_t reserved
-    cdef public object on_release       # called after a release, when somebody waits
-    cdef public bint wanted
-
-    def __init__(self, int64_t limit):
-        self.limit = limit
-
-    @property
-    def used(self):
-        """Bytes that are reserved at this moment."""
-        return atomic_add(&self.reserved, 0)
-
-    def fits(self, int64_t amount):
-        """Whether *amount* bytes are free at this moment."""
-        return amount <= self.limit - atomic_add(&self.reserved, 0)
-
-    cdef inline bint take(self, int64_t amount) noexcept nogil:
-        return atomic_add_below(&self.reserved, amount, self.limit)
-
-    cdef inline void give_back(self, int64_t amount) noexcept nogil:
-        atomic_add(&self.reserved, -amount)
-
-    cdef wake(self):
-        if self.wanted and self.on_release is not None:
-            self.on_release()
-
+# The chunk: rows of one topic, in the order of their send(), and their memory.
 
 @cython.final
 @cython.no_gc
@@ -46,7 +9,7 @@ cdef class Chunk:
 
     cdef readonly str topic
     cdef readonly object serial         # number in order of opening, for flush()
-    cdef readonly object home           # delivery.Home of the producer
+    cdef readonly object home           # what handles must know of the producer: see delivery.py
     cdef public bint unconfirmed        # acks=0: delivered means written, no more
     cdef Budget budget
     cdef Row *rows
@@ -151,96 +114,6 @@ cdef class Chunk:
             if self.callbacks == NULL:
                 return NULL
         return &self.rows[self.count]
-
-    # -- waiting -------------------------------------------------------------------------
-
-    cdef void move_out(self, Slice part) noexcept nogil:
-        """Move the payload of *part* out of the blocks that it shares; see Slice.take_along.
-
-        Whoever reads a payload at this moment has pinned it: an old block is freed later then.
-        Without memory, or with as many blocks as a row can name, everything stays as it is.
-        """
-        cdef uint32_t *shared = NULL
-        cdef Block *grown
-        cdef Py_ssize_t size, freed = 0
-        with self.lock:
-            if not self.over() and self.n_blocks < 0xffff:
-                shared = <uint32_t *>calloc(self.n_blocks + 1, sizeof(uint32_t))
-            if shared != NULL:
-                size = self.find_shared(part, shared)
-                grown = <Block *>realloc(self.blocks, (self.n_blocks + 1) * sizeof(Block))
-                if grown != NULL:
-                    self.blocks = grown
-                    if size >= 0:
-                        freed = self.move_into_last(part, shared, size)
-        free(shared)
-        if freed:
-            self.budget.give_back(freed)
-
-    cdef Py_ssize_t find_shared(self, Slice part, uint32_t *shared) noexcept nogil:
-        """Set *shared* by block: not 0 where *part* lies, and holds up a quarter more than it has.
-
-        Returns the payload bytes of *part* in these blocks; -1 if there is no such block.
-        """
-        cdef uint32_t i
-        cdef Row *row
-        cdef Py_ssize_t size = 0
-        cdef bint found = False
-        for i in range(part.count):
-            row = &self.rows[part.at(i)]
-            if not row.flags & SETTLED:
-                # One more than the bytes: 0 stands for none of its rows.
-                shared[row.block] += <uint32_t>payload_size(row) + (shared[row.block] == 0)
-        for i in range(self.n_blocks):
-            if shared[i] and self.blocks[i].used <= <int64_t>(shared[i] - 1) * 5 // 4:
-                shared[i] = 0
-        for i in range(part.count):
-            row = &self.rows[part.at(i)]
-            if not row.flags & SETTLED and shared[row.block]:
-                size += payload_size(row)
-                found = True
-        return size if found else -1
-
-    cdef Py_ssize_t move_into_last(self, Slice part, const uint32_t *shared,
-                                   Py_ssize_t size) noexcept nogil:
-        """Move the payload of *part* in *shared* blocks to a new one; the bytes that this frees.
-
-        A payload is counted where it lies from now on: once, although an old block keeps a copy
-        of it until its other rows are through.
-        """
-        cdef Block *target = &self.blocks[self.n_blocks]
-        cdef Block *source
-        cdef uint8_t *p = <uint8_t *>malloc(size if size else 1)
-        cdef uint32_t i
-        cdef Py_ssize_t length, freed = 0
-        cdef Row *row
-        if p == NULL:
-            return 0
-        target.data = p
-        target.capacity = target.used = <uint32_t>size
-        target.live = 0
-        for i in range(part.count):
-            row = &self.rows[part.at(i)]
-            if row.flags & SETTLED or not shared[row.block]:
-                continue
-            source = &self.blocks[row.block]
-            length = payload_size(row)
-            memcpy(p, row.key, length)          # key, value and headers lie side by side
-            row.value = p + (row.value - row.key)
-            row.headers = p + (row.headers - row.key)
-            row.key = p
-            p += length
-            row.block = <uint16_t>self.n_blocks
-            source.used -= <uint32_t>length
-            source.live -= 1
-            target.live += 1
-            if source.live == 0 and self.pins == 0:
-                freed += source.used
-                free(source.data)
-                source.data = NULL
-                source.used = 0
-        self.n_blocks += 1
-        return freed
 
     # -- expiry --------------------------------------------------------------------------
 
@@ -352,7 +225,7 @@ cdef class Chunk:
 
     def partition_of(self, uint32_t row):
         """The partition that a row was given, -1 for none."""
-        return self.outcome_of(row).partition
+        return outcome_of(self, row).partition
 
     def assign(self, uint32_t row, int32_t partition):
         """Give one row its partition (for a user's partitioner)."""
@@ -369,77 +242,7 @@ cdef class Chunk:
         rows whose partition the topic does not have, or None. Neither, once all rows are
         reported. Runs without the GIL.
         """
-        cdef const int32_t *writable = <const int32_t *>PyBytes_AS_STRING(available)
-        cdef int32_t n_writable = len(available) // sizeof(int32_t)
-        cdef uint32_t *counts = NULL
-        cdef int64_t *sizes = NULL
-        cdef int32_t *used = NULL
-        cdef int32_t n_used = 0, p
-        cdef uint32_t i
-        cdef Row *row
-        cdef Slice part
-        cdef list parts = []
-        cdef Slice strays = None
-        with self.lock:                 # pinned: the row table stays while its rows expire
-            if self.over():
-                return [], None
-            self.pins += 1
-        try:
-            counts = <uint32_t *>calloc(partitions + 1, sizeof(uint32_t))
-            sizes = <int64_t *>calloc(partitions + 1, sizeof(int64_t))
-            used = <int32_t *>malloc((min(<int64_t>partitions, <int64_t>self.count) + 2)
-                                     * sizeof(int32_t))
-            if counts == NULL or sizes == NULL or used == NULL:
-                raise MemoryError()
-            if partitioner is not None:
-                partitioner.look_at(writable, n_writable)
-            with nogil:
-                for i in range(self.count):
-                    row = &self.rows[i]
-                    p = row.partition
-                    if p < 0 and partitioner is not None:
-                        p = partitioner.choose(row, partitions, writable, n_writable)
-                        row.partition = p
-                    if p < 0 or p >= partitions:
-                        p = partitions          # the place of the strays
-                    if counts[p] == 0:
-                        used[n_used] = p
-                        n_used += 1
-                    counts[p] += 1
-                    sizes[p] += payload_size(row)
-            if n_used == 1:
-                part = self.whole()
-                part.partition = used[0]
-                if used[0] == partitions:
-                    return [], part
-                return [part], None
-            for i in range(<uint32_t>n_used):
-                part = Slice.__new__(Slice)
-                part.chunk = self
-                part.partition = used[i]
-                part.allocate(counts[used[i]])
-                part.nbytes = sizes[used[i]]
-                part.count = 0
-                counts[used[i]] = i             # from now on: which slice
-                parts.append(part)
-            for i in range(self.count):
-                p = self.rows[i].partition
-                if p < 0 or p >= partitions:
-                    p = partitions
-                part = <Slice>parts[counts[p]]
-                part.rows[part.count] = i
-                part.count += 1
-        finally:
-            free(counts)
-            free(sizes)
-            free(used)
-            self.unpin()
-        for part in parts:
-            if part.partition == partitions:
-                strays = part
-        if strays is not None:
-            parts.remove(strays)
-        return parts, strays
+        return split_chunk(self, partitioner, partitions, available)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -503,12 +306,6 @@ cdef class Chunk:
             self.budget.give_back(freed)
             self.budget.wake()
 
-    # The row table is in one of three states. Open or under way: Rows. Every row reported, and
-    # handles or errors left: Outcomes (`compact`). Every row reported and nobody left to ask:
-    # none. Whoever walks over Rows does so under the lock, and asks `over()` first, or has
-    # pinned the chunk. A handle looks at its one row with the GIL alone, so the table changes
-    # state with the GIL and under the lock.
-
     cdef inline bint over(self) noexcept nogil:
         return self.closed and self.unreported == 0
 
@@ -518,116 +315,10 @@ cdef class Chunk:
             if self.pins or not self.over() or self.compact or self.rows == NULL:
                 return
             if self.held or self.failures:
-                self.compress()
+                compress(self)
             else:
                 free(self.rows)
                 self.rows = NULL
-
-    cdef void compress(self) noexcept nogil:
-        """32 of a row's 64 bytes are enough for the handles that are kept."""
-        cdef Outcome *outcomes = <Outcome *>self.rows
-        cdef Outcome outcome
-        cdef Row *row
-        cdef void *smaller
-        cdef uint32_t i
-        for i in range(self.count):
-            row = &self.rows[i]
-            outcome.timestamp = row.timestamp
-            outcome.offset = row.deadline
-            outcome.key_size = row.key_size
-            outcome.value_size = row.value_size
-            outcome.partition = row.partition
-            outcome.error = row.error
-            outcome.flags = row.flags
-            outcome.holders = row.holders
-            outcomes[i] = outcome
-        self.compact = True
-        smaller = realloc(self.rows, self.count * sizeof(Outcome))
-        if smaller != NULL:
-            self.rows = <Row *>smaller
-
-    cdef uint8_t *flags_at(self, uint32_t row) noexcept nogil:
-        if self.compact:
-            return &(<Outcome *>self.rows)[row].flags
-        return &self.rows[row].flags
-
-    cdef uint8_t *holders_at(self, uint32_t row) noexcept nogil:
-        if self.compact:
-            return &(<Outcome *>self.rows)[row].holders
-        return &self.rows[row].holders
-
-    cdef uint8_t flags_of(self, uint32_t row) noexcept:
-        if self.rows == NULL:
-            return SETTLED              # delivered, reported, and no handle is left
-        return load_flags(self.flags_at(row))
-
-    cdef Outcome outcome_of(self, uint32_t row) noexcept:
-        cdef Outcome outcome
-        cdef Row *r
-        if self.rows == NULL:
-            memset(&outcome, 0, sizeof(Outcome))
-            outcome.partition = -1
-            outcome.flags = SETTLED
-            return outcome
-        if self.compact:
-            return (<Outcome *>self.rows)[row]
-        r = &self.rows[row]
-        outcome.flags = load_flags(&r.flags)
-        outcome.timestamp = r.timestamp
-        outcome.offset = r.deadline if outcome.flags & SETTLED else -1
-        outcome.key_size = r.key_size
-        outcome.value_size = r.value_size
-        outcome.partition = r.partition
-        outcome.error = r.error
-        outcome.holders = r.holders
-        return outcome
-
-    # -- what handles ask ----------------------------------------------------------------------
-
-    cdef bint add_waiter(self, uint32_t row, lock) except -1:
-        """False if the row is settled already; else *lock* is released when it is.
-
-        No lock is needed. The settler (1) sets the flag, (2) looks for waiters; we (1) enter the
-        waiter, (2) look at the flag. Whatever the order, one of the two sees the other.
-        """
-        if self.waiters is None:
-            self.waiters = {}
-        self.waiters.setdefault(row, []).append(lock)
-        if self.flags_of(row) & SETTLED:
-            self.drop_waiter(row, lock)
-            return False
-        return True
-
-    cdef drop_waiter(self, uint32_t row, lock):
-        locks = self.waiters.get(row)
-        if locks and lock in locks:
-            locks.remove(lock)
-            if not locks:
-                self.waiters.pop(row, None)
-
-    cdef wake_waiters(self):
-        """Release the locks of those who wait for rows that are settled by now."""
-        for row in list(self.waiters):
-            if self.flags_of(<uint32_t>row) & SETTLED:
-                for lock in self.waiters.pop(row, ()):
-                    lock.release()
-
-    cdef bint add_extra(self, uint32_t row, function) except -1:
-        """False if the row is settled already: then the caller runs *function* itself.
-
-        The same two-step as add_waiter: enter, then look. When both sides saw each other, the one
-        that takes the entry out of the table runs it.
-        """
-        if self.extras is None:
-            self.extras = {}
-        self.extras.setdefault(row, []).append(function)
-        if self.flags_of(row) & SETTLED:
-            functions = self.extras.get(row)
-            if functions is not None and function in functions:
-                functions.remove(function)
-                return False
-        return True
-
 
 cdef inline Py_ssize_t payload_size(const Row *row) noexcept nogil:
     cdef Py_ssize_t size = row.headers_size

@@ -12,7 +12,7 @@ cdef inline Delivery new_handle(Chunk chunk, uint32_t row):
     cdef Delivery handle = Delivery.__new__(Delivery)
     handle.chunk = chunk
     handle.row = row
-    hold(&chunk.held, chunk.holders_at(row), 1)
+    hold(&chunk.held, holders_at(chunk, row), 1)
     return handle
 
 
@@ -32,7 +32,7 @@ cdef class Delivery:
 
     def __dealloc__(self):
         if self.chunk is not None:
-            if hold(&self.chunk.held, self.chunk.holders_at(self.row), -1) == 0:
+            if hold(&self.chunk.held, holders_at(self.chunk, self.row), -1) == 0:
                 if self.chunk.kept is not None:
                     self.chunk.kept.pop(self.row, None)
 
@@ -58,13 +58,13 @@ cdef class Delivery:
     @property
     def partition(self):
         """The partition, None until it has been chosen."""
-        cdef int32_t partition = self.chunk.outcome_of(self.row).partition
+        cdef int32_t partition = outcome_of(self.chunk, self.row).partition
         return None if partition < 0 else partition
 
     @property
     def offset(self):
         """Offset in the partition; None until delivered, -1 where the broker gave none."""
-        cdef Outcome outcome = self.chunk.outcome_of(self.row)
+        cdef Outcome outcome = outcome_of(self.chunk, self.row)
         if outcome.flags & (SETTLED | FAILED) != SETTLED:
             return None
         return outcome.offset
@@ -73,7 +73,7 @@ cdef class Delivery:
     def timestamp(self):
         """Milliseconds since the epoch: the message's, or the broker's once delivered, where the
         topic says LogAppendTime."""
-        return self.chunk.outcome_of(self.row).timestamp
+        return outcome_of(self.chunk, self.row).timestamp
 
     @property
     def key(self):
@@ -89,54 +89,77 @@ cdef class Delivery:
     @property
     def serialized_key_size(self):
         """Bytes of the key, -1 if there is none."""
-        return self.chunk.outcome_of(self.row).key_size
+        return outcome_of(self.chunk, self.row).key_size
 
     @property
     def serialized_value_size(self):
         """Bytes of the value, -1 if there is none."""
-        return self.chunk.outcome_of(self.row).value_size
+        return outcome_of(self.chunk, self.row).value_size
 
     def settled(self):
         """Whether the message has its outcome."""
-        return self.chunk.flags_of(self.row) & SETTLED != 0
+        return flags_of(self.chunk, self.row) & SETTLED != 0
 
     def possibly_persisted(self):
         """Whether an attempt may have put the message into the log."""
-        return self.chunk.flags_of(self.row) & (POSSIBLY | CLAIMED) != 0
+        return flags_of(self.chunk, self.row) & (POSSIBLY | CLAIMED) != 0
 
     def failure(self):
         """The error of a message that failed, else None; the outcome counts as told."""
-        cdef uint8_t *flags = self.chunk.flags_at(self.row)
+        cdef uint8_t *flags = flags_at(self.chunk, self.row)
         if flags[0] & SETTLED:
             flags[0] |= TOLD
         if flags[0] & FAILED:
-            return self.chunk.errors[self.chunk.outcome_of(self.row).error]
+            return self.chunk.errors[outcome_of(self.chunk, self.row).error]
         return None
 
     def watch(self, lock):
         """Have *lock* released when the outcome is there; False if it is there already."""
-        return self.chunk.add_waiter(self.row, lock)
+        return add_waiter(self.chunk, self.row, lock)
 
     def unwatch(self, lock):
         """Give up waiting."""
         if self.chunk.waiters is not None:
-            self.chunk.drop_waiter(self.row, lock)
+            drop_waiter(self.chunk, self.row, lock)
 
     def when_settled(self, function):
         """Have ``function(handle)`` called in the Reports thread; False if already settled."""
-        return self.chunk.add_extra(self.row, function)
+        return add_extra(self.chunk, self.row, function)
 
     # -- as concurrent.futures.Future has them -----------------------------------------------
 
     def result(self, timeout=None):
-        """Wait for the outcome; returns :class:`RecordMetadata` or raises the message's error.
+        """Wait for the outcome, and return where the message is.
 
-        *timeout* in seconds; :class:`TimeoutError` if there is no outcome by then.
+        Args:
+            timeout (float): seconds; None: until there is an outcome, which there is by the
+                message's deadline. 0: do not wait.
+
+        Returns:
+            RecordMetadata: of a message that was delivered.
+
+        Raises:
+            DeliveryError: the message's own error; of which kind, its class says.
+            TimeoutError: no outcome after *timeout*; the message is still on its way.
+            CallbackThreadError: it is pending, and this is a callback or a partitioner, which
+                would wait for its own thread.
+            ForkedProducerError: it was pending in the parent when this process was forked; the
+                outcome is known there only.
         """
         return _behaviour.result(self, timeout)
 
     def exception(self, timeout=None):
-        """Wait for the outcome; returns the message's error, None if it was delivered."""
+        """Wait for the outcome, and return the message's error, None if it was delivered.
+
+        Args:
+            timeout (float): as for :meth:`result`.
+
+        Returns:
+            DeliveryError: what :meth:`result` would raise; None: the message was delivered.
+
+        Raises:
+            TimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
+        """
         return _behaviour.exception(self, timeout)
 
     def done(self):
@@ -154,7 +177,20 @@ cdef class Delivery:
     # -- as kafka-python's FutureRecordMetadata has them ---------------------------------------
 
     def get(self, timeout=None):
-        """kafka-python's name for :meth:`result`; raises ``KafkaTimeoutError`` at the timeout."""
+        """kafka-python's name for :meth:`result`, with its error for the timeout.
+
+        Args:
+            timeout (float): as for :meth:`result`: seconds, None until there is an outcome.
+
+        Returns:
+            RecordMetadata: of a message that was delivered.
+
+        Raises:
+            KafkaTimeoutError: no outcome after *timeout*; the message is still on its way. (A
+                message that failed at its own deadline raises a kind of this, too, as its own
+                error: ``DeliveryTimeoutError``.)
+            DeliveryError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
+        """
         return _behaviour.get(self, timeout)
 
     def add_callback(self, function, *args, **kwargs):

@@ -1,5 +1,15 @@
 # The record batch of message format v2 (KIP-98), written from rows.
 
+cdef struct BatchHeader:
+    int attributes
+    int64_t base_timestamp
+    int64_t most_timestamp
+    int64_t producer_id
+    int producer_epoch
+    int64_t base_sequence
+    uint32_t count
+
+
 def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
                  int64_t producer_id=-1, int producer_epoch=-1, int64_t base_sequence=-1):
     """Encode claimed slices as one record batch; returns ``(batch, count)``.
@@ -8,13 +18,25 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     ``crc32c(buffer) -> int``. *compress*: ``compress(buffer) -> bytes`` or None, its codec's
     number in the low bits of *attributes*. The records are written without the GIL.
     """
+    cdef BatchHeader header
+    cdef bytes batch = write_records(parts, &header)
+    header.attributes = attributes
+    header.producer_id = producer_id
+    header.producer_epoch = producer_epoch
+    header.base_sequence = base_sequence
+    if compress is not None:
+        batch = with_compressed_records(batch, compress)
+    put_header(<uint8_t *>PyBytes_AS_STRING(batch), len(batch), &header)
+    put_be32(<uint8_t *>PyBytes_AS_STRING(batch) + 17, <uint32_t>checksum(memoryview(batch)[21:]))
+    return batch, header.count
+
+
+cdef bytes write_records(list parts, BatchHeader *header):
+    """The records of claimed slices behind room for a header; unpins the slices."""
     cdef Py_ssize_t bound = _HEADER
     cdef Slice part
-    cdef int64_t base_timestamp, most_timestamp
-    cdef uint32_t count = 0
     cdef PyObject *raw
     cdef uint8_t *p
-    cdef bytes body
     for part in parts:
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
         if part.count == 0:
@@ -22,79 +44,96 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     if not parts:
         raise ValueError("a batch needs rows: there is no slice")
     part = <Slice>parts[0]
-    base_timestamp = most_timestamp = part.chunk.rows[part.at(0)].timestamp
+    header.base_timestamp = header.most_timestamp = part.chunk.rows[part.at(0)].timestamp
+    header.count = 0
     try:
         raw = new_bytes(NULL, bound)
         p = bytes_data(raw) + _HEADER
         for part in parts:
             with nogil:
-                p = encode_records(part, p, base_timestamp, &most_timestamp, count)
-            count += part.count
+                p = encode_records(part, p, header)
     finally:
         for part in parts:
             part.chunk.unpin()
     _PyBytes_Resize(&raw, p - bytes_data(raw))
-    batch = <object>raw
-    Py_DECREF(batch)                                # the name holds it now
-    if compress is not None:
-        body = compress(memoryview(batch)[_HEADER:])
-        if not isinstance(body, bytes):
-            raise TypeError(f"compress must return bytes, not {type(body).__name__}")
-        raw = new_bytes(NULL, _HEADER + len(body))
-        memcpy(bytes_data(raw) + _HEADER, <const char *>PyBytes_AS_STRING(body), len(body))
-        batch = <object>raw
-        Py_DECREF(batch)
-    p = <uint8_t *>PyBytes_AS_STRING(batch)
+    return owned(raw)
+
+
+cdef bytes with_compressed_records(bytes batch, compress):
+    cdef bytes body
+    cdef PyObject *raw
+    compressed = compress(memoryview(batch)[_HEADER:])
+    if not isinstance(compressed, bytes):
+        raise TypeError(f"compress must return bytes, not {type(compressed).__name__}")
+    body = compressed
+    raw = new_bytes(NULL, _HEADER + len(body))
+    memcpy(bytes_data(raw) + _HEADER, <const char *>PyBytes_AS_STRING(body), len(body))
+    return owned(raw)
+
+
+cdef inline bytes owned(PyObject *raw):
+    """The new reference *raw*, as Cython counts references."""
+    batch = <bytes>raw
+    Py_DECREF(batch)
+    return batch
+
+
+cdef void put_header(uint8_t *p, Py_ssize_t size, const BatchHeader *header) noexcept nogil:
+    """Everything before the records but the checksum, at 17, which covers what is behind it."""
     put_be64(p, 0)                                  # base offset: the broker's
-    put_be32(p + 8, <uint32_t>(len(batch) - 12))
+    put_be32(p + 8, <uint32_t>(size - 12))          # what comes behind this length
     put_be32(p + 12, 0xffffffffu)                   # partition leader epoch: the broker's
     p[16] = 2                                       # magic
-    put_be16(p + 21, <uint16_t>attributes)
-    put_be32(p + 23, count - 1)                     # last offset delta
-    put_be64(p + 27, <uint64_t>base_timestamp)
-    put_be64(p + 35, <uint64_t>most_timestamp)
-    put_be64(p + 43, <uint64_t>producer_id)
-    put_be16(p + 51, <uint16_t>producer_epoch)
-    put_be32(p + 53, <uint32_t>base_sequence)
-    put_be32(p + 57, count)
-    put_be32(p + 17, <uint32_t>checksum(memoryview(batch)[21:]))
-    return batch, count
+    put_be16(p + 21, <uint16_t>header.attributes)
+    put_be32(p + 23, header.count - 1)              # last offset delta
+    put_be64(p + 27, <uint64_t>header.base_timestamp)
+    put_be64(p + 35, <uint64_t>header.most_timestamp)
+    put_be64(p + 43, <uint64_t>header.producer_id)
+    put_be16(p + 51, <uint16_t>header.producer_epoch)
+    put_be32(p + 53, <uint32_t>header.base_sequence)
+    put_be32(p + 57, header.count)
 
 
-cdef uint8_t *encode_records(Slice part, uint8_t *p, int64_t base_timestamp,
-                             int64_t *most_timestamp, uint32_t offset_delta) noexcept nogil:
-    cdef uint32_t i
+cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexcept nogil:
+    """Write the records of *part*; where the next one goes. Counts them in *header*."""
+    cdef uint32_t i, count = header.count
     cdef const Row *row
-    cdef int64_t length, delta
+    cdef int64_t delta, base = header.base_timestamp, most = header.most_timestamp
     for i in range(part.count):
         row = &part.chunk.rows[part.at(i)]
-        delta = row.timestamp - base_timestamp
-        if row.timestamp > most_timestamp[0]:
-            most_timestamp[0] = row.timestamp
-        length = (1 + varint_size(delta) + varint_size(offset_delta)
-                  + varint_size(row.key_size) + varint_size(row.value_size))
-        if row.key_size > 0:
-            length += row.key_size
-        if row.value_size > 0:
-            length += row.value_size
-        length += row.headers_size if row.headers_size else 1
-        p = put_varint(p, length)
+        delta = row.timestamp - base
+        if row.timestamp > most:
+            most = row.timestamp
+        p = put_varint(p, record_size(row, delta, count))
         p[0] = 0                                    # record attributes: none are defined
         p = put_varint(p + 1, delta)
-        p = put_varint(p, offset_delta)
-        offset_delta += 1
+        p = put_varint(p, count)
         p = put_varint(p, row.key_size)
-        if row.key_size > 0:
-            memcpy(p, row.key, row.key_size)
-            p += row.key_size
+        p = put_bytes(p, row.key, row.key_size)
         p = put_varint(p, row.value_size)
-        if row.value_size > 0:
-            memcpy(p, row.value, row.value_size)
-            p += row.value_size
+        p = put_bytes(p, row.value, row.value_size)
         if row.headers_size:
-            memcpy(p, row.headers, row.headers_size)
-            p += row.headers_size
+            p = put_bytes(p, row.headers, row.headers_size)
         else:
             p[0] = 0                                # no headers
             p += 1
+        count += 1
+    header.count = count
+    header.most_timestamp = most
     return p
+
+
+cdef inline int64_t record_size(const Row *row, int64_t timestamp_delta,
+                                int64_t offset_delta) noexcept nogil:
+    """Bytes of a record behind its length."""
+    return (1 + varint_size(timestamp_delta) + varint_size(offset_delta)
+            + varint_size(row.key_size) + varint_size(row.value_size)
+            + (0 if row.headers_size else 1) + payload_size(row))
+
+
+cdef inline uint8_t *put_bytes(uint8_t *p, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    """Copy *size* bytes (-1, for None: none) to *p*; what comes behind them."""
+    if size <= 0:
+        return p
+    memcpy(p, data, size)
+    return p + size

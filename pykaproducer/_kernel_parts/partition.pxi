@@ -63,19 +63,21 @@ cdef class Partitioner:
         if self.keyless == STICKY:
             p = self.current
             if p >= 0 and p < n and self.sticky_left > 0:
-                self.sticky_left -= payload_size(row) + 12
+                self.sticky_left -= payload_size(row) + _RECORD_ALLOWANCE
                 return p
             p = self.another(n, writable, n_writable)
             self.current = p
-            self.sticky_left = self.sticky_bytes - payload_size(row) - 12
+            self.sticky_left = self.sticky_bytes - payload_size(row) - _RECORD_ALLOWANCE
             return p
         return self.any_of(n, writable, n_writable)
 
-    cdef int32_t any_of(self, int32_t n, const int32_t *writable, int32_t n_writable) noexcept nogil:
+    cdef int32_t any_of(self, int32_t n, const int32_t *writable,
+                        int32_t n_writable) noexcept nogil:
         cdef uint64_t r = next_random(&self.random_state) >> 33
         return writable[r % n_writable] if n_writable else <int32_t>(r % n)
 
-    cdef int32_t another(self, int32_t n, const int32_t *writable, int32_t n_writable) noexcept nogil:
+    cdef int32_t another(self, int32_t n, const int32_t *writable,
+                         int32_t n_writable) noexcept nogil:
         cdef int32_t p = self.any_of(n, writable, n_writable)
         cdef int tries = 8
         while p == self.current and tries and (n_writable if n_writable else n) > 1:
@@ -84,7 +86,8 @@ cdef class Partitioner:
         return p
 
 
-cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size, int32_t n) noexcept nogil:
+cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
+                            int32_t n) noexcept nogil:
     cdef int32_t p
     if hashing == MURMUR2:
         return <int32_t>((kafka_murmur2(key, size) & 0x7fffffff) % <uint32_t>n)
@@ -98,3 +101,100 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size, int32
 def partition_for(int hashing, bytes key, int32_t partitions):
     """Partition of *key* among *partitions* by one of MURMUR2, CRC32, FNV1A."""
     return hash_partition(hashing, <const uint8_t *>PyBytes_AS_STRING(key), len(key), partitions)
+
+
+# -- a chunk, by partitions ----------------------------------------------------------------
+
+cdef struct Census:             # of a chunk's rows, by partition
+    int32_t partitions          # how many there are; as a partition's number: the strays
+    int32_t *found              # which of them have rows, in the order of their first one
+    int32_t n_found
+    uint32_t *counts            # rows, by partition
+    int64_t *sizes              # payload bytes, by partition
+
+
+cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions, bytes available):
+    """See ``Chunk.split``."""
+    cdef Census census
+    cdef list parts
+    with chunk.lock:            # pinned: the row table stays while its rows expire
+        if chunk.over():
+            return [], None
+        chunk.pins += 1
+    memset(&census, 0, sizeof(Census))
+    memset(&census, 0, sizeof(Census))
+    try:
+        take_census(&census, chunk, partitioner, partitions, available)
+        parts = cut(&census, chunk)
+    finally:
+        free(census.found)
+        free(census.counts)
+        free(census.sizes)
+        chunk.unpin()
+    for part in parts:
+        if (<Slice>part).partition == partitions:
+            parts.remove(part)
+            return parts, part
+    return parts, None
+
+
+cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t partitions,
+                 bytes available):
+    """Give rows without a partition one, and count."""
+    cdef const int32_t *writable = <const int32_t *>PyBytes_AS_STRING(available)
+    cdef int32_t n_writable = len(available) // sizeof(int32_t)
+    cdef int32_t p
+    cdef uint32_t i
+    cdef Row *row
+    cdef int64_t most = min(<int64_t>partitions, <int64_t>chunk.count) + 2
+    census.partitions = partitions
+    census.found = <int32_t *>malloc(most * sizeof(int32_t))
+    census.counts = <uint32_t *>calloc(partitions + 1, sizeof(uint32_t))
+    census.sizes = <int64_t *>calloc(partitions + 1, sizeof(int64_t))
+    if census.found == NULL or census.counts == NULL or census.sizes == NULL:
+        raise MemoryError()
+    if partitioner is not None:
+        partitioner.look_at(writable, n_writable)
+    with nogil:
+        for i in range(chunk.count):
+            row = &chunk.rows[i]
+            if row.partition < 0 and partitioner is not None:
+                row.partition = partitioner.choose(row, partitions, writable, n_writable)
+            p = partition_or_stray(row, partitions)
+            if census.counts[p] == 0:
+                census.found[census.n_found] = p
+                census.n_found += 1
+            census.counts[p] += 1
+            census.sizes[p] += payload_size(row)
+
+
+cdef list cut(Census *census, Chunk chunk):
+    """One slice for each partition that has rows, and for the strays."""
+    cdef list parts = []
+    cdef Slice part
+    cdef int32_t i, p
+    cdef uint32_t row
+    if census.n_found == 1:
+        part = chunk.whole()
+        part.partition = census.found[0]
+        return [part]
+    for i in range(census.n_found):
+        p = census.found[i]
+        part = Slice.__new__(Slice)
+        part.chunk = chunk
+        part.partition = p
+        part.allocate(census.counts[p])
+        part.count = 0
+        part.nbytes = census.sizes[p]
+        parts.append(part)
+        census.counts[p] = <uint32_t>i      # from now on: which slice
+    for row in range(chunk.count):
+        p = partition_or_stray(&chunk.rows[row], census.partitions)
+        part = <Slice>parts[census.counts[p]]
+        part.rows[part.count] = row
+        part.count += 1
+    return parts
+
+
+cdef inline int32_t partition_or_stray(const Row *row, int32_t partitions) noexcept nogil:
+    return row.partition if 0 <= row.partition < partitions else partitions

@@ -46,7 +46,7 @@ cdef class Slice:
         """How many of these rows have no outcome yet."""
         cdef uint32_t i, n = 0
         for i in range(self.count):
-            if not self.chunk.flags_of(self.at(i)) & SETTLED:
+            if not flags_of(self.chunk, self.at(i)) & SETTLED:
                 n += 1
         return n
 
@@ -75,11 +75,8 @@ cdef class Slice:
         pinned until ``encode_batch`` has read it.
         """
         cdef Slice part = Slice.__new__(Slice)
-        cdef Chunk chunk = self.chunk
-        cdef uint32_t i, taken = 0, seen = 0
-        cdef Row *row
-        cdef Py_ssize_t size
-        part.chunk = chunk
+        cdef uint32_t seen
+        part.chunk = self.chunk
         part.partition = self.partition
         part.level = self.level
         part.retries_used = self.retries_used
@@ -87,29 +84,44 @@ cdef class Slice:
         if self.most and most > self.most:
             most = self.most
         part.allocate(min(<Py_ssize_t>self.count, most))
+        part.count = 0
         with nogil:
-            with chunk.lock:
-                if chunk.over():
-                    seen = self.count       # all of them expired; the table is gone
-                for i in range(0 if seen else self.count):
-                    row = &chunk.rows[self.at(i)]
-                    if row.flags & SETTLED:
-                        self.nbytes -= payload_size(row)
-                        seen += 1
-                        continue
-                    size = payload_size(row)
-                    if taken >= most or (size + 16 > room and (taken or not at_least_one)):
+            seen = self.claim_into(part, self.chunk, room, most, at_least_one)
+        self.drop_front(seen)
+        return part if part.count else None
+
+    cdef uint32_t claim_into(self, Slice part, Chunk chunk, Py_ssize_t room, Py_ssize_t most,
+                             bint at_least_one) noexcept nogil:
+        """Claim rows from the front into *part*; how many have been seen: claimed, or expired."""
+        cdef uint32_t seen
+        cdef Row *row
+        cdef Py_ssize_t size
+        with chunk.lock:
+            if chunk.over():
+                return self.count           # all of them expired; the table is gone
+            for seen in range(self.count):
+                row = &chunk.rows[self.at(seen)]
+                size = payload_size(row)
+                if not row.flags & SETTLED:
+                    if part.count >= most:
+                        break
+                    if size + _RECORD_ALLOWANCE > room and (part.count or not at_least_one):
                         break
                     row.flags |= CLAIMED
-                    part.rows[taken] = self.at(i)
-                    taken += 1
-                    seen += 1
-                    room -= size + 16
+                    part.rows[part.count] = self.at(seen)
+                    part.count += 1
                     part.nbytes += size
-                if taken:
-                    chunk.pins += 1
-        part.count = taken
-        self.nbytes -= part.nbytes
+                    room -= size + _RECORD_ALLOWANCE
+                self.nbytes -= size
+            else:
+                seen = self.count
+            if part.count:
+                chunk.pins += 1
+        return seen
+
+    cdef void drop_front(self, uint32_t seen) noexcept:
+        """The first *seen* rows are no longer in this slice."""
+        cdef uint32_t i
         self.count -= seen
         if self.count == 0:
             self.nbytes = 0
@@ -119,7 +131,6 @@ cdef class Slice:
             # The tail moves to the front: a slice is cut a few times at most.
             for i in range(self.count):
                 self.rows[i] = self.rows[i + seen]
-        return part if taken else None
 
     def doubt(self):
         """An attempt of these rows may have been appended: any later failure says so."""
@@ -153,7 +164,7 @@ cdef class Slice:
         table stay where they are: that is the chunk's, and goes with its last row.
         """
         with nogil:
-            self.chunk.move_out(self)
+            move_out(self.chunk, self)
         self.chunk.budget.wake()
 
     # -- settling: each row once -------------------------------------------------------------
@@ -224,7 +235,7 @@ cdef class Slice:
     cdef Slice told(self, Slice settled):
         """Wake those who wait for the rows that are settled now."""
         if self.chunk.waiters:
-            self.chunk.wake_waiters()
+            wake_waiters(self.chunk)
         return settled if settled.count else None
 
     # -- reporting -----------------------------------------------------------------------------
@@ -296,8 +307,8 @@ cdef class Slice:
         """The error of the first row that failed, None if none did."""
         cdef uint32_t i
         for i in range(self.count):
-            if self.chunk.flags_of(self.at(i)) & FAILED:
-                return self.chunk.errors[self.chunk.outcome_of(self.at(i)).error]
+            if flags_of(self.chunk, self.at(i)) & FAILED:
+                return self.chunk.errors[outcome_of(self.chunk, self.at(i)).error]
         return None
 
     def untold_failures(self):
@@ -306,6 +317,6 @@ cdef class Slice:
         if not self.chunk.failures:
             return 0
         for i in range(self.count):
-            if self.chunk.flags_of(self.at(i)) & (FAILED | TOLD) == FAILED:
+            if flags_of(self.chunk, self.at(i)) & (FAILED | TOLD) == FAILED:
                 n += 1
         return n

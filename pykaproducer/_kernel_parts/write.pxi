@@ -7,7 +7,6 @@ cdef extern from *:
     #include <sys/socket.h>
     #include <sys/uio.h>
 
-    #define MOST_BUFFERS 64
     #ifndef MSG_NOSIGNAL        /* macOS; Python ignores SIGPIPE */
     #define MSG_NOSIGNAL 0
     #endif
@@ -53,21 +52,26 @@ cdef extern from *:
     cdef struct iovec:
         void *iov_base
         size_t iov_len
-    int MOST_BUFFERS
     int errno
     Py_ssize_t kernel_write(int fd, iovec *iov, int count, int patience) nogil
+
+
+cpdef enum:
+    MOST_BUFFERS = 64           # how many write_buffers() writes in one call
 
 
 def write_buffers(int fd, buffers, int patience_ms):
     """Write *buffers* to a non-blocking socket, waiting for room without the GIL.
 
     Returns how many bytes were written: fewer than all when the socket was full and had not taken
-    the rest *patience_ms* later; at most 64 buffers are looked at. Raises OSError when nothing could be written.
+    the rest *patience_ms* later; at most MOST_BUFFERS are looked at. Raises OSError when nothing
+    could be written.
+
     A large request written piece by piece from Python would take the GIL once a piece, and each
     time may wait a switch interval for it while user code loops over ``send()``.
     """
-    cdef iovec iov[64]
-    cdef Py_buffer views[64]
+    cdef iovec iov[MOST_BUFFERS]
+    cdef Py_buffer views[MOST_BUFFERS]
     cdef int count = 0, i, problem
     cdef Py_ssize_t written
     try:

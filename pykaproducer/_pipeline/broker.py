@@ -45,6 +45,8 @@ SMALL = 16 << 10
 #: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
 #: meanwhile makes the next batches larger.
 REQUESTS_AHEAD = 2
+#: A request gets at least so long to be answered, within request_timeout_ms (seconds).
+_LEAST = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +283,19 @@ class BrokerWorker(Worker):
             self.batcher.look(lane)
 
     def _request(self, batches: list[Batch], now: float) -> ProduceRequest:
-        # The request lives as long as its oldest row (librdkafka's rule), and no longer
-        # than request_timeout_ms.
-        deadline = now + self.config.request_timeout_ms / 1000
-        for batch in batches:
-            oldest = batch.next_deadline()
-            if oldest is not None and oldest < deadline:
-                deadline = oldest
+        # A request whose rows have no time left is not worth waiting for: a silent broker would
+        # block its partitions. But after an outage the head of a backlog is always about to
+        # expire. If a request lived as long as its oldest row (librdkafka's rule, Kafka's too):
+        #
+        # 1. the brokers are back; the oldest row has 1 ms left; the request goes out;
+        # 2. the row expires, the connection counts as lost, everything waits out its backoff;
+        # 3. now the next rows have 1 ms left. It never catches up, and other partitions of the
+        #    broker with it.
+        #
+        # So each gets a few seconds. Rows expire in time all the same: the dispatcher sees to it.
+        alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
+        deadline = max([now + _LEAST, *alive])
+        deadline = min(deadline, now + self.config.request_timeout_ms / 1000)
         timeout_ms = max(1, int((deadline - now) * 1000))
         return ProduceRequest(batches, deadline, timeout_ms)
 

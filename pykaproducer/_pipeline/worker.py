@@ -81,6 +81,17 @@ def in_a_stage_with(on_crash: CrashPolicy) -> bool:
     return _here.on_crash == on_crash
 
 
+def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
+    """Start a thread.
+
+    A daemon: an interpreter that ends without close() is not held up by it. The exit hook of
+    ``producer`` flushes within its bound first.
+    """
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 class Worker:
     """One stage: a named thread that waits on its inbox and on its own next deadline.
 
@@ -209,11 +220,7 @@ class Worker:
     def _start(self, at_end: bool = False) -> None:
         with self._starting:
             if self.thread is None and (at_end or not self.stopping):
-                # A daemon: an interpreter that ends without close() is not held up by it. The
-                # exit hook of `producer` flushes within its bound first.
-                thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-                thread.start()
-                self.thread = thread
+                self.thread = spawn(self.name, self._run)
 
     def _run(self) -> None:
         # Here too: an interrupt may keep whoever started us from writing it down.

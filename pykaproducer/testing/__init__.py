@@ -1,4 +1,4 @@
-"""Support for tests, public: a real cluster on loopback, one that follows a script, a clock.
+"""Support for tests, public: a real cluster, one that follows a script, a faulty network, a clock.
 
 The names are imported at first use, so that one of them can be used without what another needs.
 """
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from pykaproducer.testing._errors import ClusterError as ClusterError
     from pykaproducer.testing.clock import FakeClock as FakeClock
     from pykaproducer.testing.cluster import KafkaCluster as KafkaCluster
+    from pykaproducer.testing.proxy import Cut as Cut
+    from pykaproducer.testing.proxy import FaultProxy as FaultProxy
     from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
 
 #: Where each public name lives.
 _HOMES = {
     "Broker": "_broker",
     "ClusterError": "_errors",
+    "Cut": "proxy",
     "FakeClock": "clock",
+    "FaultProxy": "proxy",
     "KafkaCluster": "cluster",
     "ScriptedCluster": "scripted",
 }

@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -25,6 +25,7 @@ from pykaproducer.testing import _admin, _jars, _server, _storage
 from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses, tick
+from pykaproducer.testing.proxy import FaultProxy
 
 T = TypeVar("T")
 
@@ -54,6 +55,8 @@ class KafkaCluster:
       brokers are ready, and their greatest throughput with it. By default a single broker,
       which may be benchmarked, does without, and several brokers use it.
     - *log_dir* keeps the brokers' logs; otherwise they are removed with the cluster.
+    - *proxies*, one for each broker, stand before them for everybody who connects to
+      :attr:`proxied_servers`; the brokers among themselves, and all methods here, go past them.
 
     Guarantees:
 
@@ -73,15 +76,19 @@ class KafkaCluster:
         startup_timeout: float = 60.0,
         fast_start: bool | None = None,
         log_dir: str | os.PathLike[str] | None = None,
+        proxies: Sequence[FaultProxy] = (),
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers must be at least 1, not {brokers}")
+        if proxies and len(proxies) != brokers:
+            raise ValueError(f"{brokers} brokers need as many proxies, not {len(proxies)}")
         self._size = brokers
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
         self._startup_timeout = startup_timeout
         self._fast_start = brokers > 1 if fast_start is None else fast_start
         self._log_dir = None if log_dir is None else Path(log_dir).absolute()
+        self._proxies = list(proxies)
         self._environment: dict[str, str] = {}
         self._brokers: list[Broker] = []
         self._processes: GuardedProcesses | None = None
@@ -124,6 +131,13 @@ class KafkaCluster:
     def bootstrap_servers(self) -> str:
         """The brokers' addresses: ``"127.0.0.1:p1,127.0.0.1:p2"``."""
         return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def proxied_servers(self) -> str:
+        """The proxies' addresses: who starts from them reaches the brokers through them only."""
+        if not self._proxies:
+            raise ClusterError("the cluster has no proxies: KafkaCluster(proxies=...)")
+        return ",".join(proxy.address for proxy in self._proxies)
 
     @property
     def brokers(self) -> list[Broker]:
@@ -242,14 +256,19 @@ class KafkaCluster:
         directory = processes.directory
         logs = self._log_dir or directory
         logs.mkdir(parents=True, exist_ok=True)
-        numbers = iter(processes.reserve(2 * self._size))
-        ports = [_server.Ports(client, next(numbers)) for client in numbers]
+        numbers = processes.reserve(2 * self._size + len(self._proxies))
+        ports = [_server.Ports(*numbers[2 * i : 2 * i + 2]) for i in range(self._size)]
+        proxied = numbers[2 * self._size :]
         cluster_id = _storage.random_id()
         brokers = []
         for i in range(self._size):
             data, settings = directory / f"broker-{i}", directory / f"broker-{i}.properties"
             _storage.format_directory(data, cluster_id, i)
-            settings.write_text(_server.server_properties(i, ports, data, self._properties))
+            extra = dict(self._properties)
+            if self._proxies:
+                self._proxies[i].target = _server.HOST, proxied[i]
+                extra |= _behind_proxy(ports[i], proxied[i], self._proxies[i].port)
+            settings.write_text(_server.server_properties(i, ports, data, extra))
             command = _server.command(java, self._heap_mb, self._fast_start, directory, settings)
             log_path = logs / f"broker-{i}.log"
             brokers.append(Broker(processes, i, ports[i].client, command, log_path))
@@ -297,6 +316,17 @@ class KafkaCluster:
         if not 0 <= i < len(brokers):
             raise ValueError(f"there is no broker {i}: the cluster has 0 to {len(brokers) - 1}")
         return brokers[i]
+
+
+def _behind_proxy(ports: _server.Ports, port: int, proxy: int) -> dict[str, str]:
+    """The properties that add a listener on *port*, known to its clients as the *proxy*'s port."""
+    host = _server.HOST
+    return {
+        "listeners": f"CLIENT://{host}:{ports.client},PROXIED://{host}:{port},"
+        f"CONTROLLER://{host}:{ports.controller}",
+        "advertised.listeners": f"CLIENT://{host}:{ports.client},PROXIED://{host}:{proxy}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
 
 
 def _time_left(deadline: float) -> bool:

@@ -1,0 +1,287 @@
+"""The faults: what strikes, whom, for how long, and whether anything was under way.
+
+A fault counts only if batches were unanswered when it struck: the process under load had messages
+without outcome, and the proxy of a broker that was struck had seen a Produce request and not
+answered it. For what ends or stops a broker or a connection at once, the request must have stayed
+unanswered: a broker that had answered before the signal came was not struck in the act.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+
+from benchmarks.chaos.ledger import Counters
+from benchmarks.chaos.stage import BROKERS, Stage, wait_for
+from pykaproducer.testing import ClusterError, Cut, FaultProxy
+from pykaproducer.testing.proxy import ProxiedRequest
+
+KINDS = (
+    "kill -9",
+    "SIGTERM",
+    "SIGSTOP",
+    "all paused",
+    "rolling restart",
+    "leader election",
+    "cut before",
+    "cut within",
+    "cut after",
+    "reset",
+    "delay",
+    "throttle",
+    "black hole",
+    "refuse",
+)
+
+#: How long to wait for a Produce request to strike at (seconds).
+_WAIT = 5.0
+#: How long the producer may take to deliver again once all is well (seconds).
+_RECOVERY = 30.0
+#: A fault that did not strike anything is tried again, so often.
+TRIES = 3
+
+
+class Faults:
+    """The faults of one act, from one seed.
+
+    Each kind is a context manager: it strikes, yields how many unanswered batches were struck, and
+    puts right what it did.
+    """
+
+    def __init__(self, stage: Stage, counters: Counters, seed: int) -> None:
+        self._stage = stage
+        self._counters = counters
+        self._random = random.Random(seed)
+        self._kinds: dict[str, Callable[[], AbstractContextManager[int]]] = {
+            "kill -9": self._kill,
+            "SIGTERM": self._terminate,
+            "SIGSTOP": self._pause,
+            "all paused": self._pause_all,
+            "rolling restart": self._roll,
+            "leader election": self._elect,
+            "cut before": lambda: self._cut(Cut.BEFORE),
+            "cut within": lambda: self._cut(Cut.WITHIN),
+            "cut after": lambda: self._cut(Cut.AFTER),
+            "reset": self._reset,
+            "delay": self._delay,
+            "throttle": self._throttle,
+            "black hole": self._black_hole,
+            "refuse": self._refuse,
+        }
+        assert tuple(self._kinds) == KINDS
+
+    def kinds_in_turn(self, kinds: Sequence[str]) -> Iterator[str]:
+        """Every kind once, in an order that the seed gives; then again in another."""
+        while True:
+            yield from self._random.sample(kinds, len(kinds))
+
+    @property
+    def failed(self) -> int:
+        """Messages with another outcome than delivered."""
+        return sum(self._counters.settled) - sum(self._counters.delivered)
+
+    def strike(self, kind: str) -> int:
+        """One fault from its beginning to its end; how many unanswered batches it struck."""
+        outstanding = sum(self._counters.sent) - sum(self._counters.settled)
+        with self._kinds[kind]() as struck:
+            pass
+        return struck if outstanding > 0 else 0
+
+    def stuck(self) -> list[int]:
+        """Wait until all replicas are in sync and all partitions take messages.
+
+        The partitions that did not; all of them, if the brokers did not come to themselves.
+        """
+        if not self._stage.wait_until_in_sync():
+            return list(range(self._stage.partitions))
+        self._stage.spread_leaders()
+        sent, delivered = self._counters.sent, self._counters.delivered
+
+        def left() -> list[int]:
+            # As many outcomes as there were messages: the backlog is gone.
+            settled, now = self._counters.settled, self._counters.delivered
+            return [
+                partition
+                for partition in range(self._stage.partitions)
+                if settled[partition] <= sent[partition] or now[partition] <= delivered[partition]
+            ]
+
+        wait_for(lambda: not left(), _RECOVERY)
+        return left()
+
+    # Brokers -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _kill(self) -> Iterator[int]:
+        broker = self._random.randrange(BROKERS)
+        requests = self._unanswered([broker])
+        self._stage.cluster.kill(broker)
+        yield _still(requests)
+        self._hold(0.2, 2.0)
+        self._stage.cluster.restart(broker)
+
+    @contextmanager
+    def _terminate(self) -> Iterator[int]:
+        broker = self._random.randrange(BROKERS)
+        requests = self._unanswered([broker])
+        self._stage.cluster.terminate(broker)
+        yield len(requests)
+        self._hold(0.2, 2.0)
+        self._stage.cluster.restart(broker)
+
+    @contextmanager
+    def _roll(self) -> Iterator[int]:
+        """Every broker terminated and started, one after the other."""
+        struck = []
+        for broker in self._random.sample(range(BROKERS), BROKERS):
+            struck.append(len(self._unanswered([broker])))
+            self._stage.cluster.restart(broker)
+            self._stage.wait_until_in_sync()
+            self._stage.spread_leaders()
+        yield min(struck)
+
+    @contextmanager
+    def _pause(self) -> Iterator[int]:
+        """Up to beyond the session's end (another broker leads) and beyond the deadline."""
+        broker = self._random.randrange(BROKERS)
+        yield from self._paused([broker])
+
+    @contextmanager
+    def _pause_all(self) -> Iterator[int]:
+        yield from self._paused(range(BROKERS))
+
+    def _paused(self, brokers: Sequence[int]) -> Iterator[int]:
+        requests = self._unanswered(brokers)
+        cluster = self._stage.cluster
+        try:
+            for broker in brokers:
+                cluster.pause(broker)
+            yield _still(requests)
+            self._hold_short_or_long()
+        finally:
+            for broker in brokers:
+                with suppress(ClusterError):
+                    cluster.resume(broker)
+
+    @contextmanager
+    def _elect(self) -> Iterator[int]:
+        requests = self._unanswered(range(BROKERS))
+        moved = self._stage.elect(self._random.randrange(1, BROKERS))
+        yield len(requests) if moved else 0
+
+    # The network -------------------------------------------------------------------------------
+
+    @contextmanager
+    def _cut(self, where: Cut) -> Iterator[int]:
+        proxies = self._some_proxies()
+        count = self._random.choice((1, 1, 2, 5))
+        before = [proxy.cuts for proxy in proxies]
+        try:
+            for proxy in proxies:
+                proxy.cut(where, count)
+            deadline = time.monotonic() + _WAIT
+            for proxy, known in zip(proxies, before, strict=True):
+                left = max(0.0, deadline - time.monotonic())
+                proxy.wait_for(partial(_has_cut, proxy, known + count), left)
+            yield sum(proxy.cuts for proxy in proxies) - sum(before)
+        finally:
+            self._restore(proxies)
+
+    @contextmanager
+    def _reset(self) -> Iterator[int]:
+        proxies = self._some_proxies()
+        requests = self._requests(proxies)
+        for proxy in proxies:
+            proxy.cut_all()
+        yield _still(requests)
+
+    @contextmanager
+    def _delay(self) -> Iterator[int]:
+        """Now and then longer than the request's timeout: what was given up still arrives."""
+        proxies = self._some_proxies()
+        seconds = self._random.choice((0.02, 0.1, 0.3, 1.0, 4.0))
+        requests = self._requests(proxies)
+        try:
+            for proxy in proxies:
+                proxy.delay(seconds)
+            yield len(requests)
+            self._hold(seconds, seconds + 3.0)
+        finally:
+            self._restore(proxies)
+
+    @contextmanager
+    def _throttle(self) -> Iterator[int]:
+        proxies = self._some_proxies()
+        rate = self._random.choice((1_000, 10_000, 100_000))
+        requests = self._requests(proxies)
+        try:
+            for proxy in proxies:
+                proxy.throttle(rate)
+            yield len(requests)
+            self._hold(0.5, 4.0)
+        finally:
+            self._restore(proxies)
+
+    @contextmanager
+    def _black_hole(self) -> Iterator[int]:
+        proxies = self._some_proxies()
+        requests = self._requests(proxies)
+        try:
+            for proxy in proxies:
+                proxy.black_hole()
+            yield _still(requests)
+            self._hold_short_or_long()
+        finally:
+            self._restore(proxies)
+
+    @contextmanager
+    def _refuse(self) -> Iterator[int]:
+        proxies = self._some_proxies()
+        requests = self._requests(proxies)
+        try:
+            for proxy in proxies:
+                proxy.refuse()
+            yield _still(requests)
+            self._hold(0.2, 3.0)
+        finally:
+            self._restore(proxies)
+
+    # What they share ---------------------------------------------------------------------------
+
+    def _some_proxies(self) -> list[FaultProxy]:
+        """One of them, or now and then all."""
+        proxies = self._stage.proxies
+        return [self._random.choice(proxies)] if self._random.random() < 0.7 else proxies
+
+    def _unanswered(self, brokers: Sequence[int]) -> list[ProxiedRequest]:
+        return self._requests([self._stage.proxies[broker] for broker in brokers])
+
+    def _requests(self, proxies: Sequence[FaultProxy]) -> list[ProxiedRequest]:
+        """Wait until one of them has seen a request that it has not answered; all such."""
+        first = self._random.choice(proxies)
+        first.wait_for(lambda: first.unanswered, _WAIT)
+        return [request for proxy in proxies for request in proxy.unanswered]
+
+    def _restore(self, proxies: Sequence[FaultProxy]) -> None:
+        for proxy in proxies:
+            proxy.restore()
+
+    def _hold(self, shortest: float, longest: float) -> None:
+        time.sleep(self._random.uniform(shortest, longest))
+
+    def _hold_short_or_long(self) -> None:
+        """Mostly for less than the request's timeout; now and then beyond every deadline."""
+        self._hold(
+            *self._random.choice(((0.1, 2.5), (0.1, 2.5), (0.1, 2.5), (4.0, 7.0), (9.0, 11.0)))
+        )
+
+
+def _has_cut(proxy: FaultProxy, count: int) -> bool:
+    return proxy.cuts >= count
+
+
+def _still(requests: Sequence[ProxiedRequest]) -> int:
+    return sum(not request.answered for request in requests)

@@ -1,0 +1,162 @@
+"""What the process under load writes down, and the process that strikes reads.
+
+Beside pykaproducer's own process those of its peers write it too: nothing of ours is imported.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.chaos.audit import Message, Outcome, Status
+
+_COUNTERS = "counters"
+_SENT = "sent"
+_SETTLED = "settled"
+
+#: partition, number, moment of the call
+_SENT_ROW = struct.Struct("<iid")
+#: partition, number, moment of the outcome, status, offset
+_SETTLED_ROW = struct.Struct("<iidiq")
+
+
+class Counters:
+    """Numbers that another process sees grow: three for each partition, in shared memory."""
+
+    def __init__(self, directory: Path, partitions: int) -> None:
+        path = directory / _COUNTERS
+        size = 8 * 3 * partitions
+        if not path.exists():
+            path.write_bytes(bytes(size))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), size)
+        self._partitions = partitions
+        self._view = memoryview(self._map).cast("Q")
+
+    def close(self) -> None:
+        self._view.release()
+        self._map.close()
+
+    @property
+    def sent(self) -> list[int]:
+        """Messages that send() has accepted, by partition."""
+        return self._view[: self._partitions].tolist()
+
+    @property
+    def settled(self) -> list[int]:
+        """Outcomes, of whatever kind."""
+        return self._view[self._partitions : 2 * self._partitions].tolist()
+
+    @property
+    def delivered(self) -> list[int]:
+        return self._view[2 * self._partitions :].tolist()
+
+    def count_sent(self, partition: int) -> None:
+        self._view[partition] += 1
+
+    def count_settled(self, partition: int, delivered: bool) -> None:
+        self._view[self._partitions + partition] += 1
+        self._view[2 * self._partitions + partition] += delivered
+
+
+class Ledger:
+    """The writer: one thread for what is sent; outcomes may come in several."""
+
+    def __init__(self, directory: Path, partitions: int) -> None:
+        self._lock = threading.Lock()
+        self.counters = Counters(directory, partitions)
+        self._sent = (directory / _SENT).open("wb")
+        self._path = directory / _SETTLED
+        self._settled = self._path.open("wb")
+
+    def sent(self, partition: int, number: int, called_at: float) -> None:
+        self._sent.write(_SENT_ROW.pack(partition, number, called_at))
+        self.counters.count_sent(partition)
+
+    def settled(self, partition: int, number: int, status: Status, offset: int) -> None:
+        row = _SETTLED_ROW.pack(partition, number, time.monotonic(), status, offset)
+        with self._lock:
+            if self._settled.closed:
+                # After close(): too late, and to be seen by the audit.
+                with self._path.open("ab") as late:
+                    late.write(row)
+                return
+            self._settled.write(row)
+            self.counters.count_settled(partition, status is Status.PERSISTED)
+
+    def close(self) -> None:
+        """Everything is in the files; an outcome that comes all the same still gets there."""
+        self._sent.close()
+        with self._lock:
+            self._settled.close()
+
+
+@contextmanager
+def watching(directory: Path, partitions: int) -> Iterator[Counters]:
+    """The counters, for the reader: made before the writer starts."""
+    counters = Counters(directory, partitions)
+    try:
+        yield counters
+    finally:
+        counters.close()
+
+
+def messages(directory: Path) -> list[Message]:
+    """All messages with their outcomes."""
+    outcomes: dict[tuple[int, int], list[tuple[float, Status, int]]] = {}
+    for partition, number, at, status, offset in _rows(directory / _SETTLED, _SETTLED_ROW):
+        outcomes.setdefault((partition, number), []).append((at, Status(status), offset))
+    found = []
+    for partition, number, called_at in _rows(directory / _SENT, _SENT_ROW):
+        mine = outcomes.get((partition, number), ())
+        told = (Outcome(status, offset, at - called_at) for at, status, offset in mine)
+        found.append(Message(partition, number, tuple(told)))
+    return found
+
+
+def _rows(path: Path, row: struct.Struct) -> Iterator[tuple[int, ...]]:
+    data = path.read_bytes() if path.exists() else b""
+    # A process that ended too early may have left half a row.
+    return row.iter_unpack(data[: len(data) // row.size * row.size])
+
+
+def value(partition: int, number: int, size: int) -> bytes:
+    """What a message carries."""
+    return (b"%d:%d:" % (partition, number)).ljust(size, b".")
+
+
+def read_value(data: bytes | None) -> tuple[int, int]:
+    """Partition and number of a value, -1 and -1 if it is none of ours."""
+    parts = (data or b"").split(b":")
+    if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+        return -1, -1
+    return int(parts[0]), int(parts[1])
+
+
+def sockets() -> set[str]:
+    """The sockets of this process; empty where nobody tells."""
+    found = set()
+    for entry in _entries("/proc/self/fd"):
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue  # the descriptor of this very look
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+def threads() -> int:
+    """How many threads this process has, the C libraries' included; 0 where nobody tells."""
+    return len(_entries("/proc/self/task"))
+
+
+def _entries(directory: str) -> list[Path]:
+    path = Path(directory)
+    return list(path.iterdir()) if path.exists() else []

@@ -1,0 +1,111 @@
+"""The process under load: numbered messages at a steady rate, until it is told to end."""
+
+from __future__ import annotations
+
+import faulthandler
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos import ledger
+from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.producers import CLIENTS, Client, Refused, Settings
+from benchmarks.child import Parent
+
+#: The point at which the faults strike.
+UNDER_LOAD = "under load"
+
+#: How often the sender looks how many messages are due (seconds).
+_TICK = 0.002
+#: What close() has for its own (seconds).
+_CLOSE = 10.0
+#: How long a thread that was joined may still be seen by the system (seconds).
+_GRACE = 0.5
+
+
+class Load:
+    """Sends to all partitions in turn, from a thread of its own."""
+
+    def __init__(self, client: Client, book: Ledger, job: Mapping[str, Any]) -> None:
+        self._client, self._book = client, book
+        self._rate, self._size = job["rate"], job["size"]
+        self._numbers = [0] * job["partitions"]
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._send, name="load", daemon=True)
+        self._thread.start()
+        self.refused = 0
+        #: The longest call of send() (seconds).
+        self.longest = 0.0
+
+    def end(self, timeout: float) -> None:
+        self._end.set()
+        self._thread.join(timeout)
+
+    def _send(self) -> None:
+        begin, turn = time.monotonic(), 0
+        while not self._end.is_set():
+            due = int((time.monotonic() - begin) * self._rate)
+            while turn < due and not self._end.is_set():
+                self._one(turn % len(self._numbers))
+                turn += 1
+            time.sleep(_TICK)
+
+    def _one(self, partition: int) -> None:
+        number = self._numbers[partition]
+        value = ledger.value(partition, number, self._size)
+        told = partial(self._book.settled, partition, number)
+        called = time.monotonic()
+        try:
+            self._client.send(partition, value, told)
+        except Refused:
+            self.refused += 1
+        else:
+            self._numbers[partition] = number + 1
+            self._book.sent(partition, number, called)
+        self.longest = max(self.longest, time.monotonic() - called)
+
+
+def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
+    """Load, while the parent strikes; then the end, and what is left after it."""
+    book = Ledger(Path(job["directory"]), job["partitions"])
+    threads, sockets = ledger.threads(), ledger.sockets()
+    settings = Settings(**job["settings"])
+    client = CLIENTS[job["client"]](settings)
+    load = Load(client, book, job)
+    parent.reach(UNDER_LOAD)
+    # From here on every step is bounded: a hang ends by itself and shows where.
+    faulthandler.dump_traceback_later(3 * settings.delivery_timeout + _CLOSE + 30, exit=True)
+    load.end(settings.delivery_timeout + 2)
+    start = time.monotonic()
+    client.flush(settings.delivery_timeout + 2)
+    flushed = time.monotonic()
+    client.close(_CLOSE)
+    closed = time.monotonic()
+    book.close()
+    del client, load._client
+    left = _left(threads, sockets)
+    return {
+        "sent": sum(book.counters.sent),
+        "settled": sum(book.counters.settled),
+        "delivered": sum(book.counters.delivered),
+        "refused": load.refused,
+        "longest_send_s": load.longest,
+        "flush_s": flushed - start,
+        "close_s": closed - flushed,
+        "threads_left": left[0],
+        "sockets_left": left[1],
+    }
+
+
+def _left(threads: int, sockets: set[str]) -> tuple[int, int]:
+    """How many threads and sockets there are that were not there before."""
+    deadline = time.monotonic() + _GRACE
+    while True:
+        # Threads are counted, not known: the watchdog over this process is a new one each time.
+        left = max(0, ledger.threads() - threads), len(ledger.sockets() - sockets)
+        if not any(left) or time.monotonic() > deadline:
+            return left
+        time.sleep(_TICK)

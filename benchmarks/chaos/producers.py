@@ -1,0 +1,252 @@
+"""The clients under load, each behind the same few calls and with the same settings.
+
+No client but the one that is asked for is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchmarks.chaos.audit import Status
+
+#: Called with each outcome: what the client says, and the offset or -1.
+Told = Callable[[Status, int], None]
+
+#: Many small batches, so that several of a partition are under way.
+_BATCH_MESSAGES = 50
+_BATCH_BYTES = 8 * 1024
+#: Hardly ever is nothing under way.
+_LINGER_MS = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all clients are told."""
+
+    bootstrap_servers: str
+    topic: str
+    #: Seconds.
+    delivery_timeout: float
+    #: Seconds.
+    request_timeout: float
+    acks: str
+    idempotence: bool
+
+
+class Refused(Exception):
+    """``send()`` has not accepted the message."""
+
+
+class Client(Protocol):
+    def send(self, partition: int, value: bytes, told: Told) -> None:
+        """Raises :class:`Refused`."""
+
+    def flush(self, timeout: float) -> None:
+        """Return when each message has its outcome, or when the time has passed."""
+
+    def close(self, timeout: float) -> None: ...
+
+
+class Pykaproducer:
+    """What an error says of its message is to be true: the status is checked against the log."""
+
+    def __init__(self, settings: Settings) -> None:
+        from pykaproducer import BufferFullError, FlushTimeoutError, Producer
+
+        self._topic = settings.topic
+        self._full, self._flush_timeout = BufferFullError, FlushTimeoutError
+        self._producer = Producer(
+            bootstrap_servers=settings.bootstrap_servers,
+            acks="all" if settings.acks == "all" else int(settings.acks),
+            enable_idempotence=settings.idempotence,
+            delivery_timeout_ms=int(settings.delivery_timeout * 1000),
+            request_timeout_ms=int(settings.request_timeout * 1000),
+            batch_max_messages=_BATCH_MESSAGES,
+            linger_ms=_LINGER_MS,
+            max_block_ms=0,
+        )
+
+    def send(self, partition: int, value: bytes, told: Told) -> None:
+        def on_delivery(error: Any, delivery: Any) -> None:
+            if error is None:
+                told(Status.PERSISTED, delivery.offset)
+            else:
+                told(Status[error.status.name], -1)
+
+        try:
+            self._producer.send(self._topic, value, partition=partition, on_delivery=on_delivery)
+        except self._full as error:
+            raise Refused from error
+
+    def flush(self, timeout: float) -> None:
+        try:
+            self._producer.flush(timeout)
+        except self._flush_timeout:
+            pass  # the audit finds what has no outcome
+
+    def close(self, timeout: float) -> None:
+        self._producer.close(timeout)
+
+
+class ConfluentKafka:
+    """It tells outcomes to whoever polls: a thread does. It does not tell a message's status."""
+
+    def __init__(self, settings: Settings) -> None:
+        import confluent_kafka
+
+        self._topic = settings.topic
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": settings.bootstrap_servers,
+                "acks": settings.acks,
+                "enable.idempotence": settings.idempotence,
+                "delivery.timeout.ms": int(settings.delivery_timeout * 1000),
+                "socket.timeout.ms": int(settings.request_timeout * 1000),
+                "batch.num.messages": _BATCH_MESSAGES,
+                "linger.ms": _LINGER_MS,
+                **({} if settings.idempotence else {"max.in.flight": 1}),
+            }
+        )
+        self._ended = False
+        self._thread = threading.Thread(target=self._poll, name="poll", daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._ended:
+            self._producer.poll(0.05)
+
+    def send(self, partition: int, value: bytes, told: Told) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
+            if error is None:
+                told(Status.PERSISTED, message.offset())
+            else:
+                told(Status.POSSIBLY_PERSISTED, -1)
+
+        try:
+            self._producer.produce(self._topic, value, partition=partition, on_delivery=on_delivery)
+        except BufferError as error:
+            raise Refused from error
+
+    def flush(self, timeout: float) -> None:
+        self._producer.flush(timeout)
+
+    def close(self, timeout: float) -> None:
+        self._ended = True
+        self._thread.join(timeout)
+        self._producer.purge()
+        self._producer.flush(timeout)
+        # There is no close(): its threads end with the object.
+        del self._producer
+
+
+class KafkaPython:
+    def __init__(self, settings: Settings) -> None:
+        from kafka import KafkaProducer
+        from kafka.errors import KafkaError
+
+        self._error, self._topic = KafkaError, settings.topic
+        self._producer = KafkaProducer(
+            bootstrap_servers=settings.bootstrap_servers,
+            acks="all" if settings.acks == "all" else int(settings.acks),
+            enable_idempotence=settings.idempotence,
+            delivery_timeout_ms=int(settings.delivery_timeout * 1000),
+            request_timeout_ms=int(settings.request_timeout * 1000),
+            max_block_ms=int(settings.delivery_timeout * 1000),
+            batch_size=_BATCH_BYTES,
+            linger_ms=_LINGER_MS,
+            **({} if settings.idempotence else {"max_in_flight_requests_per_connection": 1}),
+        )
+
+    def send(self, partition: int, value: bytes, told: Told) -> None:
+        try:
+            future = self._producer.send(self._topic, value, partition=partition)
+        except self._error as error:
+            raise Refused from error
+        future.add_callback(lambda metadata: told(Status.PERSISTED, metadata.offset))
+        future.add_errback(lambda error: told(Status.POSSIBLY_PERSISTED, -1))
+
+    def flush(self, timeout: float) -> None:
+        try:
+            self._producer.flush(timeout)
+        except self._error:
+            pass  # the audit finds what has no outcome
+
+    def close(self, timeout: float) -> None:
+        try:
+            self._producer.close(timeout)
+        except self._error:
+            pass  # it flushes first, and raises at what has no outcome
+
+
+class Aiokafka:
+    """asyncio only: an event loop in a thread. Its ``request_timeout_ms`` is a batch's lifetime."""
+
+    def __init__(self, settings: Settings) -> None:
+        import aiokafka
+        from aiokafka.errors import KafkaError
+
+        self._error, self._topic = KafkaError, settings.topic
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="loop", daemon=True)
+        self._thread.start()
+
+        async def start() -> Any:
+            producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=settings.bootstrap_servers,
+                acks="all" if settings.acks == "all" else int(settings.acks),
+                enable_idempotence=settings.idempotence,
+                request_timeout_ms=int(settings.delivery_timeout * 1000),
+                max_batch_size=_BATCH_BYTES,
+                linger_ms=_LINGER_MS,
+            )
+            await producer.start()
+            return producer
+
+        self._producer = self._run(start(), settings.delivery_timeout)
+
+    def _run(self, coroutine: Any, timeout: float | None) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
+
+    def send(self, partition: int, value: bytes, told: Told) -> None:
+        async def send() -> None:
+            future = await self._producer.send(self._topic, value, partition=partition)
+            future.add_done_callback(settled)
+
+        def settled(future: Any) -> None:
+            if future.cancelled() or future.exception() is not None:
+                told(Status.POSSIBLY_PERSISTED, -1)
+            else:
+                told(Status.PERSISTED, future.result().offset)
+
+        try:
+            self._run(send(), None)
+        except self._error as error:
+            raise Refused from error
+
+    def flush(self, timeout: float) -> None:
+        try:
+            self._run(self._producer.flush(), timeout)
+        except TimeoutError:
+            pass  # the audit finds what has no outcome
+
+    def close(self, timeout: float) -> None:
+        try:
+            self._run(self._producer.stop(), timeout)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+
+#: By the names that they are installed by; ours first.
+CLIENTS: dict[str, Callable[[Settings], Client]] = {
+    "pykaproducer": Pykaproducer,
+    "confluent-kafka": ConfluentKafka,
+    "kafka-python": KafkaPython,
+    "aiokafka": Aiokafka,
+}

@@ -1,0 +1,124 @@
+"""Three brokers, each behind a proxy, and one topic on all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaError
+from kafka.protocol.metadata import MetadataRequest
+
+from pykaproducer.testing import ClusterError, FaultProxy, KafkaCluster, _admin
+
+BROKERS = 3
+TOPIC = "chaos"
+
+#: How long the brokers may take to do what they were asked for (seconds).
+PATIENCE = 60.0
+_TICK = 0.02
+
+
+class Stage:
+    """What the faults are done to."""
+
+    def __init__(
+        self, cluster: KafkaCluster, proxies: list[FaultProxy], topic: str, partitions: int
+    ) -> None:
+        self.cluster = cluster
+        self.proxies = proxies
+        self.topic = topic
+        self.partitions = partitions
+
+    def leaders(self) -> dict[int, int]:
+        """The leader of each partition."""
+        return {entry.partition_index: entry.leader_id for entry in self._metadata()}
+
+    def wait_until_in_sync(self) -> bool:
+        """Wait until every replica of every partition is in sync; false if they never were."""
+        return wait_for(self._in_sync, PATIENCE)
+
+    def _in_sync(self) -> bool:
+        entries = self._metadata()
+        return len(entries) == self.partitions and all(
+            entry.leader_id >= 0 and len(entry.isr_nodes) == BROKERS for entry in entries
+        )
+
+    def _metadata(self) -> list[Any]:
+        """What the first broker that answers says of the partitions."""
+        request = MetadataRequest(
+            version=8,
+            topics=[MetadataRequest.MetadataRequestTopic(name=self.topic)],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        for broker in self.cluster.brokers:
+            if broker.running:
+                try:
+                    (topic,) = _admin._ask(broker.port, request, _admin.REQUEST_TIMEOUT).topics
+                except OSError:
+                    continue
+                return list(topic.partitions)
+        return []
+
+    def spread_leaders(self) -> None:
+        """Have every broker lead something again: a restarted one leads nothing by itself."""
+        if len(set(self.leaders().values())) == BROKERS:
+            return
+        with self._admin_client() as admin:
+            admin.elect_leaders(0, {self.topic: list(range(self.partitions))}, raise_errors=False)
+        wait_for(lambda: len(set(self.leaders().values())) == BROKERS, PATIENCE / 4)
+
+    @contextmanager
+    def _admin_client(self) -> Iterator[KafkaAdminClient]:
+        try:
+            admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers)
+            try:
+                yield admin
+            finally:
+                admin.close()
+        except KafkaError as error:
+            raise ClusterError(f"no election: {error}") from error
+
+    def elect(self, step: int) -> bool:
+        """Have each partition led by the broker *step* further; false if none has moved.
+
+        Every broker has a replica: only the order of preference changes, nothing is copied.
+        """
+        before = self.leaders()
+        wanted = {partition: (leader + step) % BROKERS for partition, leader in before.items()}
+        orders = {
+            TopicPartition(self.topic, partition): [(leader + i) % BROKERS for i in range(BROKERS)]
+            for partition, leader in wanted.items()
+        }
+        with self._admin_client() as admin:
+            admin.alter_partition_reassignments(orders)
+
+            def elected() -> bool:
+                admin.elect_leaders(0, {self.topic: list(wanted)}, raise_errors=False)
+                return self.leaders() == wanted
+
+            wait_for(elected, PATIENCE / 4)
+        return self.leaders() != before
+
+
+@contextmanager
+def raised(topic: str, partitions: int) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy()) for _ in range(BROKERS)]
+        cluster = stack.enter_context(KafkaCluster(BROKERS, proxies=proxies))
+        cluster.create_topic(topic, partitions, config={"min.insync.replicas": "2"})
+        yield Stage(cluster, proxies, topic, partitions)
+
+
+def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
+    """Look until *condition* holds; false if it never did."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_TICK)
+    return True

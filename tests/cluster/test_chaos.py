@@ -1,0 +1,92 @@
+"""A short run of ``python -m benchmarks chaos``: real brokers, real faults, nothing found.
+
+The long run is a command: ``python -m benchmarks chaos --faults 1000``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pykaproducer.testing import ClusterError
+from pykaproducer.testing._jars import java, kafka_jars
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie beside the package; an installed pykaproducer goes before the tree's."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
+
+
+@pytest.fixture
+def _kafka() -> None:
+    try:
+        java()
+        kafka_jars()
+    except ClusterError as error:
+        pytest.skip(f"no Kafka to test with: {error}")
+
+
+def call(*words: str) -> int:
+    status = importlib.import_module("benchmarks.__main__").main(("chaos", *words))
+    assert isinstance(status, int)
+    return status
+
+
+def play(path: Path, *words: str) -> dict[str, Any]:
+    """A run in which nothing was found; its one act."""
+    status = call(*words, "--json", str(path))
+    (act,) = json.loads(path.read_text())["acts"]
+    assert status == 0, (act["found"], act["examples"])
+    assert act["measures"]["settled"] == act["measures"]["sent"] > 0
+    assert act["records"] >= act["measures"]["delivered"] > 0
+    assert isinstance(act, dict)
+    return act
+
+
+@pytest.mark.usefixtures("_kafka")
+def test_faults_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing lost, doubled, reordered, denied, unsettled, settled twice, late or left."""
+    act = play(tmp_path / "chaos.json", "--seconds", "40")
+    assert not any(act["found"].values())
+    assert act["struck"]
+    text = capsys.readouterr().out
+    for kind, count in act["struck"].items():
+        assert f"{kind:<18}{count:>6}" in text
+        assert act["requests"][kind] >= count
+
+
+@pytest.mark.usefixtures("_kafka")
+def test_without_idempotence_a_retry_may_double_and_nothing_else(tmp_path: Path) -> None:
+    only = ["--only", "cut before", "--only", "cut within", "--only", "cut after"]
+    words = ["--no-idempotence", "--faults", "6", "--seed", "7", *only]
+    act = play(tmp_path / "chaos.json", *words)
+    del act["found"]["DOUBLED"]
+    assert not any(act["found"].values())
+    assert act["seed"] == 7
+    assert sum(act["struck"].values()) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--faults", "0"], "at least 1"),
+        (["--acks", "1"], "--acks 1 needs --no-idempotence"),
+        (["--producer", "sarama"], "sarama"),
+        (["--only", "meteorite"], "meteorite"),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call(*words)
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
