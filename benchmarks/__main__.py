@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import clients, idle, machine, memory, report, send, startup
+from benchmarks import clients, idle, machine, memory, report, send, startup, topics
 from benchmarks.chaos import command as chaos
 from benchmarks.options import positive
 from benchmarks.runner import Session
 from pykaproducer.testing import KafkaCluster
 
-BENCHMARKS = {"send": send, "memory": memory, "idle": idle, "startup": startup}
+BENCHMARKS = {"send": send, "memory": memory, "idle": idle, "startup": startup, "topics": topics}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +51,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
     if getattr(arguments, "idempotence", False) and arguments.acks != "all":
         parser.error("--idempotence needs --acks all")
+    if arguments.benchmark == "topics" and arguments.vs:
+        parser.error("topics measures pykaproducer alone")
     if arguments.benchmark == "memory" and "kafka-python" in arguments.vs:
         parser.error("kafka-python bounds nothing: its buffer would never be full")
 

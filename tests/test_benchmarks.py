@@ -110,6 +110,10 @@ def test_idle(lent: KafkaCluster) -> None:
     assert call(lent, "idle", "--seconds", "0.1", "--rounds", "1") == 0
 
 
+def test_topics(lent: KafkaCluster) -> None:
+    assert call(lent, "topics", "--rounds", "1", "--unknown", "50", "--partitions", "20") == 0
+
+
 def test_startup_needs_no_broker() -> None:
     assert call(None, "startup", "--rounds", "1") == 0
 
@@ -121,6 +125,7 @@ def test_startup_needs_no_broker() -> None:
         (["send", "--messages", "0"], "at least 1"),
         (["send", "--vs", "sarama"], "sarama"),
         (["memory", "--vs", "kafka-python"], "bounds nothing"),
+        (["topics", "--vs", "kafka-python"], "alone"),
     ],
 )
 def test_a_wrong_option_is_refused(
