@@ -82,10 +82,6 @@ def _never() -> bool:
     return False
 
 
-#: The name by which the producer knows it.
-Home = HandleContext
-
-
 def wait(delivery: Delivery, timeout: float | None) -> bool:
     """Wait for the outcome; false if there is none after *timeout* seconds."""
     if delivery.settled():

@@ -28,9 +28,7 @@ from kafka.errors import (
 
 from pykaproducer._advice import ADVICE
 from pykaproducer._pickling import chain_causes, picklable_chain
-from pykaproducer._texts import code_text as code_text
-from pykaproducer._texts import kafka_class as kafka_class
-from pykaproducer._texts import place as place
+from pykaproducer._texts import code_text, kafka_class, place
 
 
 class Status(enum.Enum):

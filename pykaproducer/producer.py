@@ -26,7 +26,7 @@ from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import spawn
 from pykaproducer.config import Config
-from pykaproducer.delivery import Home
+from pykaproducer.delivery import HandleContext
 from pykaproducer.errors import (
     BufferFullError,
     CallbackThreadError,
@@ -86,7 +86,7 @@ class Producer(Admission):
 
     def _reset(self) -> None:
         """Empty and not started: at construction, and in the child of a fork."""
-        self._home = Home(self._clock)
+        self._home = HandleContext(self._clock)
         self._budget = Budget(self.config.buffer_memory)
         self._budget.on_release = self._space_came
         self._space_waiters: list[Any] = []
@@ -288,9 +288,7 @@ class Producer(Admission):
         # Several threads may wait here at once, each with its own timeout.
         if self._flush_telling(pipeline, deadline):
             pipeline.abort(
-                GIVEN_UP
-                if timeout == 0
-                else f"close() ended after its timeout of {timeout:.3g} s"
+                GIVEN_UP if timeout == 0 else f"close() ended after its timeout of {timeout:.3g} s"
             )
         with self._life:
             if self._pipeline is not pipeline:

@@ -14,6 +14,10 @@ from pykaproducer.config import SETTINGS
 
 ROOT = pathlib.Path(__file__).parent.parent
 FILES = sorted((ROOT / "pykaproducer").rglob("*.py"))
+KERNEL = sorted([*(ROOT / "pykaproducer").rglob("*.pyx"), *(ROOT / "pykaproducer").rglob("*.pxi")])
+
+#: The most lines that a function may have, without its docstring and the lines of its signature.
+LONGEST = 60
 
 #: What the package offers. A change here is a change of the public surface.
 PUBLIC = [
@@ -50,7 +54,7 @@ def test_the_public_surface() -> None:
 
 
 def _size(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines without the docstring."""
+    """Lines without the docstring and the last of the signature."""
     first = function.body[0]
     said = ast.get_docstring(function, clean=False) is not None
     assert function.end_lineno is not None
@@ -64,10 +68,71 @@ def test_every_module_says_what_it_is_and_is_readable(path: pathlib.Path) -> Non
     assert ast.get_docstring(tree), "no docstring"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert _size(node) <= 60, f"{node.name} is too long"
+            assert _size(node) <= LONGEST, f"{node.name} is too long"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+#: The first line of a function in Cython (a variable has no parenthesis before its value). What
+#: is declared of C, in a block of its own, does not begin with "cdef".
+_CYTHON_FUNCTION = re.compile(r" *(?:def|cp?def)\b[^=(]*?(\w+)\(")
+
+_DOCSTRING = re.compile(r'\s*""".*?"""\n', re.DOTALL)
+
+
+def _cython_functions(source: str) -> list[tuple[str, int]]:
+    """Each function and its size, as :func:`_size` counts."""
+    found = []
+    lines = source.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        function = _CYTHON_FUNCTION.match(line)
+        if function is None:
+            continue
+        indent = len(line) - len(line.lstrip())
+        # The signature ends at the first line that ends with a colon.
+        first = next(n for n in range(number, len(lines)) if lines[n].rstrip().endswith(":")) + 1
+        body = ""
+        for below in lines[first:]:
+            if below.strip() and len(below) - len(below.lstrip()) <= indent:
+                break
+            body += below
+        size = len(_DOCSTRING.sub("", body, count=1).strip().splitlines())
+        found.append((function[1], size))
+    return found
+
+
+def test_functions_of_the_kernel_are_found_and_measured() -> None:
+    source = '''
+cdef class Chunk:
+    cdef list parts = list(range(3))
+
+    cdef inline uint8_t *room(self, Py_ssize_t size,
+                              int more) noexcept nogil:
+        """Two
+
+        lines."""
+        cdef int i = size
+
+        return more
+
+
+cpdef int last(x) except -1:
+    return x
+'''
+    assert _cython_functions(source) == [("room", 3), ("last", 1)]
+
+
+@pytest.mark.parametrize("path", KERNEL, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_kernel_is_as_readable(path: pathlib.Path) -> None:
+    source = path.read_text()
+    assert source.startswith("# "), "it does not say what it is"
+    assert all(len(line) <= 100 for line in source.splitlines())
+    assert len(source.splitlines()) <= 400
+    for name, size in _cython_functions(source):
+        assert size <= LONGEST, f"{name} is too long"
+
+
+@pytest.mark.parametrize(
+    "path", [*FILES, *KERNEL], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_nothing_sleeps(path: pathlib.Path) -> None:
     assert not re.search(r"\bsleep\(", path.read_text())
 

@@ -1,4 +1,4 @@
-"""Imports point one way (DESIGN section 8)."""
+"""Imports point one way (docs/design.rst, "The map of files")."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ LAYERS = (
         "_version",
         "_clock",
         "_advice",
+        "_texts",
+        "_pickling",
         "errors",
         "partitioners",
         "_settings",
@@ -36,7 +38,14 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 #: The only places that import kafka-python.
-KAFKA = ("_wire/kafka_python.py", "errors.py", "delivery.py", "testing/", "cli/_readback.py")
+KAFKA = (
+    "_wire/kafka_python.py",
+    "_texts.py",
+    "errors.py",
+    "delivery.py",
+    "testing/",
+    "cli/_readback.py",
+)
 
 #: What decisions must do without.
 IMPURE = {

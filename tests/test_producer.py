@@ -21,13 +21,34 @@ from pykaproducer import (
     Producer,
     Status,
 )
+from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
+from pykaproducer.testing import FakeClock
 
 from .logs import told_by_log
 
 SOON = 30
 
-#: Far more than a call that waits for nothing takes, far less than any wait (seconds).
-NO_WAIT = 2.0
+
+class StillProducer(Producer):
+    """Its time stands still: a call that waits for time to pass never returns."""
+
+    _clock = FakeClock()
+
+
+class HeldNetwork(Network):
+    """Its resolver has no answer until it is released, and then finds no host."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.released = threading.Event()
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        self.asked.set()
+        self.released.wait()
+        raise ConnectionFailed(f"the host name {host!r} cannot be resolved")
+
+    def connect(self, endpoint: Endpoint) -> Transport:
+        raise AssertionError("there is no address to connect to")
 
 
 def threads_of(client_id: str) -> list[str]:
@@ -37,21 +58,38 @@ def threads_of(client_id: str) -> list[str]:
 # Nothing waits for the network
 
 
-@pytest.mark.parametrize("server", ["refusing", "silent", "no-such-host.invalid:9092"])
-def test_neither_the_constructor_nor_send_waits(
-    server: str, request: pytest.FixtureRequest
-) -> None:
-    if ":" not in server:
-        server = request.getfixturevalue(server)
-    started = time.monotonic()
-    producer = Producer(bootstrap_servers=server)
-    deliveries = [producer.send("topic", b"%d" % i) for i in range(100)]
-    took = time.monotonic() - started
+def assert_under_way(producer: Producer, deliveries: list[Delivery]) -> None:
     assert not any(delivery.done() for delivery in deliveries)
     assert {delivery.status for delivery in deliveries} == {Status.NOT_PERSISTED}
     assert not producer.bootstrap_connected()
+
+
+@pytest.mark.parametrize("server", ["refusing", "silent"])
+def test_neither_the_constructor_nor_send_waits(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    """It would wait for ever: the time of this producer stands still."""
+    producer = StillProducer(bootstrap_servers=request.getfixturevalue(server))
+    deliveries = [producer.send("topic", b"%d" % i) for i in range(100)]
+    assert_under_way(producer, deliveries)
     producer.close(0)
-    assert took < NO_WAIT
+
+
+def test_send_does_not_wait_for_the_resolver() -> None:
+    network = HeldNetwork()
+
+    class HeldProducer(Producer):
+        _network_type = staticmethod(lambda config: network)  # type: ignore[assignment]
+
+    producer = HeldProducer(bootstrap_servers="kafka.example:9092")
+    try:
+        deliveries = [producer.send("topic", b"first")]
+        assert network.asked.wait(SOON)
+        deliveries += [producer.send(f"topic-{i % 10}", b"%d" % i) for i in range(100)]
+        assert_under_way(producer, deliveries)
+    finally:
+        network.released.set()
+    producer.close(0)
 
 
 def test_a_producer_that_is_not_used_has_no_thread(refusing: str) -> None:
@@ -63,10 +101,13 @@ def test_a_producer_that_is_not_used_has_no_thread(refusing: str) -> None:
 
 
 def test_what_is_accepted_fails_at_its_deadline_and_says_why(refusing: str) -> None:
-    with Producer(bootstrap_servers=refusing, delivery_timeout_ms=100) as producer:
-        delivery = producer.send("events", b"value", key=b"key")
+    with Producer(bootstrap_servers=refusing) as producer, told_by_log(refusing) as told:
+        producer.send("events", b"first")
+        assert told.wait(SOON)
+        delivery = producer.send("events", b"value", key=b"key", delivery_timeout_ms=50)
         with pytest.raises(DeliveryTimeoutError) as caught:
             delivery.result(SOON)
+        producer.close(0)
     error = caught.value
     assert (error.status, error.topic, error.partition) == (Status.NOT_PERSISTED, "events", None)
     assert isinstance(error, KafkaTimeoutError)
@@ -102,13 +143,18 @@ def test_an_unreachable_server_is_logged_once(
     refusing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="pykaproducer")
-    with Producer(
-        bootstrap_servers=refusing,
-        delivery_timeout_ms=300,
-        reconnect_backoff_ms=1,
-        reconnect_backoff_max_ms=1,
-    ) as producer:
-        producer.send("events", b"secret payload").exception(SOON)
+    with (
+        Producer(
+            bootstrap_servers=refusing, reconnect_backoff_ms=1, reconnect_backoff_max_ms=1
+        ) as producer,
+        told_by_log(refusing) as told,
+    ):
+        first = producer.send("events", b"secret payload")
+        assert told.wait(SOON)
+        producer.send("events", b"secret payload", delivery_timeout_ms=300).exception(SOON)
+        assert not first.done()
+        producer.close(0)
+        first.exception(0)
     (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert refusing in record.getMessage()
     assert "secret" not in caplog.text
@@ -117,9 +163,13 @@ def test_an_unreachable_server_is_logged_once(
 def test_partitions_for_is_bounded_by_max_block_ms(refusing: str) -> None:
     with (
         Producer(bootstrap_servers=refusing, max_block_ms=50) as producer,
-        pytest.raises(KafkaTimeoutError, match=refusing),
+        told_by_log(refusing) as told,
     ):
-        producer.partitions_for("events")
+        producer.send("events", b"value")
+        assert told.wait(SOON)
+        with pytest.raises(KafkaTimeoutError, match=refusing):
+            producer.partitions_for("events")
+        producer.close(0)
 
 
 # What can never be right

@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
-from pykaproducer._kernel import Slice
+from pykaproducer._kernel import RECORD_ALLOWANCE, Slice
 from pykaproducer._machines.sequencing import Sequencer
 
 #: How many lanes Batcher.holds_little() adds up.
@@ -233,6 +233,7 @@ class Lane:
         self.came.clear()
         self.nbytes = self.rows = 0
         self.void_from = None
+        self.pause = False  # what still comes has to wait for these, and no longer
         chaser, self.chaser = self.chaser, None
         return [*again, *([] if chaser is None else [chaser])], doubtful
 
@@ -367,7 +368,7 @@ class Batcher:
             lane.rows -= rows - head.count
             if part is not None:
                 parts.append(part)
-                room -= part.nbytes + 16 * part.count
+                room -= part.nbytes + RECORD_ALLOWANCE * part.count
                 most -= part.count
             if head.count:
                 break  # the batch is full

@@ -19,8 +19,6 @@ from pykaproducer import _kernel
 
 #: How long a write may wait for a full socket before its owner looks at its inbox again.
 _PATIENCE_MS = 20
-#: How many buffers the kernel writes in one call.
-_BUFFERS_AT_ONCE = 64
 
 # The resolver's codec, which Python otherwise imports at the first look-up, in a thread of ours:
 # 1. that thread imports, and holds the module's import lock; 2. another thread forks; 3. in the
@@ -146,8 +144,8 @@ class PlainTransport:
 
     def send(self, buffers: Sequence[memoryview]) -> int:
         sent = 0
-        for start in range(0, len(buffers), _BUFFERS_AT_ONCE):
-            some = buffers[start : start + _BUFFERS_AT_ONCE]
+        for start in range(0, len(buffers), _kernel.MOST_BUFFERS):
+            some = buffers[start : start + _kernel.MOST_BUFFERS]
             try:
                 count = _kernel.write_buffers(self._socket.fileno(), some, _PATIENCE_MS)
             except OSError as error:

@@ -85,6 +85,8 @@ class Bridge(Connected):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._wanted = False
+        # A request whose answer makes no sense, until it is reported as lost.
+        self._garbled: list[ProduceRequest] = []
 
     def connect(self) -> None:
         """Make a connection if there is none. From the BrokerWorker's thread."""
@@ -120,8 +122,10 @@ class Bridge(Connected):
             check_complete(request, answer)
         except WireError as error:
             # The request is out of the connection's books already: it is lost with the rest.
-            self.report(Lost([request], []))
+            self._garbled = [request]
             self.drop(f"an answer that makes no sense: {error}")
+            if self._garbled:  # the connection had been given up before
+                self._report_lost([], [])
             return
         self.report(Answered(request, answer))
 
@@ -132,8 +136,13 @@ class Bridge(Connected):
         self._wanted = False  # the BrokerWorker asks again if it has something to send
         # Down before Lost: what Lost gives back must not be sealed again for this connection.
         self.report(Down(reason))
-        if unanswered or unwritten:
-            self.report(Lost([r.tag for r in unanswered], [r.tag for r in unwritten]))
+        self._report_lost(unanswered, unwritten)
+
+    def _report_lost(self, unanswered: list[Request], unwritten: list[Request]) -> None:
+        garbled, self._garbled = self._garbled, []
+        if garbled or unanswered or unwritten:
+            written = [*garbled, *(request.tag for request in unanswered)]
+            self.report(Lost(written, [request.tag for request in unwritten]))
 
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self.config.client_id, self.config.acks

@@ -146,7 +146,7 @@ class BrokerWorker(Worker):
 
     def may_end(self) -> bool:
         # The chasers of all lanes came before the stop item; they go back with the last answer.
-        return self._requests == 0
+        return self._requests == 0 or self._quitting
 
     def at_end(self) -> None:
         if not self._quitting:

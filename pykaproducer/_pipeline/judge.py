@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Slice
-from pykaproducer._machines.batching import Batch, Lane
+from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.cluster import backoff
 from pykaproducer._machines.verdicts import Action, judge
 from pykaproducer._pipeline.bridge import Answered, Lost, ProduceRequest
@@ -23,9 +23,10 @@ from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.reports import MakeError, Settler
 from pykaproducer._pipeline.retry import Again, RetryHandler
 from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._texts import code_text, place
 from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 from pykaproducer.config import Config
-from pykaproducer.errors import DeliveryError, code_text, delivery_error_for, place
+from pykaproducer.errors import DeliveryError, delivery_error_for
 
 
 class Judge:
@@ -85,13 +86,14 @@ class Judge:
         """If *lane* has failed and nothing of it is unanswered: all that is in it goes round."""
         if not lane.failing:
             return
+        pause = lane.pause
         again, doubtful = lane.hand_back()
         for batch in doubtful:
             self.fail_doubtful(batch)
         if not again:
             return
         wait = 0.0
-        if lane.pause:
+        if pause and not isinstance(again[0], Chaser):
             wait = backoff(
                 self._config.retry_backoff_ms / 1000,
                 self._config.retry_backoff_max_ms / 1000,

@@ -24,6 +24,7 @@ from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.connected import Connected
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._texts import code_text, place
 from pykaproducer._wire import WireError
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import (
@@ -34,7 +35,7 @@ from pykaproducer._wire.kafka_python import (
     init_producer_id_request,
     metadata_request,
 )
-from pykaproducer.errors import MetadataTimeoutError, code_text, place
+from pykaproducer.errors import MetadataTimeoutError
 
 log = logging.getLogger("pykaproducer.metadata")
 

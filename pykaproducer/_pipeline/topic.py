@@ -19,7 +19,8 @@ from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer.errors import PartitionerError, Status, place
+from pykaproducer._texts import place
+from pykaproducer.errors import PartitionerError, Status
 from pykaproducer.partitioners import PartitionerFunction
 
 

@@ -7,7 +7,7 @@ removed whole; dictionary operations are atomic.
 from __future__ import annotations
 
 from pykaproducer._machines.cluster import ClusterView
-from pykaproducer.errors import code_text
+from pykaproducer._texts import code_text
 
 
 class Trouble:

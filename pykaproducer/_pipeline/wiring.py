@@ -36,9 +36,10 @@ from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.untold import Untold
 from pykaproducer._pipeline.worker import Worker, in_a_stage_with
+from pykaproducer._texts import place
 from pykaproducer._wire import compression
 from pykaproducer.config import Config
-from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status, place
+from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
 
 W = TypeVar("W", bound=Worker)
 
@@ -261,6 +262,8 @@ class Pipeline:
         if self.broken is None:
             self.broken = error
             self._on_broken(error)
+        if isinstance(worker, BrokerWorker):
+            worker.bridge.stop()  # it would have done that at its end
         for chunk in self._take_all():
             self.inflight.enter(chunk)
 

@@ -1,11 +1,12 @@
 """Compressing the records of a batch, as Kafka's consumers and brokers read them.
 
 One call compresses a whole batch, in C and without the GIL. A compressor may be used by several
-threads at once.
+threads at once. Types and levels are those that :mod:`pykaproducer.config` has let through.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import zlib
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import lz4.frame
 import snappy
 
-from pykaproducer.errors import ConfigurationError
+from pykaproducer._settings import COMPRESSION_LEVELS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,7 +26,6 @@ class Compressor(Protocol):
 
     #: The type, as the lowest three bits of a batch's attributes.
     attribute: int
-    name: str
 
     def compress(self, records: Buffer) -> bytes:
         """The records of a batch, compressed."""
@@ -34,11 +34,10 @@ class Compressor(Protocol):
 class Gzip:
     """Level 1 (fast) to 9 (small); 6 if none is given, as zlib has it."""
 
-    name = "gzip"
     attribute = 1
 
-    def __init__(self, level: int | None = None) -> None:
-        self._level = _checked(self.name, level, 1, 9, default=6)
+    def __init__(self, level: int = 6) -> None:
+        self._level = level
 
     def compress(self, records: Buffer) -> bytes:
         return zlib.compress(records, self._level, wbits=31)
@@ -55,14 +54,7 @@ _XERIAL_BLOCK = 1024 * 1024
 class Snappy:
     """Snappy in xerial's blocks; it has no levels."""
 
-    name = "snappy"
     attribute = 2
-
-    def __init__(self, level: int | None = None) -> None:
-        if level is not None:
-            raise ConfigurationError(
-                f"compression_level={level}: compression_type 'snappy' has no levels; leave it out"
-            )
 
     def compress(self, records: Buffer) -> bytes:
         view = memoryview(records).cast("B")
@@ -76,11 +68,10 @@ class Snappy:
 class Lz4:
     """Level 1 (fast) to 12 (small); the fast one if none is given."""
 
-    name = "lz4"
     attribute = 3
 
-    def __init__(self, level: int | None = None) -> None:
-        self._level = _checked(self.name, level, 1, 12, default=0)
+    def __init__(self, level: int = 0) -> None:
+        self._level = level
 
     def compress(self, records: Buffer) -> bytes:
         # Kafka reads independent blocks only. 64 KiB is the block that its own producer writes:
@@ -98,12 +89,13 @@ class Lz4:
 class Zstd:
     """Level 1 (fast) to 22 (small), or negative (faster still); 3 if none is given."""
 
-    name = "zstd"
     attribute = 4
 
-    def __init__(self, level: int | None = None) -> None:
-        self._level = _checked(self.name, level, -131072, 22, default=3)
-        self._make = _zstd_compressor()
+    def __init__(self, level: int = 3) -> None:
+        # Here: the package is there only where this type is used.
+        from zstandard import ZstdCompressor
+
+        self._make: Callable[[], Any] = functools.partial(ZstdCompressor, level=level)
         # A context is made once for each thread: it must not be used by two at once, and making
         # one costs more than compressing a small batch.
         self._contexts = threading.local()
@@ -111,53 +103,19 @@ class Zstd:
     def compress(self, records: Buffer) -> bytes:
         context = getattr(self._contexts, "context", None)
         if context is None:
-            context = self._contexts.context = self._make(level=self._level)
+            context = self._contexts.context = self._make()
         compressed: bytes = context.compress(records)
         return compressed
 
 
-def _zstd_compressor() -> Callable[..., Any]:
-    try:
-        from zstandard import ZstdCompressor
-    except ImportError as error:
-        raise ConfigurationError(
-            "compression_type='zstd' needs the package zstandard: "
-            "pip install 'pykaproducer[zstd]', or choose gzip, snappy or lz4"
-        ) from error
-    return ZstdCompressor
-
-
-_TYPES: dict[str, Callable[[int | None], Compressor]] = {
-    "gzip": Gzip,
-    "snappy": Snappy,
-    "lz4": Lz4,
-    "zstd": Zstd,
-}
-
-#: What ``compression_type`` can be, besides None.
-COMPRESSION_TYPES = ("none", *_TYPES)
+#: By name; the classes in the order of Kafka's numbers for them.
+_TYPES: dict[str, Callable[..., Compressor]] = dict(
+    zip(COMPRESSION_LEVELS, (Gzip, Snappy, Lz4, Zstd), strict=True)
+)
 
 
 def compressor(name: str | None, level: int | None = None) -> Compressor | None:
-    """The compressor of a type, at its own default level if *level* is None; None for none.
-
-    :class:`ConfigurationError` if there is no such type or level, or a package is missing.
-    """
-    if name is None or name == "none":
+    """The compressor of a type, at its own default level if *level* is None; None for None."""
+    if name is None:
         return None
-    made = _TYPES.get(name)
-    if made is None:
-        raise ConfigurationError(
-            f"compression_type={name!r} is not known; it can be {', '.join(COMPRESSION_TYPES)}"
-        )
-    return made(level)
-
-
-def _checked(name: str, level: int | None, least: int, most: int, *, default: int) -> int:
-    if level is None:
-        return default
-    if not least <= level <= most:
-        raise ConfigurationError(
-            f"compression_level={level}: compression_type {name!r} has levels {least} to {most}"
-        )
-    return level
+    return _TYPES[name]() if level is None else _TYPES[name](level)

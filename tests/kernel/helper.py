@@ -11,7 +11,7 @@ from kafka.record import MemoryRecords
 
 from pykaproducer import _kernel
 from pykaproducer._kernel import Chunk, Slice
-from pykaproducer.delivery import Home
+from pykaproducer.delivery import HandleContext
 from pykaproducer.testing import FakeClock
 
 TOPIC = "events"
@@ -39,7 +39,7 @@ class Door(_kernel.Admission):
     ) -> None:
         self.clock = FakeClock()
         self.budget = _kernel.Budget(limit)
-        self.home = Home(self.clock)
+        self.home = HandleContext(self.clock)
         self.told: list[_kernel.TopicSlot] = []
         self.starts = 0
         self.closed = False

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS, Action, Verdict, judge
+from pykaproducer._texts import kafka_class
 from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer.errors import kafka_class
 
 
 def verdict(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import zlib
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import codec
 
-from pykaproducer._wire.compression import COMPRESSION_TYPES, compressor
-from pykaproducer.errors import ConfigurationError
+from pykaproducer._settings import COMPRESSION_LEVELS
+from pykaproducer._wire.compression import compressor
 
 READERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": codec.gzip_decode,
@@ -70,14 +69,12 @@ def test_any_buffer(name: str, buffer: Callable[[bytes], bytes]) -> None:
 
 
 def test_attribute_bits() -> None:
-    made = [compressor(name) for name in READERS]
+    made = [compressor(name) for name in COMPRESSION_LEVELS]
     assert [each.attribute for each in made if each is not None] == [1, 2, 3, 4]
 
 
 def test_none() -> None:
     assert compressor(None) is None
-    assert compressor("none") is None
-    assert set(COMPRESSION_TYPES) == {"none", *READERS}
 
 
 def test_gzip_is_at_zlib_s_own_level() -> None:
@@ -115,25 +112,3 @@ def test_several_threads_share_one(name: str) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_an_unknown_type_names_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"'brotli'.*none, gzip, snappy, lz4, zstd"):
-        compressor("brotli")
-
-
-@pytest.mark.parametrize(("name", "level"), [("gzip", 0), ("gzip", 10), ("lz4", 13), ("zstd", 23)])
-def test_a_level_that_there_is_not(name: str, level: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"compression_level={level}.*'{name}'"):
-        compressor(name, level)
-
-
-def test_snappy_has_no_levels() -> None:
-    with pytest.raises(ConfigurationError, match="'snappy' has no levels"):
-        compressor("snappy", 3)
-
-
-def test_zstd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)  # as if it were not installed
-    with pytest.raises(ConfigurationError, match=r"pip install 'pykaproducer\[zstd\]'"):
-        compressor("zstd")

@@ -1,0 +1,285 @@
+"""What the tests of the pipeline share: bounded waits, what was sent, and a few more faults."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.record.memory_records import MemoryRecords
+
+from pykaproducer import Delivery, Producer
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Exchange, Hold, Received, Refuse
+
+#: The longest that a test waits for anything (real seconds).
+SOON = 30.0
+
+#: For tests on the real clock: what goes again goes at once.
+FAST: dict[str, Any] = {
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 1,
+    "reconnect_backoff_ms": 1,
+    "reconnect_backoff_max_ms": 1,
+}
+
+#: For tests on a clock that stands still: nothing but a full batch, or a flush, is sent.
+LINGERING: dict[str, Any] = {"linger_ms": 3_600_000, "delivery_timeout_ms": 36_000_000}
+
+#: Longer than any backoff by default settings, shorter than any other wait (seconds).
+BACKOFF = 1.3
+
+
+# Outcomes
+
+
+def outcome(delivery: Delivery) -> BaseException | None:
+    """The outcome of *delivery*; the wait is bounded by real time whatever the producer's clock."""
+    done = threading.Event()
+    delivery.add_done_callback(lambda _: done.set())
+    assert done.wait(SOON), f"no outcome: {delivery!r}"
+    return delivery.exception(0)
+
+
+def outcomes(deliveries: Iterable[Delivery]) -> list[BaseException | None]:
+    return [outcome(delivery) for delivery in deliveries]
+
+
+def offsets(deliveries: Iterable[Delivery]) -> list[int | None]:
+    """Where they are in the log; all of them must have been delivered."""
+    found = []
+    for delivery in deliveries:
+        error = outcome(delivery)
+        assert error is None, error
+        found.append(delivery.offset)
+    return found
+
+
+def error_of(delivery: Delivery) -> Any:
+    """Its error; it must have failed."""
+    error = outcome(delivery)
+    assert error is not None, f"{delivery!r} was delivered"
+    return error
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def send(
+    producer: Producer, values: Iterable[bytes], *, topic: str = "t", partition: int = 0
+) -> list[Delivery]:
+    return [producer.send(topic, value, partition=partition) for value in values]
+
+
+def warm_up(producer: Producer, *, topic: str = "t", partition: int = 0) -> None:
+    """Have a first message delivered: connections stand, the broker knows the producer."""
+    offsets(send(producer, [b"first"], topic=topic, partition=partition))
+
+
+class Told:
+    """A callback for any number of messages, and what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.errors: list[BaseException] = []
+
+    def __call__(self, error: BaseException | None, delivery: Delivery) -> None:
+        self.values.append(delivery.value)
+        if error is not None:
+            self.errors.append(error)
+
+
+# The cluster
+
+
+def log(cluster: ScriptedCluster, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in cluster.log(topic, partition)]
+
+
+def came(
+    cluster: ScriptedCluster,
+    api: str,
+    count: int,
+    only: Callable[[Received], bool] = lambda _: True,
+) -> list[Received]:
+    """Wait until *count* requests of *api* have come."""
+
+    def found() -> list[Received]:
+        return [received for received in cluster.received(api) if only(received)]
+
+    with cluster._changed:
+        assert cluster._changed.wait_for(lambda: len(found()) >= count, SOON), (
+            f"{len(found())} {api} requests have come, not {count}"
+        )
+        return found()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A batch as it came to a broker, in the log or not."""
+
+    broker: int
+    topic: str
+    partition: int
+    values: tuple[bytes | None, ...]
+    producer: tuple[int, int]
+    first_sequence: int
+
+
+def sent(cluster: ScriptedCluster) -> list[Sent]:
+    """All batches of all Produce requests, in the order in which they came."""
+    return [
+        Sent(
+            received.broker,
+            topic.name,
+            part.index,
+            tuple(record.value for record in batch),
+            (batch.producer_id, batch.producer_epoch),
+            batch.base_sequence,
+        )
+        for received in cluster.received("produce")
+        for topic in received.request.topic_data
+        for part in topic.partition_data
+        for batch in MemoryRecords(bytes(part.records))
+    ]
+
+
+def attempts(cluster: ScriptedCluster) -> int:
+    return len(cluster.received("produce"))
+
+
+@contextmanager
+def ended(producer: Producer) -> Iterator[Producer]:
+    """Whatever has become of the test, *producer* ends: also where time stands still."""
+    try:
+        yield producer
+    finally:
+        producer.abort()
+
+
+# Faults
+
+
+class Held(Hold):
+    """A Hold that does not wait for ever."""
+
+    def wait_until_held(self) -> None:
+        assert self._arrived.wait(SOON), "the request has not come"
+
+
+@dataclass(frozen=True)
+class Amend:
+    """Do what is asked for, and change the answer."""
+
+    change: Callable[[Any], None]
+
+    def __call__(self, exchange: Exchange) -> None:
+        answer = exchange.apply()
+        self.change(answer)
+        exchange.answer(answer)
+
+
+@dataclass(frozen=True)
+class Before:
+    """Do something, then go on with another action."""
+
+    do: Callable[[], object]
+    then: Callable[[Exchange], None]
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.do()
+        self.then(exchange)
+
+
+Values = tuple[bytes | None, ...]
+
+
+@dataclass(frozen=True)
+class RefuseIf:
+    """Refuse the batches whose values are such; append the others."""
+
+    code: int
+    such: Callable[[Values], bool]
+
+    def __call__(self, exchange: Exchange) -> None:
+        refused = {
+            (topic.name, part.index)
+            for topic in exchange.request.topic_data
+            for part in topic.partition_data
+            for batch in MemoryRecords(bytes(part.records))
+            if self.such(tuple(record.value for record in batch))
+        }
+        Refuse(self.code, only=refused)(exchange)
+
+
+class Frozen:
+    """Metadata as it is now, whatever has happened since: for the next *times* requests."""
+
+    def __init__(self, cluster: ScriptedCluster, times: int) -> None:
+        self._leaders = {
+            (name, index): partition.leader
+            for name, partitions in cluster._state.topics.items()
+            for index, partition in enumerate(partitions)
+        }
+        self._brokers = dict(cluster._state.brokers)
+        cluster.next("metadata", *[Amend(self._as_it_was)] * times)
+
+    def _as_it_was(self, answer: Any) -> None:
+        kind = type(answer).MetadataResponseBroker
+        answer.brokers = [
+            kind(node_id=i, host=b.host, port=b.port, rack=None) for i, b in self._brokers.items()
+        ]
+        for topic in answer.topics:
+            for part in topic.partitions:
+                part.leader_id = self._leaders[topic.name, part.partition_index]
+                part.error_code = 0
+
+
+# Time
+
+
+def backs_off(clock: FakeClock, waits: int = 1) -> None:
+    """Wait until *waits* threads wait for a backoff to be over."""
+    with clock._changed:
+        assert clock._changed.wait_for(lambda: _short_waits(clock) >= waits, SOON), (
+            f"{_short_waits(clock)} threads back off"
+        )
+
+
+def _short_waits(clock: FakeClock) -> int:
+    return sum(deadline - clock._now <= BACKOFF for deadline, _ in clock._waiting.values())
+
+
+def waits_for(clock: FakeClock, seconds: float) -> None:
+    """Wait until a thread waits that long."""
+
+    def found() -> bool:
+        return any(abs(at - clock._now - seconds) < 0.01 for at, _ in clock._waiting.values())
+
+    with clock._changed:
+        assert clock._changed.wait_for(found, SOON), f"nobody waits for {seconds} s"
+
+
+def let_pass(clock: FakeClock, deliveries: Iterable[Delivery]) -> list[float]:
+    """Jump from backoff to backoff until *deliveries* are settled; how long each was."""
+    pending = deque(deliveries)
+    jumps: list[float] = []
+
+    def settled(_: Delivery) -> None:
+        with clock._changed:
+            clock._changed.notify_all()
+
+    for delivery in pending:
+        delivery.add_done_callback(settled)
+    while True:
+        with clock._changed:
+            assert clock._changed.wait_for(
+                lambda: all(d.done() for d in pending) or _short_waits(clock), SOON
+            ), "nobody waits for a backoff, and no outcome has come"
+            if all(delivery.done() for delivery in pending):
+                return jumps
+            jumps.append(clock.jump_to_next())

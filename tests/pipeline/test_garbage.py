@@ -1,0 +1,307 @@
+"""Garbage from a broker: the connection is dropped and tried again, and nothing is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import DeliveryTimeoutError, Status
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import (
+    Exchange,
+    Mangle,
+    Omit,
+    Refuse,
+    cut_short,
+    garbage,
+    huge_length,
+    negative_length,
+    truncated,
+    twice,
+    wrong_correlation_id,
+)
+
+from .helper import (
+    FAST,
+    SOON,
+    Amend,
+    Held,
+    attempts,
+    backs_off,
+    came,
+    ended,
+    error_of,
+    log,
+    numbers,
+    offsets,
+    send,
+    sent,
+    warm_up,
+)
+
+BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+
+
+def empty(framed: bytes) -> bytes:
+    """A frame with nothing in it."""
+    return bytes(4)
+
+
+def http(framed: bytes) -> bytes:
+    """A server of another kind."""
+    return b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+def with_a_tail(framed: bytes) -> bytes:
+    """A frame that is longer than the answer in it."""
+    body = framed[4:] + b"tail"
+    return len(body).to_bytes(4, "big") + body
+
+
+#: What is sent in place of an answer, and what the log says of it.
+MANGLES: dict[str, tuple[Mangle, str]] = {
+    "garbage": (Mangle(garbage), "makes no sense"),
+    "truncated": (Mangle(truncated), "makes no sense"),
+    "cut short": (Mangle(cut_short, disconnect=True), "closed the connection"),
+    "wrong correlation id": (Mangle(wrong_correlation_id), "2147483632"),
+    "huge length": (Mangle(huge_length), "2147483647"),
+    "negative length": (Mangle(negative_length), "-1"),
+    "empty frame": (Mangle(empty), "makes no sense"),
+    "another protocol": (Mangle(http), "makes no sense"),
+}
+
+mangles = pytest.mark.parametrize(
+    ("mangle", "told"), MANGLES.values(), ids=[name.replace(" ", "-") for name in MANGLES]
+)
+
+
+@BOTH
+@mangles
+def test_an_answer_to_produce_that_makes_no_sense(
+    mangle: Mangle, told: str, idempotent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="pykaproducer")
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", *[mangle] * 3)
+        (delivery,) = send(producer, [b"value"])
+        # It was appended each time; the broker knows a batch with sequence numbers again.
+        assert offsets([delivery]) == [1 if idempotent else 4]
+        assert log(cluster) == [b"first"] + [b"value"] * (1 if idempotent else 4)
+        # Each time over a new connection.
+        used = [received.connection for received in cluster.received("produce")]
+        assert len(set(used[1:])) == 4
+        assert all(batch == sent(cluster)[1] for batch in sent(cluster)[1:])
+    texts = [record.getMessage() for record in caplog.records]
+    assert any(told in text for text in texts), texts
+    assert not any("value" in text for text in texts)
+
+
+@mangles
+@pytest.mark.parametrize("api", ["metadata", "init_producer_id"])
+def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
+    api: str, mangle: Mangle, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        cluster.next(api, *[mangle] * 3)
+        assert offsets(send(producer, numbers(3))) == [0, 1, 2]
+        assert log(cluster) == numbers(3)
+        assert len(cluster.received(api)) >= 4
+        # Metadata's connection is its own: no message has gone more than once.
+        assert len(set(sent(cluster))) == len(sent(cluster))
+    assert told in caplog.text
+    assert "broken" not in caplog.text
+
+
+@mangles
+def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
+    """Of Metadata's connection and of the Bridge's, in whatever order they come."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        cluster.next("api_versions", *[mangle] * 6)
+        assert offsets(send(producer, numbers(3))) == [0, 1, 2]
+        assert log(cluster) == numbers(3)
+
+
+def test_an_answer_that_nobody_asked_for_costs_only_the_connection() -> None:
+    """The first of the two is the answer; what comes behind it is not waited for by anybody."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", *[Mangle(twice)] * 3)
+        for number in range(1, 6):
+            assert offsets(send(producer, [b"%d" % number])) == [number]
+        assert log(cluster) == [b"first", *numbers(5, 1)]
+
+
+def test_no_memory_is_taken_for_a_length_that_cannot_be() -> None:
+    tracemalloc.start()
+    try:
+        with (
+            ScriptedCluster(topics={"t": 1}) as cluster,
+            cluster.producer(retries=1, **FAST) as producer,
+        ):
+            warm_up(producer)
+            cluster.next("produce", *[Mangle(huge_length)] * 3)
+            offsets(send(producer, [b"value"]))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 50_000_000
+
+
+def test_a_length_within_bounds_that_never_comes_ends_with_the_request() -> None:
+    """The frame's first half comes, the rest does not: request_timeout_ms governs."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, request_timeout_ms=10_000)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", Mangle(cut_short))
+        (delivery,) = send(producer, [b"value"])
+        came(cluster, "produce", 2)
+        clock.jump(9.9)
+        assert not delivery.done()
+        clock.jump(0.2)
+        backs_off(clock)
+        clock.jump(1.2)
+        assert offsets([delivery]) == [1]
+        assert log(cluster) == [b"first", b"value"]
+
+
+# Answers that are well-formed and make no sense
+
+
+def other_partition(answer: Any) -> None:
+    for topic in answer.responses:
+        for part in topic.partition_responses:
+            part.index += 100
+
+
+def other_topic(answer: Any) -> None:
+    for topic in answer.responses:
+        topic.name = "other"
+
+
+def nothing(answer: Any) -> None:
+    answer.responses = []
+
+
+@BOTH
+@pytest.mark.parametrize("change", [other_partition, other_topic, nothing])
+def test_an_answer_about_something_else(change: Callable[[Any], None], idempotent: bool) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", *[Amend(change)] * 3)
+        assert offsets(send(producer, [b"value"])) == [1 if idempotent else 4]
+        assert attempts(cluster) == 5
+
+
+def test_a_missing_partition_sends_the_whole_request_again_and_doubles_nothing() -> None:
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        cluster.producer(linger_ms=60_000, **FAST) as producer,
+    ):
+        cluster.next("produce", Omit("t", 1, appended=True))
+        both = [send(producer, [b"value"], partition=i)[0] for i in range(2)]
+        producer.flush(SOON)
+        assert offsets(both) == [0, 0]
+        assert [log(cluster, "t", i) for i in range(2)] == [[b"value"], [b"value"]]
+        assert {(b.partition, b.first_sequence) for b in sent(cluster)} == {(0, 0), (1, 0)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda answer: answer.brokers.clear(),
+        lambda answer: [setattr(p, "leader_id", 77) for t in answer.topics for p in t.partitions],
+        lambda answer: [setattr(p, "leader_id", -7) for t in answer.topics for p in t.partitions],
+    ],
+    ids=["no brokers", "an unknown leader", "a negative leader"],
+)
+def test_metadata_that_says_strange_things_is_asked_for_again(change: Any) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.next("metadata", *[Amend(change)] * 3)
+        assert offsets(send(producer, numbers(3))) == [0, 1, 2]
+        assert log(cluster) == numbers(3)
+
+
+def test_garbage_without_end_ends_at_the_deadline() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=8_000)) as producer,
+    ):
+        cluster.next("produce", *[Mangle(garbage)] * 99)
+        (delivery,) = send(producer, [b"value"])
+        came(cluster, "produce", 1)
+        backs_off(clock, 2)
+        clock.jump(8.1)
+        error = error_of(delivery)
+        assert isinstance(error, DeliveryTimeoutError)
+        assert error.status is Status.POSSIBLY_PERSISTED
+        assert "makes no sense" in str(error)
+
+
+def test_what_was_answered_in_front_of_the_garbage_is_delivered() -> None:
+    """Two requests are under way; the answer to the first is good."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(batch_max_messages=1, linger_ms=60_000, retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        held = Held()
+        cluster.next("produce", held, Mangle(garbage))
+        deliveries = send(producer, numbers(3))
+        held.wait_until_held()
+        held.release()
+        assert offsets(deliveries) == [1, 2, 3]
+        assert log(cluster) == [b"first", *numbers(3)]
+        assert len([batch for batch in sent(cluster) if batch.values == (b"0",)]) == 1
+
+
+@dataclasses.dataclass
+class Chatter:
+    """Bytes that nobody asked for, before the answer."""
+
+    said: bytes
+
+    def __call__(self, exchange: Exchange) -> None:
+        exchange.send(self.said)
+        exchange.answer(exchange.apply())
+
+
+@pytest.mark.parametrize("said", [b"\x00", b"\x00\x00\x00\x04\x00\x00\x00\x00", b"\xff" * 100])
+def test_bytes_that_nobody_asked_for(said: bytes) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(
+            retries=1, request_timeout_ms=20_000, receive_message_max_bytes=1000, **FAST
+        ) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", Chatter(said), Refuse(19))
+        assert offsets(send(producer, [b"value"])) == [1]
+        assert log(cluster) == [b"first", b"value"]

@@ -1,0 +1,832 @@
+"""What Sarama tests, what it does not, and the bugs that were found in it: in our terms.
+
+Sarama's names in the docstrings: HWM is the high-watermark of retry levels, a chaser is its "fin"
+message, a muter the rule of one unanswered batch per partition.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import BufferFullError, Delivery, Status
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.errors import RetriesExhaustedError
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Action, Drop, Mangle, Omit, Refuse, garbage
+
+from .helper import (
+    FAST,
+    LINGERING,
+    SOON,
+    Before,
+    Frozen,
+    Held,
+    RefuseIf,
+    Told,
+    attempts,
+    backs_off,
+    came,
+    ended,
+    error_of,
+    let_pass,
+    log,
+    numbers,
+    offsets,
+    outcomes,
+    send,
+    sent,
+    warm_up,
+)
+
+BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+
+MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
+TEMPORARY = ErrorCode.NOT_ENOUGH_REPLICAS
+
+#: Batches of five, as Flush.Messages=5.
+FIVES: dict[str, Any] = {"batch_max_messages": 5, **LINGERING, **FAST}
+
+
+# The producer's own suite
+
+
+def test_ten_messages_in_one_request_are_ten_outcomes_in_order() -> None:
+    """Sarama 2: Flush.Messages=10, one response, ten successes in order, metadata intact."""
+    told = Told()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(batch_max_messages=10, **LINGERING, **FAST) as producer,
+    ):
+        for value in numbers(10):
+            producer.send("t", value, partition=0, on_delivery=told)
+        producer.flush(SOON)
+        assert told.values == numbers(10)
+        assert attempts(cluster) == 1
+
+
+def test_three_groups_of_five_are_three_batches() -> None:
+    """Sarama 3: Flush.Messages=5, three times five."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FIVES) as producer,
+    ):
+        for start in (0, 5, 10):
+            assert offsets(send(producer, numbers(5, start))) == list(range(start, start + 5))
+        assert [batch.count for batch in cluster.batches("t")] == [5, 5, 5]
+
+
+def test_two_leaders_get_five_each() -> None:
+    """Sarama 4: two partitions on two leaders, round robin."""
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        cluster.producer(partitioner="round_robin", **FAST) as producer,
+    ):
+        assert None not in offsets([producer.send("t", value) for value in numbers(10)])
+        assert [len(log(cluster, "t", i)) for i in range(2)] == [5, 5]
+        assert {(batch.broker, batch.partition) for batch in sent(cluster)} == {(0, 0), (1, 1)}
+
+
+def test_a_partitioner_that_fails_for_three_of_five() -> None:
+    """Sarama 5: two successes, three errors, and no circuit breaker takes notice."""
+
+    def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        if key == b"bad":
+            raise LookupError(key)
+        return 0
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(partitioner=partitioner, **FAST) as producer,
+    ):
+        for _ in range(5):
+            keys = [b"good", b"bad", b"bad", b"good", b"bad"]
+            found = outcomes([producer.send("t", b"value", key=key) for key in keys])
+            assert [error is None for error in found] == [True, False, False, True, False]
+        assert len(log(cluster)) == 10
+
+
+@BOTH
+def test_the_leader_has_moved(idempotent: bool) -> None:
+    """Sarama 6: ten go to the new leader after a refusal; the next ten go straight to it."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, **FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.move_leader("t", 0, 1)
+        assert offsets(send(producer, numbers(10))) == list(range(1, 11))
+        cluster.stop(0)
+        before = attempts(cluster)
+        assert offsets(send(producer, numbers(10, 10))) == list(range(11, 21))
+        assert log(cluster) == [b"first", *numbers(20)]
+        assert {received.broker for received in cluster.received("produce")[before:]} == {1}
+
+
+def test_without_hints_too_the_leader_is_found() -> None:
+    """As before, where the answer does not say where the leader is (Produce before version 10)."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}, versions={"produce": (3, 9)}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.move_leader("t", 0, 1)
+        assert offsets(send(producer, numbers(10))) == list(range(1, 11))
+        assert log(cluster) == [b"first", *numbers(10)]
+
+
+def test_with_a_hint_nobody_waits_for_metadata_or_a_backoff() -> None:
+    """KIP-951: time stands still, Metadata is not answered, and the message arrives."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), retries=1)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("metadata", *[Held()] * 9)
+        cluster.move_leader("t", 0, 1)
+        assert offsets(send(producer, [b"value"])) == [1]
+        assert sent(cluster)[-1].broker == 1
+
+
+def test_two_brokers_that_name_each_other_are_not_asked_as_fast_as_they_answer() -> None:
+    """KIP-951 again: a hint spares the first backoff only."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, retries=1)) as producer,
+    ):
+        warm_up(producer)
+
+        def swap() -> None:
+            leader = cluster._state.topics["t"][0].leader
+            cluster.move_leader("t", 0, 1 - leader)
+
+        cluster.next("produce", *[Before(swap, lambda e: e.answer(e.apply()))] * 9)
+        (delivery,) = send(producer, [b"value"])
+        came(cluster, "produce", 3)
+        backs_off(clock)
+        assert len(cluster.received("produce")) == 3
+        let_pass(clock, [delivery])
+        assert delivery.error is None
+        assert log(cluster) == [b"first", b"value"]
+
+
+@pytest.mark.parametrize("code", [MOVED, TEMPORARY, ErrorCode.INVALID_RECORD])
+def test_after_an_error_without_retries_the_leader_is_still_found(code: ErrorCode) -> None:
+    """Sarama 7 and 16, #294, #509: Retry.Max=0, errors, then the leader moves: all is well."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=False, retries=0, **FIVES) as producer,
+    ):
+        cluster.next("produce", Refuse(code))
+        found = outcomes(send(producer, numbers(5)))
+        # A leader that has moved is no retry that counts.
+        assert [error is None for error in found] == [code == MOVED] * 5
+        cluster.move_leader("t", 0, 1)
+        assert outcomes(send(producer, numbers(5, 5))) == [None] * 5
+        assert log(cluster)[-5:] == numbers(5, 5)
+
+
+def test_a_serializer_that_fails_harms_its_own_message() -> None:
+    """Sarama 8: key or value encoder failing, three rounds; the good one is sent."""
+
+    def serialize(value: Any) -> bytes:
+        if value == "bad":
+            raise LookupError(value)
+        return b"%d" % value
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(value_serializer=serialize, **FAST) as producer,
+    ):
+        for number in range(3):
+            with pytest.raises(LookupError):
+                producer.send("t", "bad")
+            assert offsets([producer.send("t", number)]) == [number]
+        assert log(cluster) == numbers(3)
+
+
+@BOTH
+def test_a_broker_starts_again_at_its_address(idempotent: bool) -> None:
+    """Sarama 9: the next message survives the end of the connection."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        for number in range(5):
+            assert offsets(send(producer, [b"%d" % number])) == [number]
+            cluster.stop(0)
+            cluster.start(0)
+        assert log(cluster) == numbers(5)
+
+
+@BOTH
+def test_the_leader_dies_and_the_metadata_stays_stale(idempotent: bool) -> None:
+    """Sarama 10: twice it names the dead one, then the new one: ten are delivered."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        Frozen(cluster, 2)
+        cluster.stop(0)
+        cluster.move_leader("t", 0, 1)
+        assert offsets(send(producer, numbers(10))) == list(range(1, 11))
+        assert log(cluster) == [b"first", *numbers(10)]
+
+
+@BOTH
+def test_the_leader_flaps(idempotent: bool) -> None:
+    """Sarama 11: four moves, the same leader twice among them: ten, then ten more directly."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        for leader in (1, 0, 0, 1):
+            move = Before(lambda to=leader: cluster.move_leader("t", 0, to), Refuse(MOVED))
+            cluster.next("produce", move)
+        assert offsets(send(producer, numbers(10))) == list(range(1, 11))
+        assert offsets(send(producer, numbers(10, 10))) == list(range(11, 21))
+        assert log(cluster) == [b"first", *numbers(20)]
+
+
+def test_a_slow_broker_with_five_requests_under_way() -> None:
+    """Sarama 14, #2129, #2121: past the read timeout all of them end, and nobody hangs."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 5}) as cluster,
+        ended(
+            cluster.producer(
+                clock=clock, retries=1, request_timeout_ms=1_500, delivery_timeout_ms=2_000
+            )
+        ) as producer,
+    ):
+        cluster.next("produce", *[Held()] * 99)
+        deliveries = [
+            delivery for number in range(5) for delivery in send(producer, [b"v"], partition=number)
+        ]
+        came(cluster, "produce", 1)
+        clock.jump(1.6)
+        clock.jump(0.5)
+        for delivery in deliveries:
+            assert error_of(delivery).status in Status
+        producer.close(0)
+
+
+def test_a_broker_is_replaced_while_four_threads_send() -> None:
+    """Sarama 15, #2150: all forty arrive, and no control message reaches the log."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        cluster.next("produce", Drop(), Refuse(MOVED), broker=0)
+        deliveries: list[list[Delivery]] = [[] for _ in range(4)]
+
+        def work(number: int) -> None:
+            for value in numbers(10, number * 10):
+                deliveries[number] += send(producer, [value])
+                if value == b"15":
+                    cluster.move_leader("t", 0, 1)
+                    cluster.stop(0)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON)
+        for each in deliveries:
+            found = offsets(each)
+            assert found == sorted(found)  # type: ignore[type-var]
+        assert sorted(log(cluster), key=_number) == numbers(40)
+
+
+def test_a_partition_that_does_not_send_does_not_hold_on_to_a_dead_broker() -> None:
+    """Sarama 17: two partitions, the broker restarts, one sends; then the other; clean close."""
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        cluster.stop(0)
+        cluster.start(0)
+        assert offsets(send(producer, numbers(5))) == list(range(1, 6))
+        assert offsets(send(producer, numbers(5), partition=1)) == list(range(1, 6))
+
+
+@BOTH
+def test_one_partition_fails_and_its_neighbour_does_not_notice(idempotent: bool) -> None:
+    """Sarama 18: the other is delivered; the one succeeds on the same broker, and five after it."""
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", *[Refuse(MOVED, only=[("t", 0)])] * 3)
+        both = [send(producer, numbers(5), partition=partition) for partition in range(2)]
+        assert offsets(both[0]) == offsets(both[1]) == list(range(1, 6))
+        assert offsets(send(producer, numbers(5, 5))) == list(range(6, 11))
+        assert log(cluster) == [b"first", *numbers(10)]
+        assert log(cluster, "t", 1) == [b"first", *numbers(5)]
+
+
+def test_close_delivers_also_when_nobody_reads_outcomes() -> None:
+    """Sarama 20, #1157, #1224: no callback, no handle kept."""
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        for value in numbers(500):
+            producer.send("t", value, partition=0)
+        producer.close()
+        assert log(cluster) == numbers(500)
+
+
+def test_every_other_batch_fails_before_or_behind_the_append() -> None:
+    """Sarama 22: a batch that goes again has the same first sequence and the same messages."""
+    faults: list[Action] = []
+    for number in range(10):
+        fault = Refuse(TEMPORARY) if number % 2 else Drop(appended=True)
+        faults += [fault, lambda exchange: exchange.answer(exchange.apply())]
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FIVES) as producer,
+    ):
+        cluster.next("produce", *faults)
+        assert offsets(send(producer, numbers(50))) == list(range(50))
+        assert log(cluster) == numbers(50)
+        by_sequence: dict[int, set[Any]] = {}
+        for batch in sent(cluster):
+            by_sequence.setdefault(batch.first_sequence, set()).add(batch)
+        assert sorted(by_sequence) == list(range(0, 50, 5))
+        assert all(len(batches) == 1 for batches in by_sequence.values())
+
+
+@BOTH
+def test_every_message_of_a_batch_that_fails_has_an_outcome(idempotent: bool) -> None:
+    """Sarama 23, #2378, #1878: always not enough replicas; all ten come back, not one."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
+    ):
+        cluster.next("produce", *[Refuse(TEMPORARY)] * 4)
+        deliveries = send(producer, numbers(10))
+        assert {isinstance(e, RetriesExhaustedError) for e in outcomes(deliveries)} == {True}
+        assert log(cluster) == []
+        assert attempts(cluster) == 4
+
+
+def test_nothing_runs_that_was_not_needed() -> None:
+    """Sarama 28: what was started and let go leaves no thread (the fixture looks)."""
+    with ScriptedCluster(3, topics={"t": 30}) as cluster, cluster.producer(**FAST) as producer:
+        for partition in range(30):
+            warm_up(producer, partition=partition)
+
+
+@BOTH
+@pytest.mark.parametrize("fault", [Refuse(TEMPORARY), Refuse(MOVED), Drop()], ids=repr)
+def test_exactly_three_requests_in_order(fault: Action, idempotent: bool) -> None:
+    """Sarama 48, #2619: batch 0 fails once, then 0, then 1; not 1 before 0."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(
+            enable_idempotence=idempotent, batch_max_messages=1, **LINGERING, **FAST
+        ) as producer,
+    ):
+        warm_up(producer)
+        held = Held(then=fault)
+        cluster.next("produce", held)
+        (first,) = send(producer, [b"0"])
+        held.wait_until_held()
+        (second,) = send(producer, [b"1"])
+        held.release()
+        assert offsets([first, second]) == [1, 2]
+        assert log(cluster) == [b"first", b"0", b"1"]
+        if not idempotent:
+            # One at a time: the second was not written before the first had its outcome.
+            assert [batch.values for batch in sent(cluster)[1:]] == [(b"0",), (b"0",), (b"1",)]
+
+
+def test_acks_0_never_waits_for_an_answer() -> None:
+    """Sarama 49: three messages, no answers, three outcomes."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(acks=0, **FAST) as producer,
+    ):
+        for number in range(3):
+            assert offsets(send(producer, [b"%d" % number])) == [-1]
+        came(cluster, "produce", 3)
+        assert log(cluster) == numbers(3)
+
+
+@BOTH
+def test_endless_refusals_do_not_grow_memory_and_everything_has_an_outcome(
+    idempotent: bool,
+) -> None:
+    """Sarama 47, #1358, #840: the buffer is bounded at admission; nothing is dropped for it."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(
+                clock=clock,
+                enable_idempotence=idempotent,
+                buffer_memory=200_000,
+                max_block_ms=0,
+                delivery_timeout_ms=8_000,
+            )
+        ) as producer,
+    ):
+        cluster.next("produce", *[Refuse(MOVED)] * 9999)
+        accepted: list[Delivery] = []
+        full: list[BufferFullError] = []
+        while not full:
+            try:
+                accepted += send(producer, [bytes(100)])
+            except BufferFullError as error:
+                full.append(error)
+        assert len(accepted) > 500
+        assert producer._budget.used <= 200_000
+        clock.jump(8.1)
+        found = outcomes(accepted)
+        assert len(found) == len(accepted)
+        assert None not in found
+
+
+# What Sarama does not test (section 3.4 of the notes)
+
+
+@BOTH
+def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -> None:
+    """The trace of the seeds: 1 fails, 2 reaches the path that has failed, 3 comes behind both.
+
+    1. Message 1 is refused, and waits for its backoff.
+    2. Message 2 reaches the lane that has failed, and is sent back, with a backoff of its own.
+    3. Message 1 goes again. Message 3 is sent: its level is lower, so it waits for the chaser.
+    """
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", Refuse(TEMPORARY))
+        deliveries = send(producer, [b"1"])
+        came(cluster, "produce", 3)
+        backs_off(clock)
+        clock.jump(0.07)
+        deliveries += send(producer, [b"2"])
+        # Behind it: when this one is there, that one has been sent back.
+        offsets(send(producer, [b"other"], partition=1))
+        clock.jump(0.052)
+        assert offsets(deliveries[:1]) == [1]
+        deliveries += send(producer, [b"3"])
+        offsets(send(producer, [b"other"], partition=1))
+        let_pass(clock, deliveries)
+        assert offsets(deliveries) == [1, 2, 3]
+        assert log(cluster) == [b"first", b"1", b"2", b"3"]
+
+
+@BOTH
+def test_the_watermark_rises_by_more_than_one(idempotent: bool) -> None:
+    """3.4: a batch that fails three times while those behind it wait at lower levels.
+
+    1. Batch A (0-4) and what is behind it fail: level 1.
+    2. A fails again and again: 2, 3. What was sent meanwhile is at level 0, and waits.
+    """
+    held = Held(then=Refuse(MOVED))
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
+    ):
+        offsets(send(producer, numbers(5)))
+        again = [Held(then=Refuse(MOVED)) for _ in range(3)]
+        cluster.next("produce", held, *again)
+        deliveries = send(producer, numbers(10, 5))
+        start = 15
+        for each in (held, *again):
+            each.wait_until_held()
+            deliveries += send(producer, numbers(10, start))
+            start += 10
+            each.release()
+        assert offsets(deliveries) == list(range(5, start))
+        assert log(cluster) == numbers(start)
+
+
+@BOTH
+def test_two_levels_of_chasers(idempotent: bool) -> None:
+    """3.4: the second batch of a pipeline fails after the first has come round again."""
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=9, **FIVES) as producer,
+    ):
+        offsets(send(producer, numbers(5)))
+        fails = RefuseIf(TEMPORARY, lambda values: b"10" in values)
+        cluster.next("produce", Refuse(MOVED), fails, fails, fails, Refuse(MOVED), Drop())
+        deliveries = send(producer, numbers(60, 5))
+        producer.flush(SOON)
+        assert offsets(deliveries) == list(range(5, 65))
+        assert log(cluster) == numbers(65)
+
+
+def test_the_leader_is_gone_while_buffers_are_released() -> None:
+    """3.4: looking for the leader fails when the levels' buffers are to be flushed."""
+    held = Held(then=Drop())
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FIVES) as producer,
+    ):
+        offsets(send(producer, numbers(5)))
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(20, 5))
+        held.wait_until_held()
+        asked = len(cluster.received("metadata"))
+        cluster.stop(0)
+        held.release()
+        # Whoever looked for the leader was told that there is none.
+        came(cluster, "metadata", asked + 2)
+        deliveries += send(producer, numbers(20, 25))
+        assert not any(delivery.done() for delivery in deliveries)
+        cluster.start(0)
+        assert offsets(deliveries) == list(range(5, 45))
+        assert log(cluster) == numbers(45)
+
+
+def test_a_missing_block_is_not_taken_for_success() -> None:
+    """3.4: an answer without the partition (Sarama gives its messages up; here they go again)."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", Omit("t", 0), Omit("t", 0, appended=True))
+        assert offsets(send(producer, [b"value"])) == [1]
+        assert log(cluster) == [b"first", b"value"]
+
+
+def test_a_partial_batch_goes_with_close() -> None:
+    """3.4, #884, #834: Flush.Messages=5, three messages, close."""
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FIVES)
+        deliveries = send(producer, numbers(3))
+        producer.close()
+        assert [delivery.done() for delivery in deliveries] == [True] * 3
+        assert log(cluster) == numbers(3)
+
+
+def test_a_late_error_of_an_old_broker_does_not_harm_its_successor() -> None:
+    """3.4: the leader moves away and back while the first broker still owes an answer."""
+    late = Held(then=Drop())
+    with (
+        ScriptedCluster(2, topics={"t": 2, "u": 1}) as cluster,
+        cluster.producer(retries=1, **FAST) as producer,
+    ):
+        for topic in ("t", "u"):
+            warm_up(producer, topic=topic)
+        cluster.next("produce", late, broker=0)
+        (owed,) = send(producer, [b"owed"], topic="u")
+        late.wait_until_held()
+        cluster.move_leader("t", 0, 1)
+        moved = send(producer, numbers(5))
+        late.release()
+        assert offsets(moved) == list(range(1, 6))
+        assert offsets([owed]) == [1]
+        cluster.move_leader("t", 0, 0)
+        assert offsets(send(producer, numbers(5, 5))) == list(range(6, 11))
+        assert log(cluster) == [b"first", *numbers(10)]
+
+
+def test_memory_is_given_back_after_an_outage() -> None:
+    """3.4: what was held while the broker was down is counted, and given back."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.stop(0)
+        deliveries = send(producer, [bytes(1000)] * 500)
+        assert producer._budget.used >= 500_000
+        cluster.start(0)
+        assert offsets(deliveries) == list(range(500))
+        producer.flush(SOON)
+        assert producer._budget.used == 0
+
+
+FAULTS: list[Callable[[], Action]] = [
+    lambda: Refuse(TEMPORARY),
+    lambda: Refuse(MOVED),
+    lambda: Refuse(ErrorCode.REQUEST_TIMED_OUT),
+    lambda: Refuse(ErrorCode.REQUEST_TIMED_OUT, appended=True),
+    Drop,
+    lambda: Drop(appended=True),
+    lambda: Mangle(garbage),
+    lambda: Omit("t", 0),
+    lambda: Omit("t", 1, appended=True),
+]
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(6))
+def test_any_faults(seed: int, idempotent: bool) -> None:
+    """3.4: order per partition, nothing lost, nothing twice with idempotence, one outcome each."""
+    chosen = random.Random(seed)
+    told: dict[int, list[bytes | None]] = {0: [], 1: []}
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        cluster.producer(
+            enable_idempotence=idempotent, batch_max_messages=3, linger_ms=1, **FAST
+        ) as producer,
+    ):
+
+        def report(error: BaseException | None, delivery: Delivery) -> None:
+            assert error is None
+            told[delivery.partition or 0].append(delivery.value)
+
+        def move() -> None:
+            cluster.move_leader("t", chosen.randrange(2), chosen.randrange(2))
+
+        for value in numbers(300):
+            if chosen.random() < 0.2:
+                fault = chosen.choice(FAULTS)()
+                cluster.next("produce", Before(move, fault) if chosen.random() < 0.3 else fault)
+            for partition in range(2):
+                producer.send("t", value, partition=partition, on_delivery=report)
+        producer.flush(SOON)
+        for partition in range(2):
+            there = log(cluster, "t", partition)
+            if idempotent:
+                # With several under way the answer to a later one may be the first that is good.
+                assert sorted(told[partition], key=_number) == numbers(300)
+                assert there == numbers(300)
+            else:
+                assert told[partition] == numbers(300)
+                # Twice is allowed; a gap, or one in front of an older one, is not.
+                assert list(dict.fromkeys(there)) == numbers(300)
+        assert producer._budget.used == 0
+
+
+def _number(value: bytes | None) -> int:
+    return int(value or b"-1")
+
+
+# Bugs that were found in Sarama (section 4 of the notes)
+
+
+@BOTH
+def test_a_connection_that_breaks_keeps_the_order_of_what_is_behind_it(idempotent: bool) -> None:
+    """#3639, #3644, #3693: a partition stays reserved until the failed batch's final outcome."""
+    held = Held(then=Drop())
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
+    ):
+        offsets(send(producer, numbers(5)))
+        # Lost at the old leader, refused by the new one, then lost there.
+        cluster.next("produce", held, broker=0)
+        cluster.next("produce", Refuse(MOVED), Drop(), Refuse(TEMPORARY), broker=1)
+        deliveries = send(producer, numbers(25, 5))
+        held.wait_until_held()
+        cluster.move_leader("t", 0, 1)
+        held.release()
+        deliveries += send(producer, numbers(25, 30))
+        assert offsets(deliveries) == list(range(5, 55))
+        assert log(cluster) == numbers(55)
+
+
+@BOTH
+def test_a_message_is_not_stuck_behind_what_nobody_wakes(idempotent: bool) -> None:
+    """#3689: one message now and then; the broker closes what is idle; no wake-up is lost."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
+    ):
+        for number in range(30):
+            assert offsets(send(producer, [b"%d" % number])) == [number]
+            with cluster._changed:
+                connections = list(cluster._connections)
+            for connection in connections:
+                connection.hang_up()
+        assert log(cluster) == numbers(30)
+
+
+def test_close_while_a_partition_waits_for_its_turn() -> None:
+    """#3645: every hand-over can be given up at the end."""
+    clock = FakeClock()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(clock=clock, enable_idempotence=False, batch_max_messages=1)
+        held = Held()
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(20))
+        held.wait_until_held()
+        producer.close(0)
+        assert all(delivery.done() for delivery in deliveries)
+        statuses = [delivery.status for delivery in deliveries]
+        assert statuses[0] is Status.POSSIBLY_PERSISTED
+        assert statuses[-1] is Status.NOT_PERSISTED
+
+
+def test_numbers_are_not_burned_while_the_broker_is_down() -> None:
+    """#1430, #3354: sequence numbers are given once, when a batch is sealed for a connection."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(retries=1, **FIVES) as producer,
+    ):
+        offsets(send(producer, numbers(5)))
+        cluster.stop(0)
+        deliveries = send(producer, numbers(20, 5))
+        cluster.start(0)
+        assert offsets(deliveries) == list(range(5, 25))
+        assert {batch.producer_epoch for batch in cluster.batches("t")} == {0}
+        assert log(cluster) == numbers(25)
+
+
+def test_a_partition_without_leader_loses_nothing_however_long_it_takes() -> None:
+    """#1145, #1126, #2760, #3135: an election longer than three attempts; no breaker opens."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, retries=1, delivery_timeout_ms=600_000)) as producer,
+    ):
+        warm_up(producer)
+        cluster.stop(0)
+        deliveries = send(producer, numbers(10))
+        for _ in range(30):
+            backs_off(clock)
+            clock.jump_to_next()
+            deliveries += send(producer, [b"%d" % len(deliveries)])
+        assert not any(delivery.done() for delivery in deliveries)
+        cluster.move_leader("t", 0, 1)
+        let_pass(clock, deliveries)
+        assert outcomes(deliveries) == [None] * 40
+        assert log(cluster) == [b"first", *numbers(40)]
+
+
+def test_one_large_message_does_not_fail_its_small_neighbours() -> None:
+    """#2797, #805: a batch that is too large for the broker is split; only the large one fails."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FIVES) as producer,
+    ):
+        large = RefuseIf(ErrorCode.MESSAGE_TOO_LARGE, lambda values: b"7" in values)
+        cluster.next("produce", *[large] * 99)
+        found = outcomes(send(producer, numbers(20)))
+        assert [number for number, error in enumerate(found) if error is not None] == [7]
+        assert log(cluster) == [value for value in numbers(20) if value != b"7"]
+
+
+def test_new_partitions_are_used() -> None:
+    """#1642: the number of partitions is read again."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(clock=clock, metadata_max_age_ms=60_000, partitioner="round_robin")
+        ) as producer,
+    ):
+        warm_up(producer)
+        with cluster._changed:
+            kind = type(cluster._state.topics["t"][0])
+            cluster._state.topics["t"].append(kind(0))
+        asked = len(cluster.received("metadata"))
+        clock.jump(61)
+        came(cluster, "metadata", asked + 1)
+        while producer.partitions_for("t") != {0, 1}:
+            came(cluster, "metadata", asked + 1)
+        assert None not in offsets([producer.send("t", b"value") for _ in range(4)])
+        assert len(log(cluster, "t", 1)) == 2
+
+
+def test_a_burst_of_partitions_that_fail_is_no_burst_of_metadata() -> None:
+    """#3224, #3261: a hundred partitions on a broker that dies; requests for metadata coalesce."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 200}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        warm_up(producer, partition=1)
+        asked = len(cluster.received("metadata"))
+        cluster.next("produce", *[Refuse(MOVED)] * 3, broker=1)
+        deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3, 200, 2)]
+        let_pass(clock, deliveries)
+        assert outcomes(deliveries) == [None] * 99
+        assert len(cluster.received("metadata")) - asked <= 12
+
+
+def test_settling_never_goes_through_the_user_s_object() -> None:
+    """#2241: the same callback for many messages, each told of its own."""
+    told = Told()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FIVES) as producer,
+    ):
+        cluster.next("produce", Refuse(TEMPORARY), Drop(appended=True))
+        for value in numbers(50):
+            producer.send("t", value, partition=0, on_delivery=told)
+        producer.flush(SOON)
+        assert told.values == numbers(50)
+        assert told.errors == []

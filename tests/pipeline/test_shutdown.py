@@ -1,0 +1,685 @@
+"""The end, and what comes before it: flush, close, abort, callbacks that call them, dead stages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pykaproducer import (
+    AbortedError,
+    CallbackThreadError,
+    Delivery,
+    DeliveryFailures,
+    FlushTimeoutError,
+    Producer,
+    ProducerBrokenError,
+    ProducerClosedError,
+    Status,
+)
+from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.dispatcher import Dispatcher
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.partition import PartitionWorker
+from pykaproducer._pipeline.reports import Reports
+from pykaproducer._pipeline.retry import RetryHandler
+from pykaproducer._pipeline.topic import TopicWorker
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Drop, Refuse
+
+from .helper import (
+    FAST,
+    SOON,
+    Held,
+    Told,
+    backs_off,
+    came,
+    ended,
+    error_of,
+    let_pass,
+    log,
+    numbers,
+    offsets,
+    send,
+    waits_for,
+    warm_up,
+)
+
+
+def threads_of(producer: Producer) -> list[str]:
+    """Live threads of *producer*."""
+    prefix = f"{producer.config.client_id}-"
+    return [t.name for t in threading.enumerate() if t.name.startswith(prefix)]
+
+
+def in_thread(function: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def joined(threads: Iterable[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(SOON)
+        assert not thread.is_alive(), "it does not return"
+
+
+# flush()
+
+
+def test_flush_does_not_linger() -> None:
+    """Time stands still: nothing is sent for having waited long enough."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        ended(cluster.producer(clock=clock, linger_ms=60_000)) as producer,
+    ):
+        deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3)]
+        # The BrokerWorker has some of them, and would wait.
+        waits_for(clock, 60)
+        producer.flush()
+        assert all(delivery.done() for delivery in deliveries)
+        assert offsets(deliveries) == [0, 0, 0]
+
+
+def test_what_lingers_behind_a_flush_lingers_again() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), linger_ms=60_000)) as producer,
+    ):
+        send(producer, [b"before"])
+        producer.flush()
+        (after,) = send(producer, [b"after"])
+        # Its partition's worker has had it: another flush, which it is behind of, has not.
+        producer.partitions_for("t")
+        assert not after.done()
+        assert log(cluster) == [b"before"]
+
+
+def test_flush_waits_for_what_goes_round_again() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(linger_ms=60_000, **FAST) as producer,
+    ):
+        cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), Drop(), Refuse(6))
+        deliveries = send(producer, numbers(10))
+        producer.flush(SOON)
+        assert all(delivery.done() for delivery in deliveries)
+        assert log(cluster) == numbers(10)
+
+
+def test_flush_waits_for_callbacks() -> None:
+    told = Told()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        for value in numbers(200):
+            producer.send("t", value, partition=0, on_delivery=told)
+        producer.flush(SOON)
+        assert told.values == numbers(200)
+
+
+def test_flush_is_not_extended_by_what_is_sent_later() -> None:
+    clock = FakeClock()
+    before, later = Held(), Held()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        cluster.next("produce", before, broker=0)
+        cluster.next("produce", later, broker=1)
+        first = send(producer, [b"first"])
+        before.wait_until_held()
+        thread = in_thread(lambda: producer.flush(17))
+        waits_for(clock, 17)
+        second = send(producer, [b"second"], partition=1)
+        later.wait_until_held()
+        before.release()
+        joined([thread])
+        assert offsets(first) == [0]
+        assert not second[0].done()
+        later.release()
+        assert offsets(second) == [0]
+
+
+def test_flush_says_what_failed_and_only_once() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(linger_ms=60_000, **FAST) as producer,
+    ):
+        cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+        send(producer, numbers(5))
+        with pytest.raises(DeliveryFailures, match="INVALID_RECORD") as caught:
+            producer.flush(SOON)
+        assert caught.value.count == 5
+        producer.flush(SOON)
+
+
+def test_a_flush_whose_time_is_over_says_how_many_are_left_and_they_go_on() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(7))
+        held.wait_until_held()
+        with pytest.raises(FlushTimeoutError, match="7 messages") as caught:
+            producer.flush(0)
+        assert caught.value.pending == 7
+        held.release()
+        assert offsets(deliveries) == list(range(7))
+
+
+def test_flush_ends_with_the_last_deadline() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        cluster.stop(0)
+        told: list[BaseException] = []
+
+        def flush() -> None:
+            try:
+                producer.flush()
+            except DeliveryFailures as error:
+                told.append(error)
+
+        # Nobody holds their handles: the flush is who is told.
+        for value in numbers(3):
+            producer.send("t", value)
+        thread = in_thread(flush)
+        backs_off(clock)
+        clock.jump(5.1)
+        joined([thread])
+        assert "3 messages" in str(told[0])
+
+
+def test_flushes_of_several_threads() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(linger_ms=60_000, **FAST) as producer,
+    ):
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(10))
+        flushes = [in_thread(lambda: producer.flush(SOON)) for _ in range(5)]
+        held.wait_until_held()
+        held.release()
+        joined(flushes)
+        assert offsets(deliveries) == list(range(10))
+
+
+# close()
+
+
+def test_close_delivers_what_lingers_and_leaves_nothing_running() -> None:
+    with ScriptedCluster(2, topics={"t": 4}) as cluster:
+        producer = cluster.producer(linger_ms=60_000, batch_max_messages=1000, **FAST)
+        deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(4)]
+        producer.close()
+        assert all(delivery.done() for delivery in deliveries)
+        assert offsets(deliveries) == [0] * 4
+        assert threads_of(producer) == []
+        cluster.join_connections()
+
+
+def test_close_waits_for_retries_and_accepts_nothing_meanwhile() -> None:
+    """Closing has begun; a new send() is refused, the ten before it are retried and delivered."""
+    held = Held(then=Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        cluster.next("produce", held, Drop(), Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+        deliveries = send(producer, numbers(10))
+        held.wait_until_held()
+        thread = in_thread(producer.close)
+        refused = None
+        while refused is None:
+            try:
+                deliveries += send(producer, [b"late"])
+            except ProducerClosedError as error:
+                refused = error
+        held.release()
+        joined([thread])
+        assert "closed" in str(refused)
+        assert offsets(deliveries) == list(range(len(deliveries)))
+        assert log(cluster)[:10] == numbers(10)
+        assert threads_of(producer) == []
+
+
+@pytest.mark.parametrize("how", ["abort", "close(0)"])
+def test_abort_fails_what_has_no_outcome_at_once(how: str) -> None:
+    held = Held()
+    with ScriptedCluster(topics={"t": 2}) as cluster:
+        producer = cluster.producer(**FAST)
+        warm_up(producer)
+        cluster.next("produce", held)
+        under_way = send(producer, [b"under way"])[0]
+        held.wait_until_held()
+        waiting = producer.send("unknown", b"value")
+        if how == "abort":
+            producer.abort()
+        else:
+            producer.close(0)
+        assert threads_of(producer) == []
+        for delivery, status in [
+            (under_way, Status.POSSIBLY_PERSISTED),
+            (waiting, Status.NOT_PERSISTED),
+        ]:
+            assert delivery.done()
+            error = delivery.exception(0)
+            assert isinstance(error, AbortedError)
+            assert error.status is delivery.status is status
+            assert "abort() was called, or close(0)" in str(error)
+
+
+#: Where messages are when time runs out: none of these keeps a thread.
+STUCK: dict[str, Callable[[ScriptedCluster], None]] = {
+    "no answer to a message": lambda cluster: cluster.next("produce", *[Held()] * 9),
+    "no answer to metadata": lambda cluster: cluster.next("metadata", *[Held()] * 9),
+    "no answer to the handshake": lambda cluster: cluster.next("api_versions", *[Held()] * 9),
+    "no producer id": lambda cluster: cluster.next("init_producer_id", *[Held()] * 9),
+    "backing off": lambda cluster: cluster.next("produce", *[Refuse(19)] * 9),
+    "no broker": lambda cluster: cluster.stop(0),
+    "a silent broker": lambda cluster: cluster.stop(0, silently=True),
+    "no such topic": lambda cluster: cluster.next("metadata", *[Refuse(3)] * 9),
+}
+
+
+@pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
+def test_close_with_a_timeout_returns_when_it_is_over(
+    stuck: Callable[[ScriptedCluster], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        stuck(cluster)
+        producer = cluster.producer(retry_backoff_ms=3_600_000, reconnect_backoff_ms=3_600_000)
+        deliveries = send(producer, numbers(100))
+        producer.close(0.05)
+        assert all(delivery.done() for delivery in deliveries)
+        for delivery in deliveries:
+            error = error_of(delivery)
+            assert isinstance(error, AbortedError)
+            assert "0.05 s" in str(error)
+        assert threads_of(producer) == []
+        assert "still running" not in caplog.text
+
+
+def test_close_tells_the_log_what_nobody_was_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedCluster() as cluster:
+        producer = cluster.producer(**FAST)
+        for value in numbers(3):
+            producer.send("unknown", value)
+        producer.close(0)
+    assert "3 messages were not delivered" in caplog.text
+
+
+def test_close_from_several_threads() -> None:
+    """Each returns when it is closed; nothing is lost and nobody waits for ever."""
+    held = Held()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(linger_ms=60_000, **FAST)
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(10))
+        closing = [in_thread(producer.close) for _ in range(5)]
+        held.wait_until_held()
+        held.release()
+        joined(closing)
+        assert offsets(deliveries) == list(range(10))
+        assert threads_of(producer) == []
+
+
+def test_of_several_closes_the_most_impatient_decides() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        held = Held()
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(10))
+        held.wait_until_held()
+        patient = [in_thread(producer.close) for _ in range(3)]
+        producer.abort()
+        joined(patient)
+        assert {type(error_of(delivery)) for delivery in deliveries} == {AbortedError}
+        assert threads_of(producer) == []
+
+
+def test_sends_that_race_a_close_are_refused_or_settled() -> None:
+    with ScriptedCluster(topics={"t": 2}) as cluster:
+        for _ in range(10):
+            producer = cluster.producer(**FAST)
+            accepted: list[Delivery] = []
+            begun = threading.Barrier(4)
+
+            def work(
+                producer: Producer = producer,
+                accepted: list[Delivery] = accepted,
+                begun: threading.Barrier = begun,
+            ) -> None:
+                begun.wait(SOON)
+                try:
+                    for number in range(100_000):
+                        accepted.append(producer.send("t", b"%d" % number))
+                except ProducerClosedError:
+                    pass
+
+            senders = [in_thread(work) for _ in range(3)]
+            begun.wait(SOON)
+            producer.close()
+            joined(senders)
+            assert all(delivery.done() for delivery in accepted)
+            # One that was accepted while the last thread ended may have failed, and says so.
+            failed = [delivery for delivery in accepted if delivery.error is not None]
+            assert {type(delivery.error) for delivery in failed} <= {AbortedError}
+            assert threads_of(producer) == []
+
+
+def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
+    """At once, though what fills the buffer is still waited for."""
+    clock = FakeClock()
+    held = Held()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(clock=clock, buffer_memory=50_000, max_block_ms=60_000)
+        cluster.next("produce", held)
+        accepted = send(producer, [b"first"])
+        held.wait_until_held()
+        while producer._budget.fits(1_200):
+            accepted += send(producer, [bytes(1_000)])
+        refused: list[ProducerClosedError] = []
+
+        def wait_for_space() -> None:
+            try:
+                producer.send("t", bytes(1_000))
+            except ProducerClosedError as error:
+                refused.append(error)
+
+        waiting = in_thread(wait_for_space)
+        waits_for(clock, 60)
+        closing = in_thread(producer.close)
+        joined([waiting])
+        assert len(refused) == 1
+        assert not accepted[0].done()
+        held.release()
+        joined([closing])
+        assert offsets(accepted) == list(range(len(accepted)))
+
+
+# In callbacks
+
+
+def outcome_of(function: Callable[[], object]) -> object:
+    """What it returned or raised."""
+    try:
+        return function()
+    except CallbackThreadError as error:
+        return error
+
+
+def test_flush_and_close_in_a_callback() -> None:
+    """flush() says that it would wait for itself; close() is asked for and comes."""
+    told: list[object] = []
+    called = threading.Event()
+
+    def report(error: BaseException | None, delivery: Delivery) -> None:
+        told.append(outcome_of(producer.flush))
+        told.append(outcome_of(lambda: producer.flush(0)))
+        told.append(producer.send("t", b"from the callback", partition=0))
+        told.append(outcome_of(producer.close))
+        with pytest.raises(ProducerClosedError):
+            producer.send("t", b"late")
+        called.set()
+
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        producer.send("t", b"value", partition=0, on_delivery=report)
+        assert called.wait(SOON)
+        # Another close() returns when that one is done, or does it.
+        producer.close()
+        assert [type(each) for each in told[:2]] == [CallbackThreadError] * 2
+        assert "callback" in str(told[0])
+        assert told[3] is None
+        assert offsets([told[2]]) == [1]  # type: ignore[list-item]
+        assert log(cluster) == [b"value", b"from the callback"]
+
+
+def test_close_in_a_callback_ends_the_producer_by_itself() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(client_id="closing-itself", **FAST)
+        producer.send("t", b"value", on_delivery=lambda *_: producer.close())
+        came(cluster, "produce", 1)
+        cluster.join_connections()
+        for thread in threading.enumerate():
+            if thread.name.startswith("closing-itself-"):
+                thread.join(SOON)
+        assert threads_of(producer) == []
+
+
+def test_abort_in_a_callback() -> None:
+    held = Held()
+    with ScriptedCluster(2, topics={"t": 2}) as cluster:
+        producer = cluster.producer(**FAST)
+        cluster.next("produce", held, broker=1)
+        (stuck,) = send(producer, [b"stuck"], partition=1)
+        held.wait_until_held()
+        producer.send("t", b"value", partition=0, on_delivery=lambda *_: producer.abort())
+        assert isinstance(error_of(stuck), AbortedError)
+        producer.close()
+        assert threads_of(producer) == []
+
+
+def test_callbacks_may_send_as_long_as_they_like() -> None:
+    """Each delivery sends the next; flush waits only for those that were there."""
+    left = [50]
+    done = threading.Event()
+
+    def report(error: BaseException | None, delivery: Delivery) -> None:
+        assert error is None
+        left[0] -= 1
+        if left[0]:
+            producer.send("t", b"%d" % left[0], partition=0, on_delivery=report)
+        else:
+            done.set()
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        producer.send("t", b"50", partition=0, on_delivery=report)
+        assert done.wait(SOON)
+        assert log(cluster) == [b"%d" % number for number in range(50, 0, -1)]
+
+
+def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+
+    def failing(error: BaseException | None, delivery: Delivery) -> None:
+        raise LookupError("a user's mistake")
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        for number in range(20):
+            callback = failing if number % 2 else told
+            producer.send("t", b"%d" % number, partition=0, on_delivery=callback)
+        producer.flush(SOON)
+        assert told.values == [b"%d" % number for number in range(0, 20, 2)]
+        assert log(cluster) == numbers(20)
+    assert caplog.text.count("LookupError: a user's mistake") >= 1
+
+
+def test_a_callback_that_blocks_holds_up_no_outcome() -> None:
+    gate = threading.Event()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        producer.send("t", b"value", partition=0, on_delivery=lambda *_: gate.wait(SOON))
+        deliveries = send(producer, numbers(50))
+        assert [delivery.result(SOON).offset for delivery in deliveries] == list(range(1, 51))
+        gate.set()
+
+
+def test_a_partitioner_that_fails_or_talks_nonsense_harms_its_own_message() -> None:
+    def partitioner(key: bytes | None, everything: list[int], available: list[int]) -> Any:
+        assert key is not None
+        if key == b"raise":
+            raise LookupError("a user's mistake")
+        return {b"none": None, b"text": "0", b"far": 99, b"negative": -1}.get(key, 0)
+
+    keys = [b"good", b"raise", b"none", b"good", b"text", b"far", b"negative", b"good"]
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(partitioner=partitioner, **FAST) as producer,
+    ):
+        deliveries = [producer.send("t", key, key=key) for key in keys]
+        good = [d for d, key in zip(deliveries, keys, strict=True) if key == b"good"]
+        assert offsets(good) == [0, 1, 2]
+        bad = {key: d for d, key in zip(deliveries, keys, strict=True) if key != b"good"}
+        assert isinstance(error_of(bad[b"raise"]).__cause__, LookupError)
+        for key in (b"none", b"text", b"far", b"negative"):
+            assert "the partitioner returned" in str(error_of(bad[key]))
+            assert error_of(bad[key]).status is Status.NOT_PERSISTED
+
+
+# A stage dies of a bug of ours (P9)
+
+
+class BugError(Exception):
+    """Stands for one."""
+
+
+STAGES: list[Any] = [
+    Dispatcher,
+    TopicWorker,
+    PartitionWorker,
+    BrokerWorker,
+    Bridge,
+    RetryHandler,
+    Metadata,
+]
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize("method", ["step", "turn", "deadline"])
+def test_a_stage_that_dies_settles_everything_and_breaks_the_producer(
+    stage: Any, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, logger="pykaproducer")
+
+    def die(*_: Any) -> None:
+        raise BugError("a bug")
+
+    with ScriptedCluster(2, topics={"t": 2}) as cluster:
+        producer = cluster.producer(**FAST)
+        warm_up(producer)
+        cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 999)
+        held = Held()
+        cluster.next("produce", held, broker=1)
+        monkeypatch.setattr(stage, method, die)
+        deliveries: list[Delivery] = []
+        for number in range(200):
+            try:
+                topic = ("t", "unknown")[number % 2]
+                deliveries.append(producer.send(topic, b"value"))
+            except ProducerBrokenError:
+                break
+        errors = [delivery.exception(SOON) for delivery in deliveries]
+        assert {type(error) for error in errors} == {ProducerBrokenError}
+        assert errors[0] is not None
+        assert isinstance(errors[0].__cause__, BugError)
+        assert "died of an error in the library" in str(errors[0])
+        with pytest.raises(ProducerBrokenError) as caught:
+            producer.send("t", b"late")
+        assert isinstance(caught.value.__cause__, BugError)
+        # Nobody waits for what will not come.
+        with_failures(producer.flush)
+        producer.close()
+        assert threads_of(producer) == []
+    assert "the producer is broken" in caplog.text
+    assert "BugError: a bug" in caplog.text
+
+
+def with_failures(flush: Callable[[], object]) -> None:
+    try:
+        flush()
+    except DeliveryFailures:
+        pass
+
+
+def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def die(*_: Any) -> None:
+        raise BugError("a bug")
+
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        warm_up(producer)
+        monkeypatch.setattr(Reports, "step", die)
+        delivery = producer.send("t", b"value", on_delivery=lambda *_: None)
+        # Its outcome was there before the callback's turn came.
+        assert delivery.exception(SOON) is None
+        with_failures(producer.flush)
+        with pytest.raises(ProducerBrokenError):
+            producer.send("t", b"late")
+        producer.close()
+        assert threads_of(producer) == []
+
+
+def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        cluster.next("produce", held)
+        (delivery,) = send(producer, [b"value"])
+        held.wait_until_held()
+        waiting = [in_thread(lambda: with_failures(producer.flush)) for _ in range(3)]
+
+        def die(*_: Any) -> None:
+            raise BugError("a bug")
+
+        monkeypatch.setattr(RetryHandler, "step", die)
+        held.release()
+        joined(waiting)
+        assert isinstance(error_of(delivery), ProducerBrokenError)
+        producer.close()
+
+
+def test_the_time_of_a_close_is_counted_by_the_producer_s_clock() -> None:
+    clock = FakeClock()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.stop(0)
+        producer = cluster.producer(clock=clock)
+        (delivery,) = send(producer, [b"value"])
+        backs_off(clock)
+        thread = in_thread(lambda: producer.close(0.7))
+        waits_for(clock, 0.7)
+        clock.jump(0.6)
+        assert not delivery.done()
+        clock.jump(0.2)
+        assert isinstance(error_of(delivery), AbortedError)
+        while thread.is_alive():
+            # Threads are joined with a bound that this clock counts, too.
+            clock.jump(0.01)
+            thread.join(0.01)
+        assert threads_of(producer) == []
+
+
+def test_closing_while_it_backs_off_and_the_broker_comes_back() -> None:
+    clock = FakeClock()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.stop(0)
+        producer = cluster.producer(clock=clock)
+        deliveries = send(producer, numbers(10))
+        backs_off(clock)
+        thread = in_thread(producer.close)
+        cluster.start(0)
+        let_pass(clock, deliveries)
+        joined([thread])
+        assert log(cluster) == numbers(10)

@@ -1,0 +1,640 @@
+"""Messages that wait: KIP-286's promises, and deadlines wherever a message is."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+
+from pykaproducer import BufferFullError, Delivery, DeliveryTimeoutError, Producer, Status
+from pykaproducer._machines.batching import Chaser
+from pykaproducer._pipeline.retry import Again, RetryHandler
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Drop, Refuse
+
+from .helper import (
+    FAST,
+    SOON,
+    Before,
+    Frozen,
+    Held,
+    attempts,
+    backs_off,
+    came,
+    ended,
+    error_of,
+    let_pass,
+    log,
+    numbers,
+    offsets,
+    outcomes,
+    send,
+    sent,
+    warm_up,
+)
+
+BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+
+# KIP-286: send() waits for no metadata
+
+
+def test_one_send_before_the_metadata_and_none_after_is_delivered() -> None:
+    """The case that KIP-286 describes: nobody has to send again for the first to go."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.next("metadata", held)
+        delivery = producer.send("t", b"value")
+        held.wait_until_held()
+        assert not delivery.done()
+        held.release()
+        assert offsets([delivery]) == [0]
+
+
+def test_one_send_before_the_cluster_is_there_is_delivered() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.stop(0)
+        with cluster.producer(**FAST) as producer:
+            delivery = producer.send("t", b"value")
+            cluster.start(0)
+            assert offsets([delivery]) == [0]
+
+
+def test_one_send_before_the_topic_is_there_is_delivered() -> None:
+    with (
+        ScriptedCluster() as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        delivery = producer.send("t", b"value")
+        came(cluster, "metadata", 3)
+        assert not delivery.done()
+        cluster.add_topic("t")
+        assert offsets([delivery]) == [0]
+
+
+def test_what_is_sent_while_the_metadata_is_under_way_keeps_its_order() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.next("metadata", held)
+        early = send(producer, numbers(50))
+        held.wait_until_held()
+        middle = send(producer, numbers(50, 50))
+        held.release()
+        late = send(producer, numbers(50, 100))
+        assert offsets([*early, *middle, *late]) == list(range(150))
+        assert log(cluster) == numbers(150)
+
+
+def test_send_does_not_wait_while_metadata_does() -> None:
+    """A thousand messages for a hundred topics are accepted while no answer has come."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={f"t-{i}": 1 for i in range(100)}) as cluster,
+        cluster.producer(max_block_ms=0, **FAST) as producer,
+    ):
+        cluster.next("metadata", held)
+        first = producer.send("t-0", b"first")
+        held.wait_until_held()
+        deliveries = [producer.send(f"t-{i % 100}", b"%d" % i) for i in range(1000)]
+        assert not any(delivery.done() for delivery in (first, *deliveries))
+        held.release()
+        assert None not in offsets([first, *deliveries])
+        # They were asked for together, not one by one.
+        assert len(cluster.received("metadata")) < 10
+
+
+def test_topics_without_metadata_do_not_hold_up_others() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(**FAST)) as producer,
+    ):
+        unknown = [producer.send(f"unknown-{i}", b"value") for i in range(500)]
+        assert offsets(send(producer, numbers(100))) == list(range(100))
+        assert not any(delivery.done() for delivery in unknown)
+        # None of them has a thread.
+        names = [thread.name for thread in threading.enumerate()]
+        assert not any("unknown" in name for name in names)
+
+
+def test_a_partition_without_leader_does_not_hold_up_others() -> None:
+    with (
+        ScriptedCluster(2, topics={"t": 2, "u": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.stop(1)
+        stuck = send(producer, numbers(10), partition=1)
+        assert offsets(send(producer, numbers(100))) == list(range(100))
+        assert offsets(send(producer, numbers(100), topic="u")) == list(range(100))
+        assert not any(delivery.done() for delivery in stuck)
+        cluster.move_leader("t", 1, 0)
+        assert offsets(stuck) == list(range(10))
+
+
+def test_a_broker_that_is_silent_does_not_hold_up_others() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.next("produce", held, broker=1)
+        stuck = send(producer, numbers(10), partition=1)
+        held.wait_until_held()
+        assert offsets(send(producer, numbers(100))) == list(range(100))
+        assert not any(delivery.done() for delivery in stuck)
+        held.release()
+        assert offsets(stuck) == list(range(10))
+
+
+@BOTH
+def test_a_partition_that_is_refused_does_not_hold_up_its_broker_s_others(
+    idempotent: bool,
+) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
+        cluster.next("produce", *[Refuse(code, only=[("t", 1)])] * 50)
+        stuck = send(producer, numbers(3), partition=1)
+        backs_off(clock)
+        # It waits for its backoff, and time stands still.
+        for start in range(0, 40, 10):
+            assert offsets(send(producer, numbers(10, start)))[0] == start + 1
+        assert not any(delivery.done() for delivery in stuck)
+        assert log(cluster, "t", 1) == [b"first"]
+
+
+def test_a_full_buffer_is_the_only_thing_that_send_waits_for() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(buffer_memory=100_000, max_block_ms=1, **FAST) as producer,
+    ):
+        cluster.next("produce", held)
+        accepted = send(producer, [b"first"])
+        held.wait_until_held()
+        full: list[BufferFullError] = []
+        while not full:
+            try:
+                accepted += send(producer, [bytes(1000)])
+            except BufferFullError as error:
+                full.append(error)
+        assert 50 < len(accepted) < 100
+        held.release()
+        assert offsets(accepted) == list(range(len(accepted)))
+        assert offsets(send(producer, [bytes(1000)])) == [len(accepted)]
+
+
+def test_partitions_for_is_bounded() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster() as cluster,
+        ended(cluster.producer(clock=clock, max_block_ms=5_000)) as producer,
+    ):
+        raised: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                producer.partitions_for("t")
+            except KafkaTimeoutError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        came(cluster, "metadata", 1)
+        backs_off(clock)
+        clock.jump(5.1)
+        thread.join(SOON)
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in str(raised[0])
+
+
+# Deadlines: nobody's is missed, nobody's comes early, wherever the message waits
+
+Place = Callable[[ScriptedCluster, FakeClock, Producer], None]
+
+
+def no_metadata(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.next("metadata", Held())
+
+
+def no_topic(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.next("metadata", *[Refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 999)
+
+
+def no_leader(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.stop(0)
+
+
+def no_leader_any_more(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    warm_up(producer)
+    cluster.stop(0)
+
+
+def in_a_lane_while_the_broker_is_down(
+    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
+) -> None:
+    Frozen(cluster, 999)
+    cluster.stop(0)
+
+
+def in_a_lane_while_the_broker_says_nothing(
+    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
+) -> None:
+    Frozen(cluster, 999)
+    cluster.stop(0, silently=True)
+
+
+def lingering(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    pass
+
+
+def in_the_retry_handler(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 999)
+
+
+def moving(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.next("produce", *[Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 999)
+
+
+def in_flight(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.next("produce", *[Held()] * 99)
+
+
+def behind_what_is_in_flight(
+    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
+) -> None:
+    cluster.next("produce", *[Held()] * 99)
+    for number in range(10):
+        producer.send("t", b"before-%d" % number, partition=0)
+    came(cluster, "produce", 1)
+
+
+def no_producer_id(cluster: ScriptedCluster, clock: FakeClock, producer: Producer) -> None:
+    cluster.next("init_producer_id", *[Refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * 999)
+
+
+def a_producer_id_that_is_never_answered(
+    cluster: ScriptedCluster, clock: FakeClock, producer: Producer
+) -> None:
+    cluster.next("init_producer_id", *[Held()] * 99)
+
+
+PLACES: list[Place] = [
+    no_metadata,
+    no_topic,
+    no_leader,
+    no_leader_any_more,
+    in_a_lane_while_the_broker_is_down,
+    in_a_lane_while_the_broker_says_nothing,
+    lingering,
+    in_the_retry_handler,
+    moving,
+    in_flight,
+    behind_what_is_in_flight,
+    no_producer_id,
+    a_producer_id_that_is_never_answered,
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("jumps", [(8.0,), (0.5,) * 16], ids=["at once", "slowly"])
+def test_a_deadline_holds_wherever_a_message_waits(place: Place, jumps: tuple[float, ...]) -> None:
+    clock = FakeClock()
+    linger = 8_000 if place is lingering else 0
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, linger_ms=linger)) as producer,
+    ):
+        place(cluster, clock, producer)
+        deliveries = [
+            producer.send("t", b"value", partition=0, delivery_timeout_ms=timeout)
+            for timeout in (7_000, 7_900, 12_000)
+        ]
+        # Nothing comes early.
+        for seconds in jumps[:-1]:
+            if clock.monotonic() + seconds < 1_007:
+                clock.jump(seconds)
+                assert not any(delivery.done() for delivery in deliveries)
+        clock.jump(1_007.95 - clock.monotonic())
+        for delivery in deliveries[:2]:
+            error = error_of(delivery)
+            assert isinstance(error, DeliveryTimeoutError)
+            assert 7 <= error.waited <= 8
+        assert not deliveries[2].done()
+        clock.jump(4.1)
+        assert isinstance(error_of(deliveries[2]), DeliveryTimeoutError)
+
+
+@BOTH
+def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) -> None:
+    """The request is told the time that its oldest row has left; the others go again."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(
+                clock=clock,
+                enable_idempotence=idempotent,
+                linger_ms=3_600_000,
+                delivery_timeout_ms=7_200_000,
+                batch_max_messages=2,
+            )
+        ) as producer,
+    ):
+        offsets(send(producer, [b"first", b"second"]))
+        held = Held(then=Drop())
+        cluster.next("produce", held)
+        short = producer.send("t", b"short", partition=0, delivery_timeout_ms=5_000)
+        long = producer.send("t", b"long", partition=0, delivery_timeout_ms=60_000)
+        held.wait_until_held()
+        assert cluster.received("produce")[1].request.timeout_ms == 5_000
+        clock.jump(5.1)
+        assert error_of(short).status is Status.POSSIBLY_PERSISTED
+        assert not long.done()
+        # The connection is taken for lost with its oldest row, not after request_timeout_ms.
+        let_pass(clock, [long])
+        assert long.error is None
+        # With sequence numbers the same bytes go again; without them the expired row is left out.
+        again = [b"short", b"long"] if idempotent else [b"long"]
+        assert log(cluster) == [b"first", b"second", *again]
+        assert sent(cluster)[-1].values == tuple(again)
+        held.release()
+
+
+def test_a_request_waits_no_longer_than_request_timeout_ms() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, request_timeout_ms=10_000)) as producer,
+    ):
+        warm_up(producer)
+        held = Held()
+        cluster.next("produce", held)
+        (delivery,) = send(producer, [b"value"])
+        held.wait_until_held()
+        assert cluster.received("produce")[1].request.timeout_ms == 10_000
+        clock.jump(9.9)
+        assert attempts(cluster) == 2
+        clock.jump(0.2)
+        let_pass(clock, [delivery])
+        assert offsets([delivery]) == [1]
+        used = [received.connection for received in cluster.received("produce")]
+        assert used[1] != used[2]
+        held.release()
+
+
+def test_a_row_that_expires_before_it_is_written_is_not_written() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        held = Held()
+        cluster.next("metadata", held)
+        short = producer.send("t", b"short", delivery_timeout_ms=5_000)
+        long = producer.send("t", b"long", delivery_timeout_ms=60_000)
+        held.wait_until_held()
+        clock.jump(5.1)
+        assert error_of(short).status is Status.NOT_PERSISTED
+        held.release()
+        assert offsets([long]) == [0]
+        assert log(cluster) == [b"long"]
+
+
+def test_an_answer_behind_the_deadline_changes_nothing() -> None:
+    """A row is settled once: a late confirmation does not make it delivered."""
+    clock = FakeClock()
+    told: list[BaseException | None] = []
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        held = Held()
+        cluster.next("produce", held)
+        late = producer.send(
+            "t", b"late", partition=0, on_delivery=lambda error, _: told.append(error)
+        )
+        held.wait_until_held()
+        clock.jump(5.1)
+        error = error_of(late)
+        held.release()
+        came(cluster, "produce", 1)
+        (after,) = send(producer, [b"after"])
+        let_pass(clock, [after])
+        assert after.error is None
+        assert late.error is error
+        producer.flush(0)
+        assert told == [error]
+
+
+def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
+    """No other partition is stamped anew (the fault that doubled messages elsewhere)."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        stuck = Held(then=Drop(appended=True))
+        cluster.next("produce", stuck, broker=1)
+        cluster.next("produce", Held(), broker=0)
+        (other,) = send(producer, [b"other"], partition=1)
+        stuck.wait_until_held()
+        expired = producer.send("t", b"expired", partition=0, delivery_timeout_ms=5_000)
+        came(cluster, "produce", 4)
+        clock.jump(5.1)
+        assert isinstance(error_of(expired), DeliveryTimeoutError)
+        # The batch of the other partition comes again with the numbers that it had.
+        stuck.release()
+        let_pass(clock, [other])
+        assert other.error is None
+        assert log(cluster, "t", 1) == [b"first", b"other"]
+        assert len({batch for batch in sent(cluster) if batch.values == (b"other",)}) == 1
+
+
+# Backoff
+
+
+@BOTH
+@pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_partition_backs_off_exponentially_with_jitter(code: ErrorCode, idempotent: bool) -> None:
+    """Each wait is twice the one before, up to the longest, a fifth more or less."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(
+                clock=clock,
+                enable_idempotence=idempotent,
+                delivery_timeout_ms=3_600_000,
+                retry_backoff_ms=100,
+                retry_backoff_max_ms=1_000,
+            )
+        ) as producer,
+    ):
+        warm_up(producer)
+        came_at: list[float] = []
+        note = Before(lambda: came_at.append(clock.monotonic()), Refuse(code))
+        cluster.next("produce", *[note] * 7)
+        (delivery,) = send(producer, [b"value"])
+        let_pass(clock, [delivery])
+        assert delivery.error is None
+        waits = [later - earlier for earlier, later in itertools.pairwise(came_at)]
+        for wait, about in zip(waits, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True):
+            # It may be more: time is moved here while a request is on its way, too.
+            assert wait >= 0.79 * about, waits
+
+
+@BOTH
+def test_a_backoff_is_over_when_its_time_has_come(idempotent: bool) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+        (delivery,) = send(producer, [b"value"])
+        backs_off(clock)
+        clock.jump(0.079)
+        assert attempts(cluster) == 2
+        clock.jump(0.042)
+        assert offsets([delivery]) == [1]
+
+
+def test_in_the_retry_handler_each_waits_for_its_own_time_and_keeps_its_turn() -> None:
+    """The stage alone: items of one partition never overtake, those of others are not held up."""
+    clock = FakeClock()
+    gone: list[tuple[int, int]] = []
+    moved = threading.Condition()
+
+    def dispatch(item: Any) -> None:
+        with moved:
+            gone.append((item.partition, item.level))
+            moved.notify_all()
+
+    def until(count: int) -> list[tuple[int, int]]:
+        with moved:
+            assert moved.wait_for(lambda: len(gone) >= count, SOON)
+            return list(gone)
+
+    handler = RetryHandler("retry-handler", clock, lambda worker, error: None)
+    handler.dispatch = dispatch
+    now = clock.monotonic()
+    for partition, level, wait in [(0, 1, 0.4), (0, 2, 0.2), (0, 3, 0.8), (1, 1, 0.1)]:
+        handler.put(Again([Chaser("t", partition, level)], now + wait))
+    clock.jump(0.3)
+    assert until(1) == [(1, 1)]
+    clock.jump(0.2)
+    assert until(3) == [(1, 1), (0, 1), (0, 2)]
+    handler.put(Again([Chaser("t", 2, 1)], now))
+    assert until(4)[3] == (2, 1)
+    clock.jump(0.4)
+    assert until(5)[4] == (0, 3)
+    handler.stop()
+    assert handler.join(clock.monotonic() + SOON)
+
+
+def test_metadata_is_asked_for_with_backoff_and_together() -> None:
+    """A thousand partitions that look for their leaders are one request, and not a storm."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 200}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        cluster.stop(1)
+        deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(1, 200, 2)]
+        for _ in range(5):
+            backs_off(clock)
+            clock.jump_to_next()
+        backs_off(clock)
+        assert 3 <= len(cluster.received("metadata")) <= 7
+        cluster.start(1)
+        let_pass(clock, deliveries)
+        assert outcomes(deliveries) == [None] * 100
+
+
+def test_metadata_is_asked_for_again_by_age() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(clock=clock, metadata_max_age_ms=300_000, delivery_timeout_ms=900_000)
+        ) as producer,
+    ):
+        warm_up(producer)
+        before = len(cluster.received("metadata"))
+        clock.jump(301)
+        came(cluster, "metadata", before + 1)
+
+
+# Batches go before linger_ms
+
+
+@pytest.mark.parametrize(
+    ("limit", "payload"),
+    [({"batch_max_messages": 10}, b"x"), ({"batch_size": 10_000}, bytes(1_000))],
+    ids=["messages", "bytes"],
+)
+def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes) -> None:
+    """Time stands still: whatever is delivered has not waited for it."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, linger_ms=60_000, **limit)) as producer,
+    ):
+        deliveries = send(producer, [payload] * 25)
+        assert offsets(deliveries[:18]) == list(range(18))
+        assert not deliveries[-1].done()
+        assert max(batch.count for batch in cluster.batches("t")) <= 10
+        clock.jump(60.1)
+        assert offsets(deliveries) == list(range(25))
+
+
+def test_batch_max_messages_holds_for_what_goes_round_again() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(
+            enable_idempotence=False, batch_max_messages=3, linger_ms=60_000, **FAST
+        ) as producer,
+    ):
+        cluster.next("produce", *[Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)] * 3)
+        assert offsets(send(producer, numbers(30))) == list(range(30))
+        assert max(len(batch.values) for batch in sent(cluster)) == 3
+
+
+def test_deadlines_of_many_messages_in_many_places() -> None:
+    """One timer for all of them: each expires with its own reason."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 4}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=8_000)) as producer,
+    ):
+        cluster.stop(1)
+        cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), broker=0)
+        waiting: list[Delivery] = [
+            producer.send("unknown", b"value"),
+            producer.send("t", b"value", partition=1),
+            producer.send("t", b"value", partition=0),
+        ]
+        came(cluster, "produce", 1)
+        backs_off(clock, 2)
+        clock.jump(8.1)
+        reasons = [str(error_of(delivery)) for delivery in waiting]
+        assert "no such topic" in reasons[0]
+        assert "no leader" in reasons[1]
+        assert "(19)" in reasons[2]
