@@ -102,7 +102,8 @@ def test_what_cannot_be_delivered_is_kept(
     assert fed.reading.wait(PATIENCE)
     told, unread = fed.end(interrupt)
     assert fed.process.returncode == 130
-    assert "given up" in told
+    # Whether it has come to send what it has read, or not.
+    assert "given up" in told or "not sent any more" in told
     assert rejects.read_bytes() + unread == DATA
 
 
