@@ -24,7 +24,7 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Admission, Budget, TopicSlot
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import spawn
+from pykaproducer._pipeline.worker import forget_stages, spawn
 from pykaproducer.config import Config
 from pykaproducer.delivery import HandleContext
 from pykaproducer.errors import (
@@ -131,8 +131,10 @@ class Producer(Admission):
 
     def _announce(self, slot: TopicSlot) -> None:
         """A topic has an open chunk."""
-        assert self._pipeline is not None
-        self._pipeline.dispatcher.put(slot)
+        pipeline = self._pipeline
+        # None: close() has ended it between the append and this, and has found the chunk.
+        if pipeline is not None:
+            pipeline.dispatcher.put(slot)
 
     def _check_topic(self, topic: object) -> None:
         if not isinstance(topic, str):
@@ -262,8 +264,11 @@ class Producer(Admission):
             timeout (float): seconds for the flush; None: until the last message's deadline. 0:
                 fail what has no outcome now.
         """
+        in_own_thread = self._home.in_own_thread()
+        if in_own_thread and self._closed:
+            return  # somebody closes it, and may wait for this very thread
         self._end_admission()
-        if self._home.in_own_thread():
+        if in_own_thread:
             spawn(f"{self._name}-close", functools.partial(self._finish, timeout))
             return
         self._finish(timeout)
@@ -416,8 +421,19 @@ def _at_exit() -> None:
 _registered_in = 0
 
 
+def _flush_all() -> None:
+    """Deliver, within a bound, what was accepted. Threads of the user's may go on afterwards."""
+    for producer in list(_producers):
+        pipeline = producer._pipeline
+        if pipeline is not None:
+            producer._announce_strays()
+            pipeline.flush(
+                producer._clock.monotonic() + producer.config.exit_flush_timeout_ms / 1000
+            )
+
+
 def _flush_at_exit_of_a_child() -> None:
-    """Register :func:`_at_exit` with multiprocessing, whose forked children run no atexit hooks.
+    """Register :func:`_flush_all` with multiprocessing, whose forked children run no atexit hooks.
 
     At the first use and not at import: a child forgets at its start what its parent registered.
     What ends a process without its own doing (``os._exit``, an unhandled SIGTERM) loses what is
@@ -429,12 +445,13 @@ def _flush_at_exit_of_a_child() -> None:
     if util is None or process is None or _registered_in == os.getpid():
         return
     if process.parent_process() is not None:
-        util.Finalize(None, _at_exit, exitpriority=_EXIT_PRIORITY)
+        util.Finalize(None, _flush_all, exitpriority=_EXIT_PRIORITY)
         _registered_in = os.getpid()
 
 
 def _after_fork_in_child() -> None:
     """The child's producers are empty; what the parent accepted stays the parent's (P8)."""
+    forget_stages()
     for producer in list(_producers):
         producer._life = threading.RLock()
         producer._reset()

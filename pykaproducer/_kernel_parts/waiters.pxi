@@ -6,8 +6,10 @@ cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
     No lock is needed. The settler (1) sets the flag, (2) looks for waiters; we (1) enter the
     waiter, (2) look at the flag. Whatever the order, one of the two sees the other.
     """
+    # Making a dict may collect garbage, and a finalizer may wait for a message of this chunk.
+    cdef dict fresh = {} if chunk.waiters is None else None
     if chunk.waiters is None:
-        chunk.waiters = {}
+        chunk.waiters = fresh
     chunk.waiters.setdefault(row, []).append(lock)
     if flags_of(chunk, row) & SETTLED:
         drop_waiter(chunk, row, lock)
@@ -37,8 +39,9 @@ cdef bint add_extra(Chunk chunk, uint32_t row, function) except -1:
     The same two-step as add_waiter: enter, then look. When both sides saw each other, the one
     that takes the entry out of the table runs it.
     """
+    cdef dict fresh = {} if chunk.extras is None else None
     if chunk.extras is None:
-        chunk.extras = {}
+        chunk.extras = fresh
     chunk.extras.setdefault(row, []).append(function)
     if flags_of(chunk, row) & SETTLED:
         functions = chunk.extras.get(row)

@@ -295,12 +295,13 @@ class Batcher:
             return
         if lane not in self._open:
             self._open[lane] = None
+        if self._is_ripe(lane):
+            self._ripe.add(lane)
+            return
         due = lane.came[0] + self.linger
         if lane.timer != due:
             lane.timer = due
             heapq.heappush(self._timers, (due, next(self._count), lane))
-        if self._is_ripe(lane):
-            self._ripe.add(lane)
 
     def _may_send(self, lane: Lane) -> bool:
         """Whether one batch more of *lane* may be unanswered."""

@@ -19,7 +19,7 @@ class Brokers:
     def __init__(self, make: Callable[[int], BrokerWorker]) -> None:
         self._make = make
         # Guards both tables.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._workers: dict[int, BrokerWorker] = {}
         self._references: dict[BrokerWorker, int] = {}
         self._draining: list[BrokerWorker] = []

@@ -56,8 +56,10 @@ class Dispatcher(Worker):
     def step(self, item: TopicSlot | Slice | Batch | Chaser | FlushMark | ViewChanged) -> None:
         match item:
             case TopicSlot():
-                for chunk in self.take(item):
-                    self.inflight.enter(chunk)
+                chunks = self.take(item)
+                for chunk in chunks:
+                    self.inflight.enter(chunk)  # all of them first: the crash policy looks there
+                for chunk in chunks:
                     self._deadlines.watch(chunk)
                     self._route(chunk)
             case Slice() | Batch() | Chaser():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+import weakref
 
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk
@@ -42,7 +43,8 @@ class InFlight:
         # Re-entrant: a signal handler may send, flush or close in the middle of it.
         self._lock = threading.RLock()
         self._live: dict[int, Chunk] = {}
-        self._marks: list[Mark] = []
+        # Weak: see wiring.Pipeline.
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
 
     def enter(self, chunk: Chunk) -> None:
         """The dispatcher has taken *chunk*."""
@@ -75,7 +77,7 @@ class InFlight:
             mark.pending = set(self._live)
             if mark.met.locked():
                 mark.met.release()
-            self._marks.append(mark)
+            self._marks.add(mark)
             self._look(mark)
 
     def abandon(self) -> None:
@@ -95,8 +97,7 @@ class InFlight:
             return True
         finally:
             with self._lock:
-                if mark in self._marks:
-                    self._marks.remove(mark)
+                self._marks.discard(mark)
 
     def pending(self, mark: Mark) -> int:
         """How many messages *mark* still waits for.
@@ -111,5 +112,5 @@ class InFlight:
 
     def _look(self, mark: Mark) -> None:
         if not mark.pending and mark in self._marks:
-            self._marks.remove(mark)
+            self._marks.discard(mark)
             mark.reached.release()

@@ -99,7 +99,7 @@ class Metadata(Connected):
         # and they take turns.
         self._told: set[str] = set()
         # Guards `_lookers`: locks of threads that wait in partitions_for().
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lookers: list[Any] = []
 
     # Asked by other threads --------------------------------------------------------------------
@@ -116,9 +116,9 @@ class Metadata(Connected):
         """Messages wait for *topic*; the dispatcher is told when a view comes."""
         self.put(Want(topic))
 
-    def want_leader(self, waiter: Worker) -> None:
-        """A partition has no leader; *waiter* is told, once, when a view comes."""
-        self.put(Want(None, waiter))
+    def want_leader(self, topic: str, waiter: Worker) -> None:
+        """A partition of *topic* has no leader; *waiter* is told, once, when a view comes."""
+        self.put(Want(topic, waiter))
 
     def want_producer_id(self, waiter: Worker, *, instead_of: int | None = None) -> None:
         """*waiter* is told, once, when a producer id is there; *instead_of* will not do."""
@@ -159,7 +159,10 @@ class Metadata(Connected):
             return
         if item.waiter is not None:
             self._waiters[item.waiter] = None
-        self._refreshing().want(item.topic)
+        refresh = self._refreshing()
+        # A partition without leader is asked for again as it is, with backoff.
+        if item.waiter is None or item.topic in refresh.known:
+            refresh.want(None if item.waiter is not None else item.topic)
 
     def wants_connection(self) -> bool:
         due = self._refreshing().next_due()

@@ -79,7 +79,7 @@ class PartitionWorker(Worker):
         leader = self.metadata.view.leader(self.topic, self.partition)
         if leader is None:
             # Wait where we are; the next view of the cluster is put into our inbox.
-            self.metadata.want_leader(self)
+            self.metadata.want_leader(self.topic, self)
             return
         self._broker = self.brokers.acquire(leader)
         self._lane = Lane(self.topic, self.partition, self._sequencer)

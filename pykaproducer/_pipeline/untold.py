@@ -43,10 +43,11 @@ class Untold:
     def take(self) -> tuple[int, list[BaseException]]:
         """How many failures nobody has been told of since the last call, and the first errors."""
         with self._lock:
-            for part in self._open:
+            open_, self._open = self._open, []
+            for part in open_:
                 self._add(part)
             count, errors = self._count, self._errors
-            self._open, self._count, self._errors = [], 0, []
+            self._count, self._errors = 0, []
             return count, errors
 
     def _look(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -72,9 +73,9 @@ class Pipeline:
         # Re-entrant: a signal handler may flush or close in the middle of it.
         self._lock = threading.RLock()
         self._stages: list[Worker] = []
-        self._flushing = 0
         # Marks of flushes that wait: a dead dispatcher would never meet them.
-        self._marks: set[Mark] = set()
+        # Weak: a flush that is interrupted between two steps takes its mark along.
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
 
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
@@ -190,7 +191,7 @@ class Pipeline:
 
     def is_flushing(self) -> bool:
         """Whether a flush waits: nothing lingers then."""
-        return self._flushing > 0
+        return len(self._marks) > 0
 
     def flush(self, deadline: float | None) -> int:
         """Wait until all that was accepted before is settled and reported.
@@ -198,10 +199,9 @@ class Pipeline:
         Returns how many messages are not by *deadline*.
         """
         mark = Mark()
-        with self._lock:
-            self._flushing += 1
-            self._marks.add(mark)
         try:
+            with self._lock:
+                self._marks.add(mark)
             if self.broken is None and not self.ended:
                 self.dispatcher.put(FlushMark(mark))
             else:
@@ -211,7 +211,6 @@ class Pipeline:
             return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
         finally:
             with self._lock:
-                self._flushing -= 1
                 self._marks.discard(mark)
 
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:

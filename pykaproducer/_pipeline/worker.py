@@ -71,6 +71,12 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def forget_stages() -> None:
+    """In the child of a fork that was made in a callback: its only thread is a user's now."""
+    _here.is_stage = False
+    _here.on_crash = None
+
+
 def in_a_stage() -> bool:
     """Whether the calling thread is a stage's (of any producer), and not a user's."""
     return _here.is_stage
@@ -112,6 +118,7 @@ class Worker:
         # Guards the one start of the thread.
         self._starting = threading.RLock()
         self.thread: threading.Thread | None = None
+        self._claimed = False  # by its thread
         self.stopping = False
 
     #: Whether the end of the stage does something, so that it needs a thread for it.
@@ -220,11 +227,18 @@ class Worker:
     def _start(self, at_end: bool = False) -> None:
         with self._starting:
             if self.thread is None and (at_end or not self.stopping):
-                self.thread = spawn(self.name, self._run)
+                thread = spawn(self.name, self._run)
+                if self.thread is None:
+                    self.thread = thread
 
     def _run(self) -> None:
-        # Here too: an interrupt may keep whoever started us from writing it down.
-        self.thread = threading.current_thread()
+        # 1. A user's thread starts us, and is interrupted before it knows. 2. It, or a signal
+        # handler, starts another. 3. The first of the two to come here is the stage's thread.
+        with self._starting:
+            if self._claimed:
+                return
+            self._claimed = True
+            self.thread = threading.current_thread()
         _here.is_stage = True
         _here.on_crash = self._on_crash
         try:
