@@ -91,6 +91,8 @@ class Producer(Admission):
         self._budget.on_release = self._space_came
         self._space_waiters: list[Any] = []
         self._pipeline: Pipeline | None = None
+        # The one that was made, for setdefault(), which no signal can divide.
+        self._made: dict[str, Pipeline] = {}
         self._ready = False
         self._open(
             self._budget,
@@ -114,7 +116,7 @@ class Producer(Admission):
             if self._closed:
                 raise ProducerClosedError("the producer is closed")
             if self._pipeline is None:
-                self._pipeline = Pipeline(
+                pipeline = Pipeline(
                     self.config,
                     self._clock,
                     self._network_type(self.config),
@@ -123,6 +125,8 @@ class Producer(Admission):
                     self._take_all,
                     self._broke,
                 )
+                # A signal handler may have made one meanwhile, and used it: then that one counts.
+                self._pipeline = self._made.setdefault("pipeline", pipeline)
                 self._home.in_own_thread = self._pipeline.in_a_stage
                 _flush_at_exit_of_a_child()
             if self._pipeline.broken is not None:
@@ -412,28 +416,32 @@ _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """Deliver, within a bound, what was accepted and never flushed."""
-    for producer in list(_producers):
-        producer.close(producer.config.exit_flush_timeout_ms / 1000)
+    """Deliver, within a bound, what was accepted and never flushed.
+
+    The producers' bounds begin together, and none takes messages while others still flush.
+    """
+    producers = list(_producers)
+    for producer in producers:
+        producer._end_admission()
+    ends = [p._clock.monotonic() + p.config.exit_flush_timeout_ms / 1000 for p in producers]
+    for producer, end in zip(producers, ends, strict=True):
+        producer.close(max(0.0, end - producer._clock.monotonic()))
 
 
 #: The process in which the next function has registered the flush.
 _registered_in = 0
 
 
-def _flush_all() -> None:
-    """Deliver, within a bound, what was accepted. Threads of the user's may go on afterwards."""
-    for producer in list(_producers):
-        pipeline = producer._pipeline
-        if pipeline is not None:
-            producer._announce_strays()
-            pipeline.flush(
-                producer._clock.monotonic() + producer.config.exit_flush_timeout_ms / 1000
-            )
+def _at_exit_of_a_child() -> None:
+    """As :func:`_at_exit`, once the user's threads have ended: Python waits for these anyway."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    _at_exit()
 
 
 def _flush_at_exit_of_a_child() -> None:
-    """Register :func:`_flush_all` with multiprocessing, whose forked children run no atexit hooks.
+    """Register the flush with multiprocessing, whose forked children run no atexit hooks.
 
     At the first use and not at import: a child forgets at its start what its parent registered.
     What ends a process without its own doing (``os._exit``, an unhandled SIGTERM) loses what is
@@ -445,7 +453,7 @@ def _flush_at_exit_of_a_child() -> None:
     if util is None or process is None or _registered_in == os.getpid():
         return
     if process.parent_process() is not None:
-        util.Finalize(None, _flush_all, exitpriority=_EXIT_PRIORITY)
+        util.Finalize(None, _at_exit_of_a_child, exitpriority=_EXIT_PRIORITY)
         _registered_in = os.getpid()
 
 

@@ -299,8 +299,10 @@ cdef class Slice:
         # A failed message's payload belongs to whoever holds its handle: to send it again.
         cdef Chunk chunk = self.chunk
         cdef Row *r = &chunk.rows[row]
+        # Making a dict may run finalizers, which may do the same: look again behind it.
+        cdef dict fresh = {} if chunk.kept is None else None
         if chunk.kept is None:
-            chunk.kept = {}
+            chunk.kept = fresh
         chunk.kept[row] = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
 
     def first_error(self):

@@ -1,0 +1,350 @@
+"""Interrupting a user's thread, wherever it can be interrupted.
+
+An operation runs once to list the places that it passes where Python looks for signals: the
+beginning of a function, behind a call, at the end of a loop, before a lock; each of them on each
+path of calls that leads there. Then it runs once for each place, with a producer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import functools
+import itertools
+import pathlib
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import pykaproducer
+from pykaproducer import BufferFullError, Delivery, FlushTimeoutError, Status
+from pykaproducer._clock import Clock
+from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import Hold
+
+#: Far more than anything here takes, and the end of what hangs (seconds).
+SOON = 30
+
+PACKAGE = str(pathlib.Path(pykaproducer.__file__).parent)
+
+#: (code, instruction) of a frame and of its callers, as far as they are traced.
+Place = tuple[tuple[CodeType, int], ...]
+
+
+@functools.cache
+def opcodes(code: CodeType) -> dict[int, str]:
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
+
+
+def handler(code: CodeType, at: int) -> int | None:
+    """Where an exception raised by the instruction goes on, if that is in the same function."""
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    return next((entry.target for entry in entries if entry.start <= at < entry.end), None)
+
+
+def python_looks(code: CodeType, last: int | None, at: int) -> bool:
+    """Whether an interrupt can strike before the instruction *at*, *last* being the one before.
+
+    The exception belongs to *last* then: where the two are not handled alike (the end of a `with`
+    block) it cannot be raised in the place of the other.
+    """
+    if last is None or opcodes(code)[at] == "BEFORE_WITH":  # it may wait for a lock
+        return True
+    name = opcodes(code)[last]
+    looked = name.startswith("CALL") or "BACKWARD" in name
+    return looked and handler(code, last) == handler(code, at)
+
+
+class Tracer:
+    """Sees the frames of *files* in one thread, and strikes once, at one place."""
+
+    def __init__(
+        self,
+        strike: Callable[[], object] = lambda: None,
+        target: Place | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+        files: tuple[str, ...] = (PACKAGE,),
+    ) -> None:
+        self.places: dict[Place, None] = {}
+        self.struck = False
+        self._strike = strike
+        self._target = target
+        self._on_wait = on_wait
+        self._files = files
+        self._last: dict[FrameType, int | None] = {}
+
+    def run(self, operation: Callable[[], object]) -> None:
+        sys.settrace(self._called)
+        try:
+            operation()
+        finally:
+            sys.settrace(None)
+            self._last.clear()  # what is interrupted never says that it returns
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(self._files):
+            return None
+        if frame.f_code is Clock.acquire.__code__:
+            self._on_wait()
+        frame.f_trace_opcodes = True
+        self._last[frame] = None
+        self._look(frame)
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            last, self._last[frame] = self._last[frame], frame.f_lasti
+            if last is not None and python_looks(frame.f_code, last, frame.f_lasti):
+                self._look(frame)
+        elif event == "return":
+            del self._last[frame]
+        return self._stepped
+
+    def _look(self, frame: FrameType) -> None:
+        place: list[tuple[CodeType, int]] = []
+        at: FrameType | None = frame
+        while at is not None and at.f_code.co_filename.startswith(self._files):
+            place.append((at.f_code, at.f_lasti))
+            at = at.f_back
+        self.places[tuple(place)] = None
+        if tuple(place) == self._target and not self.struck:
+            self.struck = True
+            self._strike()
+
+
+def describe(place: Place) -> str:
+    lines = []
+    for code, at in place:
+        known = [line for start, end, line in code.co_lines() if start <= at < end]
+        lines.append(f"{code.co_filename}:{(known or [code.co_firstlineno])[0]} {code.co_name}")
+    return " called from ".join(lines)
+
+
+def in_time(operation: Callable[[], object]) -> BaseException | None:
+    """Run *operation* in a thread of its own, which must end; what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            operation()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SOON)
+    if thread.is_alive():
+        import faulthandler
+
+        faulthandler.dump_traceback(all_threads=True)
+    assert not thread.is_alive(), "it hangs"
+    return raised[0] if raised else None
+
+
+# What is interrupted
+
+
+class Scene:
+    """One producer, what it has accepted, and what it has told."""
+
+    numbers = itertools.count()
+
+    def __init__(self, cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+        self.name = f"scene{next(self.numbers)}"
+        self.cluster = cluster
+        self.topics = [f"{self.name}-a", f"{self.name}-b"]
+        for topic in self.topics:
+            cluster.add_topic(topic)
+        self.producer = cluster.producer(client_id=self.name, **settings)
+        self.accepted: list[Delivery] = []
+        self.told: list[tuple[bytes, BaseException | None]] = []
+        self._reported = threading.Semaphore(0)
+        self.hold = Hold()
+        self._lingers = "linger_ms" in settings
+        self._numbers = itertools.count()
+
+    def send(self, topic: int = 0, size: int = 0) -> Delivery:
+        value = b"%d" % next(self._numbers) + bytes(size)
+
+        def report(error: BaseException | None, delivery: Delivery) -> None:
+            self.told.append((value, error))
+            self._reported.release()
+
+        delivery = self.producer.send(self.topics[topic], value, on_delivery=report)
+        self.accepted.append(delivery)
+        return delivery
+
+    def start(self) -> None:
+        self.send()
+        self.producer.flush(SOON)
+
+    def pend(self) -> None:
+        """Started, and what is sent from now on is not answered before somebody waits for it."""
+        self.start()
+        self.cluster.next("produce", self.hold)
+        self.send()
+        self.send(1)
+
+    def fill(self) -> None:
+        self.pend()
+        while self.producer._budget.fits(1200):
+            self.send(size=1000)
+
+    def log(self) -> list[bytes | None]:
+        return [record.value for topic in self.topics for record in self.cluster.log(topic)]
+
+    def threads(self) -> list[str]:
+        """Those that do not end."""
+        mine = [t for t in threading.enumerate() if t.name.startswith(f"{self.name}-")]
+        for thread in mine:
+            thread.join(SOON)
+        return [thread.name for thread in mine if thread.is_alive()]
+
+    async def wait_in_event_loop(self) -> None:
+        asyncio.get_running_loop().call_soon(self.hold.release)
+        await self.accepted[-1]
+
+    # What must hold afterwards
+
+    def check_nothing_is_lost(self) -> None:
+        if not self._lingers:  # then nobody has to flush
+            for _ in range(self.producer.accepted):
+                assert self._reported.acquire(timeout=SOON), "a message is stuck"
+        assert in_time(lambda: self.producer.flush(SOON)) is None
+        assert all(delivery.exception(0) is None for delivery in self.accepted)
+        assert {error for _, error in self.told} <= {None}
+        self.check_each_has_one_outcome()
+        assert sorted(value for value, _ in self.told) == sorted(map(bytes, self.log()))  # type: ignore[arg-type]
+
+    def check_each_has_one_outcome(self) -> None:
+        assert all(delivery.done() for delivery in self.accepted)
+        assert len(self.told) == self.producer.accepted
+        assert len({value for value, _ in self.told}) == len(self.told)
+        log = self.log()
+        assert len(set(log)) == len(log)
+        for value, error in self.told:
+            status = getattr(error, "status", Status.PERSISTED)
+            assert value in log or status is not Status.PERSISTED
+            assert value not in log or status is not Status.NOT_PERSISTED
+
+    def check_it_can_be_closed(self) -> None:
+        assert in_time(lambda: self.producer.close(SOON)) is None
+        assert self.threads() == []
+        assert self.producer._budget.used == 0
+
+
+class Operation(NamedTuple):
+    """What is done before, what is interrupted, with which settings."""
+
+    prepare: Callable[[Scene], object]
+    act: Callable[[Scene], object]
+    settings: dict[str, Any] = {}
+    #: What it may raise by itself.
+    may_raise: type[Exception] | tuple[()] = ()
+    #: The answers come when it waits for something; False: only when it is over.
+    answered: bool = True
+
+
+LINGER = {"linger_ms": 60_000}
+SMALL = {"buffer_memory": 10_000}
+
+OPERATIONS = {
+    "the first send()": Operation(lambda scene: None, Scene.send),
+    "send()": Operation(Scene.start, Scene.send),
+    "send() to a new topic": Operation(Scene.start, lambda scene: scene.send(1)),
+    "send() with a serializer": Operation(Scene.start, Scene.send, {"value_serializer": bytes}),
+    "send() that waits for space": Operation(
+        Scene.fill, lambda scene: scene.send(size=1000), SMALL
+    ),
+    "send() that finds no space": Operation(
+        Scene.fill,
+        lambda scene: scene.send(size=1000),
+        {**SMALL, "max_block_ms": 0},
+        may_raise=BufferFullError,
+    ),
+    "result()": Operation(Scene.pend, lambda scene: scene.accepted[-1].result(SOON)),
+    "result() of a settled message": Operation(
+        Scene.start, lambda scene: scene.accepted[-1].result(SOON)
+    ),
+    "result(0)": Operation(
+        Scene.pend, lambda scene: scene.accepted[-1].result(0), may_raise=TimeoutError
+    ),
+    "exception()": Operation(Scene.pend, lambda scene: scene.accepted[-1].exception(SOON)),
+    "await": Operation(Scene.pend, lambda scene: asyncio.run(scene.wait_in_event_loop())),
+    "flush()": Operation(Scene.pend, lambda scene: scene.producer.flush()),
+    "flush(timeout) of what lingers": Operation(
+        Scene.pend, lambda scene: scene.producer.flush(SOON), LINGER
+    ),
+    "flush(0)": Operation(
+        Scene.pend, lambda scene: scene.producer.flush(0), may_raise=FlushTimeoutError
+    ),
+    "the first partitions_for()": Operation(
+        lambda scene: None, lambda scene: scene.producer.partitions_for(scene.topics[0])
+    ),
+    "partitions_for()": Operation(
+        Scene.start, lambda scene: scene.producer.partitions_for(scene.topics[1])
+    ),
+}
+
+CLOSE = Operation(Scene.pend, lambda scene: scene.producer.close(SOON), LINGER)
+
+
+# Everywhere
+
+
+def raise_it(scene: Scene) -> None:
+    raise KeyboardInterrupt
+
+
+def operation_waits(scene: Scene, operation: Operation) -> Callable[[], None]:
+    return scene.hold.release if operation.answered else lambda: None
+
+
+def places(cluster: ScriptedCluster, operation: Operation, files: tuple[str, ...]) -> list[Place]:
+    """Where the operation can be interrupted."""
+    scene = Scene(cluster, operation.settings)
+    operation.prepare(scene)
+    tracer = Tracer(on_wait=operation_waits(scene, operation), files=files)
+    error = in_time(lambda: tracer.run(lambda: operation.act(scene)))
+    assert error is None or isinstance(error, operation.may_raise)
+    scene.hold.release()
+    scene.check_it_can_be_closed()
+    assert tracer.places
+    return list(tracer.places)
+
+
+def interrupt_everywhere(
+    cluster: ScriptedCluster,
+    operation: Operation,
+    check: Callable[[Scene, BaseException | None], object],
+    strike: Callable[[Scene], object] = raise_it,
+    files: tuple[str, ...] = (PACKAGE,),
+    spared: Callable[[Place], bool] = lambda place: False,
+) -> None:
+    """Run *operation* once for each place, and *check* what it raised and what is left."""
+    struck = 0
+    for place in itertools.filterfalse(spared, places(cluster, operation, files)):
+        scene = Scene(cluster, operation.settings)
+        operation.prepare(scene)
+        tracer = Tracer(
+            functools.partial(strike, scene), place, operation_waits(scene, operation), files
+        )
+        try:
+            error = in_time(functools.partial(tracer.run, functools.partial(operation.act, scene)))
+            scene.hold.release()
+            if tracer.struck:  # the other threads may have spared it the way that leads there
+                struck += 1
+                check(scene, error)
+            scene.check_it_can_be_closed()
+        except AssertionError as problem:
+            problem.add_note(f"interrupted at {describe(place)}")
+            in_time(lambda: scene.producer.close(0))  # noqa: B023 - called at once
+            raise
+    assert struck
+
+
+def nothing_is_lost(scene: Scene, error: BaseException | None) -> None:
+    assert isinstance(error, KeyboardInterrupt)
+    scene.check_nothing_is_lost()
