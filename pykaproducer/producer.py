@@ -378,9 +378,11 @@ class Producer(Admission):
         self._check_may_wait("partitions_for()")
         if not self._ready:
             self._start()
-        assert self._pipeline is not None
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise ProducerClosedError("the producer is closed")
         deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        return self._pipeline.metadata.partitions_for(topic, deadline)
+        return pipeline.metadata.partitions_for(topic, deadline)
 
     def bootstrap_connected(self) -> bool:
         """Whether a server of the cluster has answered."""

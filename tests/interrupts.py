@@ -199,6 +199,7 @@ class Scene:
         """Those that do not end."""
         mine = [t for t in threading.enumerate() if t.name.startswith(f"{self.name}-")]
         for thread in mine:
+            thread._started.wait(SOON)  # type: ignore[attr-defined]  # join() does not wait for it
             thread.join(SOON)
         return [thread.name for thread in mine if thread.is_alive()]
 

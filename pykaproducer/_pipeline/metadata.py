@@ -133,6 +133,9 @@ class Metadata(Connected):
                 self._lookers.append(lock)
             view = self.view.topics.get(topic)
             if view is not None and view.partitions:
+                with self._lock:
+                    if lock in self._lookers:
+                        self._lookers.remove(lock)
                 return set(range(view.partitions))
             self.want_topic(topic)
             if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
