@@ -26,7 +26,11 @@ class Fed:
     def __init__(self, *arguments: str) -> None:
         self._readable, writable = os.pipe()
         self.process = subprocess.Popen(
-            command(*arguments), stdin=self._readable, stderr=subprocess.PIPE
+            command(*arguments),
+            stdin=self._readable,
+            stderr=subprocess.PIPE,
+            # Whoever runs the tests may ignore it (nohup), and then so would the command.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         #: Set when it has read more than nothing: a pipe holds less than the first piece.
         self.reading = threading.Event()
