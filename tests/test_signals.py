@@ -135,6 +135,8 @@ WAIT = """
     from pykaproducer.testing import ScriptedCluster
     from pykaproducer.testing.scripted import Hold
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+
     with ScriptedCluster(topics={"events": 1}) as cluster:
         producer = cluster.producer()
         hold = Hold()

@@ -221,6 +221,7 @@ def test_an_exit_without_close_delivers(cluster: KafkaCluster, topic: str, endin
     script = """
         import os, signal, sys
         from pykaproducer import Producer
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
         producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
         for i in range(1000):
             producer.send(sys.argv[2], b"%d" % i)

@@ -123,7 +123,6 @@ class Hasty(CountedOrdering):
         # Without idempotence what a lane hands back comes in one piece: nothing gets between.
         (Unbuffered, Model, "P4"),
         (Hasty, Model, "P4|liveness"),
-        (Hasty, ModelWithoutIdempotence, "P4|liveness"),
     ],
 )
 def test_a_broken_transition_is_found(
