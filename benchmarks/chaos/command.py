@@ -48,6 +48,8 @@ class Act:
     requests: Counter[str] = field(default_factory=Counter)
     #: Faults that met nothing, by kind.
     missed: Counter[str] = field(default_factory=Counter)
+    #: How often each transition of the producer's ordering machine was taken.
+    transitions: Counter[str] = field(default_factory=Counter)
     measures: Measures = field(default_factory=dict)
     records: int = 0
     seconds: float = 0.0
@@ -156,6 +158,8 @@ def _play(
                 act.measures = in_fresh_process(
                     "benchmarks.chaos.load", job, limit=limit, at={load.UNDER_LOAD: strike}
                 )
+                # A Counter's update(), unlike its +, keeps what was never taken.
+                act.transitions.update(act.measures.pop("transitions"))
                 _check_what_is_left(act, stage)
                 logs = read(stage)
             except (RunFailed, LogUnreadable) as error:
@@ -265,7 +269,15 @@ def _report(
             f"  {kind:<18}{struck[kind]:>6}   {requests[kind]:>6} requests"
             + (f"   ({missed[kind]} more met nothing)" if missed[kind] else "")
         )
-    lines += [f"  {'in all':<18}{struck.total():>6}", "", "found"]
+    lines += [f"  {'in all':<18}{struck.total():>6}", ""]
+    transitions: Counter[str] = Counter()
+    for act in acts:
+        transitions.update(act.transitions)
+    if transitions:
+        lines.append("transitions of the ordering machines")
+        lines += [f"  {times:>9}  {name}" for name, times in transitions.items()]
+        lines.append("")
+    lines.append("found")
     allowed = _allowed(arguments)
     for defect in Defect:
         note = "   (these settings allow it)" if defect in allowed and found[defect] else ""
@@ -306,6 +318,7 @@ def _write_json(arguments: argparse.Namespace, words: list[str], acts: list[Act]
                 "struck": act.struck,
                 "requests": act.requests,
                 "missed": act.missed,
+                "transitions": act.transitions,
                 "measures": act.measures,
                 "records": act.records,
                 "found": {defect.name: act.findings.counts[defect] for defect in Defect},

@@ -82,6 +82,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
     start = time.monotonic()
     client.flush(settings.delivery_timeout + 2)
     flushed = time.monotonic()
+    transitions = client.transitions()
     client.close(_CLOSE)
     closed = time.monotonic()
     book.close()
@@ -97,6 +98,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
         "close_s": closed - flushed,
         "threads_left": left[0],
         "sockets_left": left[1],
+        "transitions": transitions,
     }
 
 

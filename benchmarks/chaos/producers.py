@@ -48,10 +48,14 @@ class Client(Protocol):
     def flush(self, timeout: float) -> None:
         """Return when each message has its outcome, or when the time has passed."""
 
+    def transitions(self) -> dict[str, int]:
+        """How often each transition of the client's ordering machine was taken, if it has one."""
+        return {}
+
     def close(self, timeout: float) -> None: ...
 
 
-class Pykaproducer:
+class Pykaproducer(Client):
     """What an error says of its message is to be true: the status is checked against the log."""
 
     def __init__(self, settings: Settings) -> None:
@@ -88,11 +92,19 @@ class Pykaproducer:
         except self._flush_timeout:
             pass  # the audit finds what has no outcome
 
+    def transitions(self) -> dict[str, int]:
+        from pykaproducer._machines.ordering import Transition
+
+        pipeline = self._producer._pipeline
+        assert pipeline is not None, "it has sent"
+        taken = pipeline.transitions()
+        return {transition.value: taken[transition] for transition in Transition}
+
     def close(self, timeout: float) -> None:
         self._producer.close(timeout)
 
 
-class ConfluentKafka:
+class ConfluentKafka(Client):
     """It tells outcomes to whoever polls: a thread does. It does not tell a message's status."""
 
     def __init__(self, settings: Settings) -> None:
@@ -143,7 +155,7 @@ class ConfluentKafka:
         del self._producer
 
 
-class KafkaPython:
+class KafkaPython(Client):
     def __init__(self, settings: Settings) -> None:
         from kafka import KafkaProducer
         from kafka.errors import KafkaError
@@ -182,7 +194,7 @@ class KafkaPython:
             pass  # it flushes first, and raises at what has no outcome
 
 
-class Aiokafka:
+class Aiokafka(Client):
     """asyncio only: an event loop in a thread. Its ``request_timeout_ms`` is a batch's lifetime."""
 
     def __init__(self, settings: Settings) -> None:

@@ -30,7 +30,9 @@ rise by more than one) expects no chaser and has an empty buffer; descending pas
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch
@@ -61,6 +63,25 @@ class FindPath:
 Effect = Forward | SendChaser | FindPath
 
 
+class Transition(StrEnum):
+    """The rows of the table above, and the ways in which one can go."""
+
+    PASS_ON = "pass on"
+    PASS_ON_WITHOUT_PATH = "pass on: wait for a path"
+    RISE = "rise by one level"
+    RISE_BY_SEVERAL = "rise by several levels"
+    BUFFER = "buffer"
+    CHASER_BELOW = "chaser below the watermark"
+    DESCEND = "descend by one level"
+    DESCEND_BY_SEVERAL = "descend over several levels"
+    DESCEND_TO_WAIT = "descend to a level that expects its chaser"
+    PATH_FOUND = "path found"
+
+
+#: How often each has been taken.
+Transitions = Counter[Transition]
+
+
 class IllegalEventError(AssertionError):
     """An event that cannot happen in this state: a bug. The state is unchanged."""
 
@@ -75,6 +96,8 @@ class Ordering:
     """State and transitions of one partition. Events in, effects out, in order."""
 
     def __init__(self) -> None:
+        #: For a look from outside: what has happened so far.
+        self.taken: Transitions = Counter()
         self.high_watermark = 0
         self.has_path = False
         self._finding = False
@@ -86,6 +109,7 @@ class Ordering:
         """A fresh item, or one that comes round again."""
         effects: list[Effect] = []
         if item.level < self.high_watermark:
+            self.taken[Transition.BUFFER] += 1
             self._level(item.level).buffer.append(item)
             return effects
         if item.level > self.high_watermark:
@@ -98,32 +122,18 @@ class Ordering:
         effects: list[Effect] = []
         self._level(level).expects_chaser = False
         if level < self.high_watermark:
+            self.taken[Transition.CHASER_BELOW] += 1
             return effects
-        while self.high_watermark > 0:
-            if self._levels[self.high_watermark].expects_chaser:
-                break
-            del self._levels[self.high_watermark]
-            self.high_watermark = max(self._levels, default=0)
-            buffered = self._levels.get(self.high_watermark)
-            if buffered is not None:
-                items, buffered.buffer = buffered.buffer, []
-                for item in items:
-                    self._pass_on(item, effects)
+        self._descend(effects)
         return effects
 
     def path_found(self) -> list[Effect]:
         """A lane to the leader is there."""
+        self.taken[Transition.PATH_FOUND] += 1
         self.has_path = True
         self._finding = False
         items, self._waiting = self._waiting, []
         return [Forward(item) for item in items]
-
-    def waiting(self) -> list[Item]:
-        """Everything that is kept here, oldest level first (for a look, and at the end)."""
-        kept = list(self._waiting)
-        for level in sorted(self._levels, reverse=True):
-            kept.extend(self._levels[level].buffer)
-        return kept
 
     # The steps -----------------------------------------------------------------------------
 
@@ -132,15 +142,37 @@ class Ordering:
             # What has failed more often than anything else came from the path, so there was one
             # since the watermark rose last. Without a chaser the level would never end.
             raise IllegalEventError(f"an item of level {level}, and no path that it can come from")
+        by_one = level == self.high_watermark + 1
+        self.taken[Transition.RISE if by_one else Transition.RISE_BY_SEVERAL] += 1
         self.high_watermark = level
         self._level(level).expects_chaser = True
         self.has_path = False
         effects.append(SendChaser(level))
 
+    def _descend(self, effects: list[Effect]) -> None:
+        steps = 0
+        while self.high_watermark > 0:
+            if self._levels[self.high_watermark].expects_chaser:
+                self.taken[Transition.DESCEND_TO_WAIT] += 1
+                break
+            del self._levels[self.high_watermark]
+            steps += 1
+            self.high_watermark = max(self._levels, default=0)
+            buffered = self._levels.get(self.high_watermark)
+            if buffered is not None:
+                items, buffered.buffer = buffered.buffer, []
+                for item in items:
+                    self._pass_on(item, effects)
+        if steps:
+            which = Transition.DESCEND if steps == 1 else Transition.DESCEND_BY_SEVERAL
+            self.taken[which] += 1
+
     def _pass_on(self, item: Item, effects: list[Effect]) -> None:
         if self.has_path:
+            self.taken[Transition.PASS_ON] += 1
             effects.append(Forward(item))
             return
+        self.taken[Transition.PASS_ON_WITHOUT_PATH] += 1
         self._waiting.append(item)
         if not self._finding:
             self._finding = True

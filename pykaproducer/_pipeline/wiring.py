@@ -21,6 +21,7 @@ from pykaproducer import partitioners
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.batching import Batcher
+from pykaproducer._machines.ordering import Transitions
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker, Hurry, Quit
@@ -212,6 +213,12 @@ class Pipeline:
         finally:
             with self._lock:
                 self._marks.discard(mark)
+
+    def transitions(self) -> Transitions:
+        """How often the partitions' ordering machines have taken each transition, together."""
+        with self._lock:
+            workers = [stage for stage in self._stages if isinstance(stage, PartitionWorker)]
+        return sum((worker.ordering.taken for worker in workers), Transitions())
 
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
         """Settle everything that is accepted and has no outcome."""

@@ -8,11 +8,11 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pykaproducer._machines.ordering import Transitions
 from pykaproducer._machines.verdicts import VERDICTS, Action
 from pykaproducer._wire.error_codes import ErrorCode
 
 from .cluster import Fate, Kind
-from .transitions import Transitions
 from .world import BROKERS, CALM, WELL, World
 
 #: Answers that a batch can get although it is in the leader's log. The last three: while it waits

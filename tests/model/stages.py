@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from pykaproducer import _kernel
+from pykaproducer._machines.ordering import Ordering, Transitions
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker
@@ -28,7 +29,6 @@ from pykaproducer.testing import FakeClock
 from tests.kernel.helper import TOPIC, Door
 
 from .cluster import Cluster, Fate, Kind
-from .transitions import CountedOrdering, Transitions
 
 _STOP = object()
 
@@ -241,7 +241,7 @@ class ModelPipeline(Pipeline):
     """The product's wiring, with the bridges and the metadata above."""
 
     #: A test may take another.
-    ordering = CountedOrdering
+    ordering = Ordering
 
     def __init__(
         self,
@@ -262,7 +262,8 @@ class ModelPipeline(Pipeline):
 
     def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
         worker = super()._partition_worker(topic, partition)
-        worker.ordering = self.ordering(self.transitions)
+        worker.ordering = self.ordering()
+        worker.ordering.taken = self.transitions
         return worker
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:

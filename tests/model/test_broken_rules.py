@@ -10,13 +10,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Chaser, Lane
-from pykaproducer._machines.ordering import Effect, Forward, Item
+from pykaproducer._machines.ordering import Effect, Forward, Item, Ordering
 from pykaproducer._pipeline.broker import BrokerWorker
 
 from .machine import Model, ModelWithoutIdempotence
 from .promises import ViolationError
 from .stages import ModelPipeline
-from .transitions import CountedOrdering
 
 BOUNDED = settings(
     max_examples=300,
@@ -98,7 +97,7 @@ def test_several_unanswered_batches_without_idempotence_are_found() -> None:
 # The table of transitions ------------------------------------------------------------------------
 
 
-class Unbuffered(CountedOrdering):
+class Unbuffered(Ordering):
     """An item below the watermark is passed on, not kept."""
 
     def item(self, item: Item) -> list[Effect]:
@@ -107,7 +106,7 @@ class Unbuffered(CountedOrdering):
         return super().item(item)
 
 
-class Hasty(CountedOrdering):
+class Hasty(Ordering):
     """Descends although a lower level still expects its chaser."""
 
     def chaser(self, level: int) -> list[Effect]:
@@ -126,7 +125,7 @@ class Hasty(CountedOrdering):
     ],
 )
 def test_a_broken_transition_is_found(
-    model: type[Model], broken: type[CountedOrdering], promise: str
+    model: type[Model], broken: type[Ordering], promise: str
 ) -> None:
     class Pipeline(ModelPipeline):
         ordering = broken

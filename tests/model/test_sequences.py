@@ -9,12 +9,12 @@ from unittest import mock
 
 import pytest
 
+from pykaproducer._machines.ordering import Transitions
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.errors import Status
 
 from .cluster import Fate, Kind
-from .transitions import Transitions
 from .world import CALM, WELL, World
 
 

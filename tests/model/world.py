@@ -12,6 +12,7 @@ from unittest import mock
 
 from pykaproducer._kernel import Delivery
 from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.ordering import Transitions
 from pykaproducer._pipeline.broker import Hurry
 from pykaproducer._pipeline.dispatcher import FlushMark
 from pykaproducer._pipeline.inflight import Mark
@@ -21,7 +22,6 @@ from tests.kernel.helper import TOPIC
 from .cluster import Cluster, Fate, Kind
 from .promises import Message, check, check_expired, check_log, check_told
 from .stages import ModelBridge, ModelDoor, ModelMetadata, ModelPipeline, Schedule
-from .transitions import Transitions
 
 BROKERS = 3
 #: What a broker does when nothing is wrong.
