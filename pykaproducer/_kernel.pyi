@@ -158,7 +158,10 @@ class TopicSlot:
 
 class Admission:
     accepted: int
-    _ready: bool
+    @property
+    def _ready(self) -> bool: ...
+    def _admit(self) -> None: ...
+    def _shut(self) -> None: ...
     def send(
         self,
         topic: str,

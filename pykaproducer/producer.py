@@ -53,9 +53,11 @@ GIVEN_UP = "abort() was called, or close(0)"
 #: After so long close() says what it waits for (seconds).
 _PATIENCE = 2.0
 
-#: How long close() waits for its threads once nothing is left to be delivered (seconds). They
-#: take milliseconds, unless the resolver holds one up.
+#: How long the threads are waited for once nothing is left to be delivered (seconds). They take
+#: milliseconds, unless the resolver holds one up.
 _STOP_TIME = 0.5
+#: How long close() waits for that end, which a thread of the producer carries out (seconds).
+_END_TIME = 0.9
 
 
 class Producer(Admission):
@@ -78,8 +80,8 @@ class Producer(Admission):
     def __init__(self, **settings: Any) -> None:
         self.config = Config.from_kwargs(settings)
         self._name = self.config.client_id
-        # Guards starting and closing. Re-entrant: a signal handler may close.
-        self._life = threading.RLock()
+        # Held by the thread that ends the pipeline; never by a user's, which may be interrupted.
+        self._ending = threading.Lock()
         self._closed = False
         self._reset()
         _producers.add(self)
@@ -93,7 +95,6 @@ class Producer(Admission):
         self._pipeline: Pipeline | None = None
         # The one that was made, for setdefault(), which no signal can divide.
         self._made: dict[str, Pipeline] = {}
-        self._ready = False
         self._open(
             self._budget,
             self._announce,
@@ -109,29 +110,37 @@ class Producer(Admission):
     # What send() asks for, when it is not per message ----------------------------------------
 
     def _start(self) -> None:
-        """First use, or no more use: called by ``send()`` while the producer is not ready."""
+        """First use, or no more use: called by ``send()`` while the producer is not ready.
+
+        Several threads may come here at once, and a signal handler in the middle of it, which may
+        close the producer: no lock is held, the first pipeline that is made counts, and after
+        ``_shut()`` nothing is admitted whoever says that it is ready.
+        """
+        self._check_not_closed()
+        pipeline = self._pipeline
+        if pipeline is None:
+            made = Pipeline(
+                self.config,
+                self._clock,
+                self._network_type(self.config),
+                self._name,
+                self._take,
+                self._take_all,
+                self._broke,
+            )
+            pipeline = self._made.setdefault("pipeline", made)
+            self._home.in_own_thread = pipeline.in_a_stage
+            self._pipeline = pipeline
+            _flush_at_exit_of_a_child()
+        self._admit()
+        # Looked at behind that: who closes (1) says so, (2) shuts.
+        self._check_not_closed()
+        if pipeline.broken is not None:
+            self._refuse_broken(pipeline.broken)
+
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise ProducerClosedError("the producer is closed")
-        with self._life:
-            if self._closed:
-                raise ProducerClosedError("the producer is closed")
-            if self._pipeline is None:
-                pipeline = Pipeline(
-                    self.config,
-                    self._clock,
-                    self._network_type(self.config),
-                    self._name,
-                    self._take,
-                    self._take_all,
-                    self._broke,
-                )
-                # A signal handler may have made one meanwhile, and used it: then that one counts.
-                self._pipeline = self._made.setdefault("pipeline", pipeline)
-                self._home.in_own_thread = self._pipeline.in_a_stage
-                _flush_at_exit_of_a_child()
-            if self._pipeline.broken is not None:
-                self._refuse_broken(self._pipeline.broken)
-            self._ready = True
 
     def _announce(self, slot: TopicSlot) -> None:
         """A topic has an open chunk."""
@@ -282,24 +291,37 @@ class Producer(Admission):
         self.close(timeout=0)
 
     def _end_admission(self) -> None:
-        with self._life:  # not while another thread starts the pipeline
-            self._closed = True
-            self._ready = False
-        self._space_came()  # those who wait for space learn that the producer is closed
+        self._closed = True
+        self._shut()
+        # Those who wait for space, or for metadata, learn that the producer is closed.
+        self._space_came()
+        if self._pipeline is not None:
+            self._pipeline.metadata.wake_lookers()
 
     def _finish(self, timeout: float | None) -> None:
-        with self._life:
-            pipeline = self._pipeline
+        pipeline = self._pipeline
         if pipeline is None:
             return
         self._announce_strays()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
+        reason = None
         # Several threads may wait here at once, each with its own timeout.
         if self._flush_telling(pipeline, deadline):
-            pipeline.abort(
+            reason = (
                 GIVEN_UP if timeout == 0 else f"close() ended after its timeout of {timeout:.3g} s"
             )
-        with self._life:
+        # In a thread of its own: an outcome must not be cut in two by a KeyboardInterrupt that
+        # strikes here, and the end goes on if whoever waits for it is interrupted.
+        end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
+        end.join(_END_TIME)
+        if end.is_alive():
+            log.warning("close(): the producer has not ended after %.3g s; it goes on", _END_TIME)
+
+    def _end(self, pipeline: Pipeline, reason: str | None) -> None:
+        """Fail what has no outcome, for *reason*, and end every thread."""
+        if reason is not None:
+            pipeline.abort(reason)
+        with self._ending:
             if self._pipeline is not pipeline:
                 return  # another thread has ended it meanwhile
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
@@ -325,9 +347,8 @@ class Producer(Admission):
         )
         return pipeline.flush(deadline)
 
-    def _broke(self, error: BaseException) -> None:
-        log.error("the producer is broken by an error in the library", exc_info=error)
-        self._ready = False
+    def _broke(self) -> None:
+        self._shut()
         self._space_came()
 
     def _refuse_broken(self, cause: BaseException) -> NoReturn:
@@ -382,7 +403,7 @@ class Producer(Admission):
         if pipeline is None:
             raise ProducerClosedError("the producer is closed")
         deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        return pipeline.metadata.partitions_for(topic, deadline)
+        return pipeline.metadata.partitions_for(topic, deadline, self._start)
 
     def bootstrap_connected(self) -> bool:
         """Whether a server of the cluster has answered."""
@@ -463,7 +484,7 @@ def _after_fork_in_child() -> None:
     """The child's producers are empty; what the parent accepted stays the parent's (P8)."""
     forget_stages()
     for producer in list(_producers):
-        producer._life = threading.RLock()
+        producer._ending = threading.Lock()
         producer._reset()
 
 

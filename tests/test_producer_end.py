@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import subprocess
 import sys
 import textwrap
@@ -228,6 +229,25 @@ def test_a_partitioner_that_would_wait_for_its_own_thread_is_told_so(refusing: s
 
 
 # close()
+
+
+def test_who_waits_for_metadata_learns_that_the_producer_is_closed(refusing: str) -> None:
+    producer = Producer(bootstrap_servers=refusing)
+    raised: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            producer.partitions_for("events")
+        except ProducerClosedError as error:
+            raised.put(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while producer._pipeline is None or not producer._pipeline.metadata._lookers:
+        assert asking.is_alive()
+    producer.close()
+    assert isinstance(raised.get(timeout=SOON), ProducerClosedError)
+    asking.join(SOON)
 
 
 def test_a_closed_producer_accepts_nothing_and_can_be_closed_again(refusing: str) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -34,26 +33,21 @@ def use_it(scene: Scene) -> None:
         scene.producer.flush(0)
 
 
+def flush_it(scene: Scene) -> None:
+    scene.hold.release()
+    scene.producer.flush()
+
+
 def close_it(scene: Scene) -> None:
     scene.hold.release()
-    scene.producer.close(SOON)
+    scene.producer.close()
 
 
-#: A handler may send and flush wherever it strikes; one that closes, while the program sends or
-#: waits for an outcome.
-NOT_CLOSED_IN = ("first", "flush", "close", "partitions_for")
+ALL = {**OPERATIONS, "close()": CLOSE}
 
 
-def handled() -> list[Any]:
-    return [
-        pytest.param(operation, strike, id=f"{name}-{strike.__name__}")
-        for strike in (use_it, close_it)
-        for name, operation in {**OPERATIONS, "close()": CLOSE}.items()
-        if strike is use_it or not any(word in name for word in NOT_CLOSED_IN)
-    ]
-
-
-@pytest.mark.parametrize(("operation", "strike"), handled())
+@pytest.mark.parametrize("strike", [use_it, flush_it, close_it])
+@pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
 def test_a_signal_handler_may_use_the_producer_anywhere(
     scripted: ScriptedCluster, operation: Operation, strike: Callable[[Scene], object]
 ) -> None:

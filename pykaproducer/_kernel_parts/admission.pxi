@@ -13,8 +13,8 @@ cdef class TopicSlot:
 cdef class Admission:
     """The front door: ``send()`` in one compiled call. ``producer.Producer`` derives from it.
 
-    A subclass calls ``_open()``, sets ``_ready`` while messages are taken, and gives what is not
-    per message:
+    A subclass calls ``_open()``, ``_admit()`` once what is behind the door is there, ``_shut()``
+    when no more messages are taken, and gives what is not per message:
 
     - ``_start()``: called while not ``_ready``; starts what is behind the door at the first use,
       raises when no more messages are taken;
@@ -37,7 +37,8 @@ cdef class Admission:
     cdef Py_ssize_t max_request_size
     cdef int64_t serial
     cdef readonly int64_t accepted      # messages, ever
-    cdef public bint _ready             # started, and taking messages
+    cdef readonly bint _ready           # started, and taking messages
+    cdef bint shut                      # taking none any more, whoever says that it is ready
     cdef bint serializing
     cdef cython.pymutex lock
 
@@ -60,6 +61,18 @@ cdef class Admission:
         self.fake_clock = fake_clock
         self.serial = 0
         self.accepted = 0
+        self._ready = self.shut = False
+
+    def _admit(self):
+        """Take messages from now on; but not after ``_shut()``, which may have come before."""
+        with self.lock:
+            self._ready = not self.shut
+
+    def _shut(self):
+        """Take no more messages, for good: when this returns the last one has been appended."""
+        with self.lock:
+            self._ready = False
+            self.shut = True
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None,
              *, on_delivery=None, delivery_timeout_ms=None):

@@ -18,11 +18,12 @@ class Brokers:
 
     def __init__(self, make: Callable[[int], BrokerWorker]) -> None:
         self._make = make
-        # Guards both tables.
-        self._lock = threading.RLock()
+        # Guards the tables against the stages. A user's thread reads without it: see `all`.
+        self._lock = threading.Lock()
         self._workers: dict[int, BrokerWorker] = {}
         self._references: dict[BrokerWorker, int] = {}
-        self._draining: list[BrokerWorker] = []
+        #: Every worker whose thread may still run. Replaced whole.
+        self._running: tuple[BrokerWorker, ...] = ()
 
     def acquire(self, broker_id: int) -> BrokerWorker:
         """The broker's worker, for one PartitionWorker more."""
@@ -31,6 +32,8 @@ class Brokers:
             if worker is None:
                 worker = self._workers[broker_id] = self._make(broker_id)
                 self._references[worker] = 0
+                running = (w for w in self._running if not self._has_ended(w))
+                self._running = (*running, worker)
             self._references[worker] += 1
             return worker
 
@@ -43,11 +46,13 @@ class Brokers:
             del self._references[worker]
             if self._workers.get(worker.broker_id) is worker:
                 del self._workers[worker.broker_id]
-            self._draining.append(worker)
         worker.stop()
 
-    def all(self) -> list[BrokerWorker]:
-        """Every worker whose thread may still run."""
-        with self._lock:
-            self._draining = [w for w in self._draining if w.is_alive() or w.bridge.is_alive()]
-            return [*self._references, *self._draining]
+    def all(self) -> tuple[BrokerWorker, ...]:
+        """Every worker whose thread may still run. From any thread, without a lock."""
+        return self._running
+
+    def _has_ended(self, worker: BrokerWorker) -> bool:
+        # One that was let go and has no thread yet gets one, which ends its bridge.
+        was_there = worker not in self._references and worker.thread is not None
+        return was_there and not worker.is_alive() and not worker.bridge.is_alive()

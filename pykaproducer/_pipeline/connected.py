@@ -85,8 +85,7 @@ class Connected(Worker):
     # The thread --------------------------------------------------------------------------------
 
     def wake(self, *, at_end: bool = False) -> None:
-        if self.thread is None:
-            self._start(at_end)
+        self._need_thread(at_end)
         connection = self._connection
         # In its own thread it looks at its inbox before it waits again.
         if connection is not None and self.thread is not threading.current_thread():

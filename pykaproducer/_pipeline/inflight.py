@@ -39,8 +39,9 @@ class InFlight:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Guards all below; never held while anything else is called.
-        # Re-entrant: a signal handler may send, flush or close in the middle of it.
+        # Guards all below against the stages; never held while anything else is called. A user's
+        # thread takes it only where no stage is left to be waited for: its signal handler may
+        # flush, and the dispatcher would wait for the lock.
         self._lock = threading.RLock()
         self._live: dict[int, Chunk] = {}
         # Weak: see wiring.Pipeline.
@@ -62,12 +63,7 @@ class InFlight:
 
     def chunks(self) -> list[Chunk]:
         """The live chunks, oldest first."""
-        with self._lock:
-            return list(self._live.values())
-
-    def rows(self) -> int:
-        """How many messages have no outcome, or one that is not reported yet."""
-        return sum(chunk.unsettled for chunk in self.chunks())
+        return list(self._live.values())
 
     def meet(self, mark: Mark) -> None:
         """The dispatcher has met *mark*: all that was accepted before it has entered."""
@@ -90,14 +86,10 @@ class InFlight:
 
     def wait(self, mark: Mark, deadline: float | None) -> bool:
         """Wait until *mark* is reached; false if it is not by *deadline*."""
-        try:
-            while not self._clock.acquire(mark.reached, deadline):
-                if deadline is not None and self._clock.monotonic() >= deadline:
-                    return False
-            return True
-        finally:
-            with self._lock:
-                self._marks.discard(mark)
+        while not self._clock.acquire(mark.reached, deadline):
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                return False
+        return True
 
     def pending(self, mark: Mark) -> int:
         """How many messages *mark* still waits for.
@@ -106,9 +98,10 @@ class InFlight:
         what stands before the mark: it would look as if nothing were left.
         """
         self._clock.acquire(mark.met, self._clock.monotonic() + _MEETING)
-        with self._lock:
-            serials = self._live if mark.pending is None else mark.pending
-            return sum(self._live[serial].unsettled for serial in serials if serial in self._live)
+        pending = None if mark.pending is None else set(mark.pending)
+        return sum(
+            chunk.unsettled for chunk in self.chunks() if pending is None or chunk.serial in pending
+        )
 
     def _look(self, mark: Mark) -> None:
         if not mark.pending and mark in self._marks:

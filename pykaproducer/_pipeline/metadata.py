@@ -11,9 +11,10 @@ brokers first and the configured ``bootstrap_servers`` after them, again and aga
 from __future__ import annotations
 
 import _thread
+import contextlib
 import logging
 import random
-import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,7 @@ class Metadata(Connected):
     # Set by wiring, before the first item.
     trouble: Trouble
     dispatcher: Worker
-    broker_workers: Callable[[], list[Any]]
+    broker_workers: Callable[[], tuple[Any, ...]]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -98,9 +99,8 @@ class Metadata(Connected):
         # What the log has said since the cluster answered last: each server has its own reason,
         # and they take turns.
         self._told: set[str] = set()
-        # Guards `_lookers`: locks of threads that wait in partitions_for().
-        self._lock = threading.RLock()
-        self._lookers: list[Any] = []
+        # Locks of threads that wait in partitions_for().
+        self._lookers: deque[Any] = deque()
 
     # Asked by other threads --------------------------------------------------------------------
 
@@ -124,25 +124,41 @@ class Metadata(Connected):
         """*waiter* is told, once, when a producer id is there; *instead_of* will not do."""
         self.put(WantProducerId(waiter, instead_of))
 
-    def partitions_for(self, topic: str, deadline: float) -> set[int]:
-        """Wait for the metadata of *topic* (the one call that may wait for the network)."""
+    def partitions_for(
+        self, topic: str, deadline: float, check_open: Callable[[], object]
+    ) -> set[int]:
+        """Wait for the metadata of *topic* (the one call that may wait for the network).
+
+        *check_open* raises when there is nothing to wait for any more. No view is missed: (1) we
+        enter our lock, (2) we look at the view; the stage (1) replaces the view, (2) releases
+        every lock.
+        """
         while True:
             lock = _thread.allocate_lock()
             lock.acquire()
-            with self._lock:
-                self._lookers.append(lock)
-            view = self.view.topics.get(topic)
-            if view is not None and view.partitions:
-                with self._lock:
-                    if lock in self._lookers:
-                        self._lookers.remove(lock)
-                return set(range(view.partitions))
-            self.want_topic(topic)
-            if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
-                reason = self.trouble.why(topic, None) or "no answer"
-                raise MetadataTimeoutError(
-                    f"{place(topic)}: no metadata within max_block_ms: {reason}"
-                )
+            self._lookers.append(lock)
+            try:
+                check_open()
+                view = self.view.topics.get(topic)
+                if view is not None and view.partitions:
+                    return set(range(view.partitions))
+                self.want_topic(topic)
+                if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
+                    reason = self.trouble.why(topic, None) or "no answer"
+                    raise MetadataTimeoutError(
+                        f"{place(topic)}: no metadata within max_block_ms: {reason}"
+                    )
+            finally:
+                with contextlib.suppress(ValueError):  # it has been released
+                    self._lookers.remove(lock)
+
+    def wake_lookers(self) -> None:
+        """Whoever waits in :meth:`partitions_for` looks again."""
+        for _ in range(len(self._lookers)):
+            try:
+                self._lookers.popleft().release()
+            except IndexError:
+                return  # it has gone meanwhile
 
     # The stage -----------------------------------------------------------------------------------
 
@@ -271,10 +287,7 @@ class Metadata(Connected):
         waiters, self._waiters = list(self._waiters), {}
         for worker in (self.dispatcher, *waiters, *self.broker_workers()):
             worker.put(ViewChanged())
-        with self._lock:
-            lookers, self._lookers = self._lookers, []
-        for lock in lookers:
-            lock.release()
+        self.wake_lookers()
 
     def _producer_id_came(self, event: Answered) -> None:
         self._id_under_way = False

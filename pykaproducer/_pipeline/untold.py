@@ -8,6 +8,7 @@ slice is kept, which costs nothing that the handles do not keep as well.
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 from pykaproducer._kernel import Slice
 
@@ -21,7 +22,10 @@ class Untold:
     """Guarantees: each failure is told of once at most; memory is bounded by the live handles."""
 
     def __init__(self) -> None:
-        # Guards all below. Re-entrant: a signal handler may flush or close in the middle of it.
+        #: What nobody has looked at yet.
+        self._new: deque[Slice] = deque()
+        # Guards all below. Re-entrant: a signal handler may flush or close in the middle of it. No
+        # stage waits for it: that handler's flush would wait for the stage.
         self._lock = threading.RLock()
         self._open: list[Slice] = []
         self._look_at = _FIRST_LOOK
@@ -32,23 +36,33 @@ class Untold:
         """*part* is settled and reported."""
         if not part.untold_failures():
             return
-        with self._lock:
-            if part.chunk.handles:
-                self._open.append(part)
-            else:
-                self._add(part)
-            if len(self._open) >= self._look_at:
-                self._look()
+        self._new.append(part)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sort_in()
+            finally:
+                self._lock.release()
 
     def take(self) -> tuple[int, list[BaseException]]:
         """How many failures nobody has been told of since the last call, and the first errors."""
         with self._lock:
+            self._sort_in()
             open_, self._open = self._open, []
             for part in open_:
                 self._add(part)
             count, errors = self._count, self._errors
             self._count, self._errors = 0, []
             return count, errors
+
+    def _sort_in(self) -> None:
+        while self._new:
+            part = self._new.popleft()
+            if part.chunk.handles:
+                self._open.append(part)
+            else:
+                self._add(part)
+        if len(self._open) >= self._look_at:
+            self._look()
 
     def _look(self) -> None:
         still_open = []

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import functools
-import threading
+import logging
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
@@ -45,8 +45,10 @@ from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError
 
 W = TypeVar("W", bound=Worker)
 
-#: Told when a stage has died of a bug.
-OnBroken = Callable[[BaseException], None]
+#: Called when a stage has died of a bug: nothing more is to be admitted.
+OnBroken = Callable[[], None]
+
+log = logging.getLogger("pykaproducer.producer")
 
 
 class Pipeline:
@@ -70,13 +72,12 @@ class Pipeline:
         self._on_broken = on_broken
         self.broken: BaseException | None = None
         self.ended = False
-        # Guards the list of stages: topics and partitions are added while it runs.
-        # Re-entrant: a signal handler may flush or close in the middle of it.
-        self._lock = threading.RLock()
-        self._stages: list[Worker] = []
-        # Marks of flushes that wait: a dead dispatcher would never meet them.
+        # No lock guards these two: a flush that held one could be interrupted by a signal whose
+        # handler flushes too, and waits for a stage that waits for the lock.
+        self._stages: list[Worker] = []  # grows while it runs: topics and partitions are added
+        # Marks of flushes that wait, by id: a dead dispatcher would never meet them.
         # Weak: a flush that is interrupted between two steps takes its mark along.
-        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+        self._marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
 
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
@@ -101,9 +102,10 @@ class Pipeline:
 
     def _new(self, kind: type[W], name: str) -> W:
         worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
-        with self._lock:
-            worker.stopping = self.ended
-            self._stages.append(worker)
+        # stop() (1) sets `ended`, (2) goes over the list: one of us sees the other.
+        self._stages.append(worker)
+        if self.ended:
+            worker.stopping = True
         return worker
 
     def _dispatcher(self, take: Callable[[TopicSlot], list[Chunk]]) -> Dispatcher:
@@ -201,8 +203,7 @@ class Pipeline:
         """
         mark = Mark()
         try:
-            with self._lock:
-                self._marks.add(mark)
+            self._marks[id(mark)] = mark
             if self.broken is None and not self.ended:
                 self.dispatcher.put(FlushMark(mark))
             else:
@@ -211,13 +212,11 @@ class Pipeline:
                 worker.put(Hurry())
             return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
         finally:
-            with self._lock:
-                self._marks.discard(mark)
+            self._marks.pop(id(mark), None)
 
     def transitions(self) -> Transitions:
         """How often the partitions' ordering machines have taken each transition, together."""
-        with self._lock:
-            workers = [stage for stage in self._stages if isinstance(stage, PartitionWorker)]
+        workers = [stage for stage in list(self._stages) if isinstance(stage, PartitionWorker)]
         return sum((worker.ordering.taken for worker in workers), Transitions())
 
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
@@ -242,9 +241,8 @@ class Pipeline:
         under way has brought meanwhile fails. The reports end last. Every other thread is told to
         end before the first is waited for: closing costs nothing per idle thread.
         """
-        with self._lock:
-            self.ended = True  # whatever is made from now on never starts a thread
-            stages = [s for s in self._stages if s not in (self.reports, self.dispatcher)]
+        self.ended = True  # whatever is made from now on never starts a thread
+        stages = [s for s in list(self._stages) if s not in (self.reports, self.dispatcher)]
         self.dispatcher.stop()
         late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
         for chunk in self._take_all():
@@ -265,11 +263,16 @@ class Pipeline:
 
     def _crashed(self, worker: Worker, error: BaseException) -> None:
         """A stage has died of a bug (P9): everything gets its outcome, nothing hangs."""
-        if self.broken is None:
+        first = self.broken is None
+        if first:
             self.broken = error
-            self._on_broken(error)
+        # Each time: the first may not have come so far when the second settles everything.
+        self._on_broken()
+        if first:
+            log.error("the producer is broken by an error in the library", exc_info=error)
         if isinstance(worker, BrokerWorker):
             worker.bridge.stop()  # it would have done that at its end
+        self.metadata.wake_lookers()
         for chunk in self._take_all():
             self.inflight.enter(chunk)
 
@@ -291,7 +294,7 @@ class Pipeline:
         No flush is forgotten: flush() (1) enters its mark, (2) looks whether the dispatcher is
         there; whoever ends the dispatcher (1) writes that down, (2) looks at the marks.
         """
-        with self._lock:
-            marks = list(self._marks)
-        for mark in marks:
-            self.inflight.meet(mark)
+        for reference in self._marks.valuerefs():
+            mark = reference()
+            if mark is not None:
+                self.inflight.meet(mark)

@@ -115,10 +115,9 @@ class Worker:
         self._running = threading.Lock()
         # Under _running: until when the stage's own thread sleeps if nobody wakes it.
         self._sleeps_until: float | None = None
-        # Guards the one start of the thread.
-        self._starting = threading.RLock()
+        # Taken, for good, by the first thread that comes to run the stage.
+        self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
-        self._claimed = False  # by its thread
         self.stopping = False
 
     #: Whether the end of the stage does something, so that it needs a thread for it.
@@ -169,13 +168,13 @@ class Worker:
     def stop(self) -> None:
         """Let the thread end, behind what is in the inbox. Does not wait for it.
 
-        A stage without a thread gets one only if its end does something (``ends_itself``); after
-        this none starts any more, for nobody would end it.
+        A stage without a thread gets one only if its end does something (``ends_itself``). One that
+        starts meanwhile ends by itself: it (1) becomes the stage's thread, (2) looks at
+        ``stopping``; we (1) set that, (2) look for a thread.
         """
-        with self._starting:
-            self.stopping = True
-            if self.thread is None and not self.ends_itself:
-                return
+        self.stopping = True
+        if self.thread is None and not self.ends_itself:
+            return
         self._items.append(STOP)
         self.wake(at_end=True)
 
@@ -183,8 +182,7 @@ class Worker:
         """Have the stage's own thread look at its inbox; *at_end*: after ``stop`` too."""
         if not _here.is_stage or self.inbox.empty():
             self.inbox.put(_TOKEN)
-        if self.thread is None:
-            self._start(at_end)
+        self._need_thread(at_end)
 
     def _try_here(self, item: Any) -> bool:
         """Run the stage in place, if nobody runs it and nothing stands before *item*."""
@@ -224,21 +222,18 @@ class Worker:
         """Whether its thread runs."""
         return self.thread is not None and self.thread.is_alive()
 
-    def _start(self, at_end: bool = False) -> None:
-        with self._starting:
-            if self.thread is None and (at_end or not self.stopping):
-                thread = spawn(self.name, self._run)
-                if self.thread is None:
-                    self.thread = thread
+    def _need_thread(self, at_end: bool) -> None:
+        if self.thread is None and (at_end or not self.stopping):
+            spawn(self.name, self._run)
 
     def _run(self) -> None:
-        # 1. A user's thread starts us, and is interrupted before it knows. 2. It, or a signal
-        # handler, starts another. 3. The first of the two to come here is the stage's thread.
-        with self._starting:
-            if self._claimed:
-                return
-            self._claimed = True
-            self.thread = threading.current_thread()
+        # No lock is held while a thread starts: a user's thread may be interrupted there, and its
+        # signal handler wait for this stage. So two may start it; the first to come here is it.
+        if not self._claim.acquire(blocking=False):
+            return
+        self.thread = threading.current_thread()
+        if self.stopping:
+            self._items.append(STOP)
         _here.is_stage = True
         _here.on_crash = self._on_crash
         try:

@@ -61,7 +61,7 @@ class Door(_kernel.Admission):
         if self.closed:
             raise ClosedError
         self.starts += 1
-        self._ready = True
+        self._admit()
 
     def _announce(self, slot: _kernel.TopicSlot) -> None:
         self.told.append(slot)

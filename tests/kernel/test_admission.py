@@ -302,7 +302,7 @@ def test_a_message_that_waited_is_accepted_when_there_is_space() -> None:
 def test_one_that_closes_while_it_waits() -> None:
     class Closes(Door):
         def _wait_for_space(self, amount: int, until: float | None) -> float:
-            self._ready = False
+            self._shut()
             self.closed = True
             return 0.0
 
@@ -316,7 +316,7 @@ def test_one_that_closes_while_a_serializer_runs() -> None:
     """Nobody would take what is accepted after the close."""
 
     def closes(value: object) -> bytes:
-        door._ready = False
+        door._shut()
         door.closed = True
         return b"v"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -249,13 +249,14 @@ class ModelPipeline(Pipeline):
         clock: FakeClock,
         door: Door,
         transitions: Transitions,
-        broken: Callable[[BaseException], None],
     ) -> None:
         self.bridges: list[ModelBridge] = []
-        self.transitions = transitions
+        self.taken = transitions
         self.flushing = False
         no_network: Any = None
-        super().__init__(config, clock, no_network, "model", door._take, door._take_all, broken)
+        super().__init__(
+            config, clock, no_network, "model", door._take, door._take_all, lambda: None
+        )
 
     def is_flushing(self) -> bool:
         return self.flushing
@@ -263,7 +264,7 @@ class ModelPipeline(Pipeline):
     def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
         worker = super()._partition_worker(topic, partition)
         worker.ordering = self.ordering()
-        worker.ordering.taken = self.transitions
+        worker.ordering.taken = self.taken
         return worker
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:

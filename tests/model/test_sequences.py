@@ -9,20 +9,24 @@ from unittest import mock
 
 import pytest
 
-from pykaproducer._machines.ordering import Transitions
+from pykaproducer._machines.ordering import Effect, Ordering, Transition, Transitions
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.errors import Status
 
 from .cluster import Fate, Kind
+from .stages import ModelPipeline
 from .world import CALM, WELL, World
 
 
 @contextlib.contextmanager
-def a_world(*, idempotent: bool) -> Iterator[World]:
+def a_world(
+    *, idempotent: bool, pipeline_type: type[ModelPipeline] = ModelPipeline
+) -> Iterator[World]:
     """One partition, message 0 delivered."""
     world = World()
     world.idempotent = idempotent
+    world.pipeline_type = pipeline_type
     world.begin([0], Transitions(), batch_max_messages=1)
     with world.patches:
         world.user_sends(0, 1, 2 * CALM)
@@ -85,6 +89,53 @@ def test_a_leader_that_resigns_may_have_appended(code: int, idempotent: bool) ->
         world.go_on(itertools.chain([resigned], itertools.repeat(refused)), 8, wait=True)
         assert world.cluster.logs[0].records == [0, 1]
         assert world.messages[1].status is Status.POSSIBLY_PERSISTED
+
+
+class Hasty(Ordering):
+    """Descends although a lower level still expects its chaser."""
+
+    def chaser(self, level: int) -> list[Effect]:
+        effects = super().chaser(level)
+        while self.high_watermark:
+            effects += super().chaser(self.high_watermark)
+        return effects
+
+
+@pytest.mark.parametrize("ordering_type", [Ordering, Hasty])
+def test_a_lower_level_waits_for_its_own_chaser(ordering_type: type[Ordering]) -> None:
+    """1. Broker 0, the old leader, has refused message 1 and holds 2; then its stage is slow.
+    2. 1 goes round: level 1. Its chaser waits in the slow stage, behind 2. 3 is kept for level 0.
+    3. Broker 1 refuses 1, too: level 2. This chaser is back at once.
+    4. 3 is still kept, until the first chaser is back, and 2 before it.
+
+    The second run takes away the last rule.
+    """
+
+    class Pipeline(ModelPipeline):
+        ordering = ordering_type
+
+    refused = Fate(Kind.REFUSE, ErrorCode.NOT_ENOUGH_REPLICAS)
+    with a_world(idempotent=True, pipeline_type=Pipeline) as world:
+        (old,) = world.pipeline.brokers.all()
+        world.user_sends(0, 1, 2 * CALM)
+        world.run_all()
+        world.cluster.move(0, 1, cut=False)
+        world.cluster.published = list(world.cluster.leaders)
+        world.serve(itertools.repeat(WELL))
+        world.schedule.held_up.add(old)
+        world.user_sends(0, 1, 2 * CALM)
+        world.run_all()
+        world.schedule.run(old, 1)
+        world.run_all()
+        while not world.pipeline.taken[Transition.RISE]:
+            assert world.jump_to_next(2)
+            world.run_all()
+        world.user_sends(0, 1, 2 * CALM)
+        world.go_on(itertools.chain([refused], itertools.repeat(WELL)), 8, wait=True)
+        world.calm_down()
+        assert world.pipeline.taken[Transition.DESCEND_TO_WAIT]
+        in_order = world.cluster.logs[0].records == [0, 1, 2, 3]
+        assert in_order == (ordering_type is Ordering)
 
 
 def test_a_broker_that_has_forgotten_the_producer_gets_the_order_right() -> None:

@@ -46,7 +46,6 @@ class World:
         #: Batches that stand in a dead connection and will be handled yet, with their broker.
         self.late: list[tuple[int, deque[Batch]]] = []
         self.marks: list[tuple[Mark, int]] = []
-        self.crashes: list[BaseException] = []
         self.cluster = Cluster(BROKERS, leaders)
         self.door = ModelDoor()
         self.clock = self.door.clock
@@ -64,9 +63,7 @@ class World:
             request_timeout_ms=10_000,
             **settings,
         )
-        self.pipeline = self.pipeline_type(
-            config, self.clock, self.door, transitions, self.crashes.append
-        )
+        self.pipeline = self.pipeline_type(config, self.clock, self.door, transitions)
         self.door.dispatcher = self.pipeline.dispatcher
         metadata = self.pipeline.metadata
         assert isinstance(metadata, ModelMetadata)
@@ -186,7 +183,7 @@ class World:
 
     def check_now(self) -> None:
         """What holds at any moment."""
-        check(not self.crashes, "P9", f"a stage has died: {self.crashes}")
+        check(self.pipeline.broken is None, "P9", f"a stage has died: {self.pipeline.broken}")
         if self.pipeline.dispatcher not in self.schedule.busy():
             check_expired(self.open, self.clock.monotonic())
         for mark, count in self.marks:
@@ -222,5 +219,5 @@ class World:
         while self.late:
             self.handle_late(0)
         check_log(self.messages, self.cluster, idempotent=self.idempotent)
-        check(self.pipeline.inflight.rows() == 0, "P3", "something counts as in flight")
+        check(not self.pipeline.inflight.chunks(), "P3", "something counts as in flight")
         check(self.door.budget.used == 0, "P2", f"{self.door.budget.used} bytes are not given back")
