@@ -15,14 +15,18 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kafka.errors import KafkaTimeoutError
 from kafka.structs import TopicPartition
 
 from pykaproducer import _kernel
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Delivery
 from pykaproducer._texts import place
-from pykaproducer.errors import CallbackThreadError, ForkedProducerError, Status
+from pykaproducer.errors import (
+    CallbackThreadError,
+    ForkedProducerError,
+    OutcomeTimeoutError,
+    Status,
+)
 
 __all__ = ["Delivery", "RecordMetadata", "Status", "TopicPartition"]
 
@@ -107,15 +111,11 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
 def exception(delivery: Delivery, timeout: float | None = None) -> BaseException | None:
     """The error of a message, None if it was delivered."""
     if not wait(delivery, timeout):
-        raise TimeoutError(_no_outcome(delivery, timeout))
+        raise OutcomeTimeoutError(
+            f"{place(delivery.topic, delivery.partition)}: no outcome within {timeout:.3g} s; the "
+            f"message is still on its way (delivery_timeout_ms ends it)"
+        )
     return delivery.failure()
-
-
-def _no_outcome(delivery: Delivery, timeout: float | None) -> str:
-    return (
-        f"{place(delivery.topic, delivery.partition)}: no outcome within {timeout:.3g} s; the "
-        f"message is still on its way (delivery_timeout_ms ends it)"
-    )
 
 
 def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
@@ -125,13 +125,6 @@ def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
         # One error object serves all rows of a batch: each caller starts with a clean traceback.
         raise error.with_traceback(None)
     return metadata(delivery)
-
-
-def get(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
-    """:func:`result` with kafka-python's timeout error."""
-    if not wait(delivery, timeout):
-        raise KafkaTimeoutError(_no_outcome(delivery, timeout))
-    return result(delivery)
 
 
 def metadata(delivery: Delivery) -> RecordMetadata:

@@ -120,7 +120,16 @@ class MetadataTimeoutError(PykaproducerError, KafkaTimeoutError):
     """
 
 
-class FlushTimeoutError(PykaproducerError, KafkaTimeoutError):
+class OutcomeTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
+    """A message had no outcome when the time given to ``result()``, or ``get()``, had passed.
+
+    It goes on and has its outcome by its own deadline: that would be a
+    :class:`DeliveryTimeoutError`, which is no ``TimeoutError`` of Python's, so that the two can be
+    told apart.
+    """
+
+
+class FlushTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
     """Some messages had no outcome when the time given to ``flush()`` had passed.
 
     They are not lost: they go on and get their outcome by their own deadline. Flush again to
@@ -342,6 +351,7 @@ def _rebuild(
     """Make a pickled error again: class, text, attributes and causes as they were."""
     kind = recipe[0] if len(recipe) == 1 else _combined(*recipe)
     error: PykaproducerError = kind.__new__(kind, *args)
+    error.args = args  # which an OSError, as a TimeoutError is one, takes in __init__ only
     error.__dict__.update(attributes)
     chain_causes(error, chain)
     return error

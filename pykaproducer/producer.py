@@ -485,6 +485,8 @@ def _after_fork_in_child() -> None:
     forget_stages()
     for producer in list(_producers):
         producer._ending = threading.Lock()
+        if producer._pipeline is not None:
+            producer._pipeline.network.forsake()
         producer._reset()
 
 

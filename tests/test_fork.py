@@ -285,3 +285,24 @@ def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
         """
     run(script, cluster.bootstrap_servers, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1], b"child": [0, 1, 2]}
+
+
+def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
+    """A broker would not learn that the parent has closed one."""
+    script = """
+        def connections():
+            with open("/proc/self/net/tcp") as table:
+                inodes = {line.split()[9] for line in table}
+            return {name for name in sockets() if name.removeprefix("socket:")[1:-1] in inodes}
+
+        def look():
+            assert not connections()
+
+        with Producer(bootstrap_servers=servers) as producer:
+            producer.send(topic, b"parent 0").result(30)
+            assert connections()
+            join(fork(look))
+            producer.send(topic, b"parent 1").result(30)
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    assert by_sender(cluster, topic) == {b"parent": [0, 1]}

@@ -34,6 +34,7 @@ PUBLIC = [
     "ForkedProducerError",
     "MessageTooLargeError",
     "MetadataTimeoutError",
+    "OutcomeTimeoutError",
     "PartitionerError",
     "Producer",
     "ProducerBrokenError",

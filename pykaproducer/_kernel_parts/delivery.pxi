@@ -140,7 +140,8 @@ cdef class Delivery:
 
         Raises:
             DeliveryError: the message's own error; of which kind, its class says.
-            TimeoutError: no outcome after *timeout*; the message is still on its way.
+            OutcomeTimeoutError: no outcome after *timeout*; the message is still on its way. It
+                is a TimeoutError, and a KafkaTimeoutError.
             CallbackThreadError: it is pending, and this is a callback or a partitioner, which
                 would wait for its own thread.
             ForkedProducerError: it was pending in the parent when this process was forked; the
@@ -158,7 +159,7 @@ cdef class Delivery:
             DeliveryError: what :meth:`result` would raise; None: the message was delivered.
 
         Raises:
-            TimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
+            OutcomeTimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
         """
         return _behaviour.exception(self, timeout)
 
@@ -177,21 +178,13 @@ cdef class Delivery:
     # -- as kafka-python's FutureRecordMetadata has them ---------------------------------------
 
     def get(self, timeout=None):
-        """kafka-python's name for :meth:`result`, with its error for the timeout.
+        """kafka-python's name for :meth:`result`.
 
-        Args:
-            timeout (float): as for :meth:`result`: seconds, None until there is an outcome.
-
-        Returns:
-            RecordMetadata: of a message that was delivered.
-
-        Raises:
-            KafkaTimeoutError: no outcome after *timeout*; the message is still on its way. (A
-                message that failed at its own deadline raises a kind of this, too, as its own
-                error: ``DeliveryTimeoutError``.)
-            DeliveryError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
+        ``KafkaTimeoutError``, which it raises there, is a kind of error here that says either that
+        there is no outcome yet (``OutcomeTimeoutError``) or that the message has failed at its own
+        deadline (``DeliveryTimeoutError``).
         """
-        return _behaviour.get(self, timeout)
+        return _behaviour.result(self, timeout)
 
     def add_callback(self, function, *args, **kwargs):
         """Have ``function(*args, record_metadata, **kwargs)`` called if it is delivered."""

@@ -12,6 +12,7 @@ import errno
 import os
 import selectors
 import socket
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -86,6 +87,7 @@ class Network:
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """The addresses of *host*, to be tried in turn. Asks the resolver, so it may block."""
@@ -98,11 +100,21 @@ class Network:
         with _mapped():
             sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
             try:
+                self._sockets.add(sock)
                 self._begin(sock, endpoint)
             except BaseException:
                 sock.close()
                 raise
         return PlainTransport(sock)
+
+    def forsake(self) -> None:
+        """In the child of a fork: close this process's duplicates of the parent's sockets.
+
+        The parent's connections stay as they are; but if it closed one, its broker would not
+        learn of it as long as a child had it open.
+        """
+        for sock in list(self._sockets):
+            sock.close()
 
     def _begin(self, sock: socket.socket, endpoint: Endpoint) -> None:
         settings = self._settings
