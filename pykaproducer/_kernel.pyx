@@ -22,12 +22,16 @@ Locks. One mutex in ``Admission`` guards the open chunks and the topic slots, on
 ``Chunk`` the flags of its rows. Neither is ever held while Python code runs, and never both.
 With the GIL they are free when uncontended; without it the code stays right.
 
+The GIL is let go for what takes long: partitioning, encoding, writing to a socket, waiting for
+one. Not for a walk over a slice's flags: to get it back beside a busy thread costs more. So nobody
+holds a mutex without the GIL, and a fork finds all of them free.
+
 This module imports nothing of the package.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
@@ -44,6 +48,7 @@ cdef extern from "Python.h":
     bint PyLong_CheckExact(object o)
 
 include "_kernel_parts/c_helpers.pxi"
+include "_kernel_parts/gil.pxi"
 
 
 # ---------------------------------------------------------------------------
@@ -115,6 +120,7 @@ cdef Py_ssize_t _RECORD_ALLOWANCE = RECORD_ALLOWANCE
 
 # In the order of a row's life; a class must stand before those that use its C fields.
 include "_kernel_parts/budget.pxi"
+include "_kernel_parts/pool.pxi"
 include "_kernel_parts/chunk.pxi"
 include "_kernel_parts/outcome.pxi"
 include "_kernel_parts/waiters.pxi"
@@ -126,3 +132,4 @@ include "_kernel_parts/delivery.pxi"
 include "_kernel_parts/payload.pxi"
 include "_kernel_parts/admission.pxi"
 include "_kernel_parts/write.pxi"
+include "_kernel_parts/wait.pxi"

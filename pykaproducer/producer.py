@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -24,7 +25,7 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Admission, Budget, TopicSlot
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import forget_stages, spawn
+from pykaproducer._pipeline.worker import forget_stages, spawn, wake_all
 from pykaproducer.config import Config
 from pykaproducer.delivery import HandleContext
 from pykaproducer.errors import (
@@ -218,11 +219,8 @@ class Producer(Admission):
 
     def _space_came(self) -> None:
         """Bytes have been given back: everybody who waits looks again."""
-        waiters, self._space_waiters = self._space_waiters, []
-        self._budget.wanted = False
-        for lock in waiters:
-            if lock.locked():
-                lock.release()
+        self._budget.wanted = False  # those who wait say so again
+        wake_all(self._space_waiters)
 
     # Flush and close ---------------------------------------------------------------------------
 
@@ -241,7 +239,7 @@ class Producer(Admission):
             CallbackThreadError: called in a callback, whose own end it would wait for.
         """
         pipeline = self._pipeline
-        if pipeline is None:
+        if pipeline is None or not self.accepted:
             return
         self._check_may_wait("flush()")
         self._announce_strays()
@@ -262,8 +260,8 @@ class Producer(Admission):
         for slot in self._unannounced():
             self._announce(slot)
 
-    def _untold_failures(self, pipeline: Pipeline) -> DeliveryFailures | None:
-        count, errors = pipeline.untold.take()
+    def _untold_failures(self, pipeline: Pipeline, *, wait: bool = True) -> DeliveryFailures | None:
+        count, errors = pipeline.untold.take(wait=wait)
         return DeliveryFailures(count, errors) if count else None
 
     def close(self, timeout: float | None = None) -> None:
@@ -295,8 +293,9 @@ class Producer(Admission):
         self._shut()
         # Those who wait for space, or for metadata, learn that the producer is closed.
         self._space_came()
-        if self._pipeline is not None:
-            self._pipeline.metadata.wake_lookers()
+        pipeline = self._pipeline
+        if pipeline is not None:
+            pipeline.metadata.wake_lookers()
 
     def _finish(self, timeout: float | None) -> None:
         pipeline = self._pipeline
@@ -312,7 +311,11 @@ class Producer(Admission):
             )
         # In a thread of its own: an outcome must not be cut in two by a KeyboardInterrupt that
         # strikes here, and the end goes on if whoever waits for it is interrupted.
-        end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
+        try:
+            end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
+        except RuntimeError:  # no thread can be started any more; it has to end all the same
+            self._end(pipeline, reason)
+            return
         end.join(_END_TIME)
         if end.is_alive():
             log.warning("close(): the producer has not ended after %.3g s; it goes on", _END_TIME)
@@ -328,7 +331,8 @@ class Producer(Admission):
             if late:
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
             # Raised they would hide the error that ended a `with` block; silent they must not be.
-            failures = self._untold_failures(pipeline)
+            # Not waiting: if a flush() tells them at this moment, it tells them.
+            failures = self._untold_failures(pipeline, wait=False)
             if failures is not None:
                 log.error("close(): %s", failures)
             self._pipeline = None
@@ -447,8 +451,13 @@ def _at_exit() -> None:
     for producer in producers:
         producer._end_admission()
     ends = [p._clock.monotonic() + p.config.exit_flush_timeout_ms / 1000 for p in producers]
-    for producer, end in zip(producers, ends, strict=True):
-        producer.close(max(0.0, end - producer._clock.monotonic()))
+    with contextlib.ExitStack() as closing:  # which goes on if one of them cannot be closed
+        for producer, end in zip(producers, ends, strict=True):
+            closing.callback(_close_by, producer, end)
+
+
+def _close_by(producer: Producer, end: float) -> None:
+    producer.close(max(0.0, end - producer._clock.monotonic()))
 
 
 #: The process in which the next function has registered the flush.

@@ -162,7 +162,7 @@ class Scene:
         self.told: list[tuple[bytes, BaseException | None]] = []
         self._reported = threading.Semaphore(0)
         self.hold = Hold()
-        self._lingers = "linger_ms" in settings
+        self.lingers = "linger_ms" in settings
         self._numbers = itertools.count()
 
     def send(self, topic: int = 0, size: int = 0) -> Delivery:
@@ -210,7 +210,7 @@ class Scene:
     # What must hold afterwards
 
     def check_nothing_is_lost(self) -> None:
-        if not self._lingers:  # then nobody has to flush
+        if not self.lingers:  # then nobody has to flush
             for _ in range(self.producer.accepted):
                 assert self._reported.acquire(timeout=SOON), "a message is stuck"
         assert in_time(lambda: self.producer.flush(SOON)) is None

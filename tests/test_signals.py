@@ -33,6 +33,14 @@ def use_it(scene: Scene) -> None:
         scene.producer.flush(0)
 
 
+def wait_for_one(scene: Scene) -> None:
+    scene.hold.release()
+    with contextlib.suppress(ProducerClosedError):
+        delivery = scene.send(0)
+        if not scene.lingers:
+            delivery.result(SOON)
+
+
 def flush_it(scene: Scene) -> None:
     scene.hold.release()
     scene.producer.flush()
@@ -46,7 +54,7 @@ def close_it(scene: Scene) -> None:
 ALL = {**OPERATIONS, "close()": CLOSE}
 
 
-@pytest.mark.parametrize("strike", [use_it, flush_it, close_it])
+@pytest.mark.parametrize("strike", [use_it, wait_for_one, flush_it, close_it])
 @pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
 def test_a_signal_handler_may_use_the_producer_anywhere(
     scripted: ScriptedCluster, operation: Operation, strike: Callable[[Scene], object]

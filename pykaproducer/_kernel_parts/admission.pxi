@@ -132,7 +132,9 @@ cdef class Admission:
         finally:
             release_fields(&payload)
         if not slot.announced:
-            self.announce_open(slot)
+            self.announce_open(slot, handle.chunk)
+        if self.accepted & (_ROWS_A_LOOK - 1) == 0 and gil_is_wanted():
+            let_stages_run()
         return handle
 
     @cython.final
@@ -176,17 +178,20 @@ cdef class Admission:
         return handle
 
     @cython.final
-    cdef announce_open(self, TopicSlot slot):
-        slot.announced = True
+    cdef announce_open(self, TopicSlot slot, Chunk chunk):
+        """Tell of *slot*, and then that it has been told of: not before. A signal handler that
+        sends in between, or another thread, would rely on it."""
         try:
             self.announce(slot)
         except BaseException:
             # The message is accepted: if this is a KeyboardInterrupt it is told of once more, and
             # if that fails too, by the next send, or flush.
-            slot.announced = False
             self.announce(slot)
-            slot.announced = True
             raise
+        finally:
+            with self.lock:
+                if slot.chunk is chunk:     # else it has been taken, and what is open now has not
+                    slot.announced = True
 
     @cython.final
     cdef int64_t now(self) except -1:

@@ -39,7 +39,7 @@ cdef class Chunk:
 
     def __dealloc__(self):
         self.free_payload()
-        free(self.rows)
+        free_table(self.rows, 0 if self.compact else self.capacity)
 
     def __len__(self):
         return self.count
@@ -82,7 +82,7 @@ cdef class Chunk:
             return NULL
         self.blocks = grown
         block = &grown[self.n_blocks]
-        block.data = <uint8_t *>malloc(capacity if capacity else 1)
+        block.data = new_block(capacity)
         if block.data == NULL:
             return NULL
         self.n_blocks += 1
@@ -96,8 +96,8 @@ cdef class Chunk:
         cdef Row *rows
         cdef PyObject **callbacks
         if self.count == self.capacity:
-            capacity = max(self.capacity * 4, 4)
-            rows = <Row *>realloc(self.rows, capacity * sizeof(Row))
+            capacity = min(max(self.capacity * 4, 4), _CHUNK_ROWS)
+            rows = grown_table(self.rows, self.count, capacity)
             if rows == NULL:
                 return NULL
             self.rows = rows
@@ -137,19 +137,18 @@ cdef class Chunk:
         try:
             if hits == NULL or places == NULL:
                 raise MemoryError()
-            with nogil:
-                with self.lock:
-                    for i in range(0 if self.over() else self.count):
-                        row = &self.rows[i]
-                        if row.flags & SETTLED:
-                            continue
-                        if row.deadline <= limit:
-                            hits[found] = i
-                            places[found] = row.partition
-                            found += 1
-                        elif row.deadline < earliest:
-                            earliest = row.deadline
-                    self.earliest = earliest
+            with self.lock:
+                for i in range(0 if self.over() else self.count):
+                    row = &self.rows[i]
+                    if row.flags & SETTLED:
+                        continue
+                    if row.deadline <= limit:
+                        hits[found] = i
+                        places[found] = row.partition
+                        found += 1
+                    elif row.deadline < earliest:
+                        earliest = row.deadline
+                self.earliest = earliest
             for i in range(found):
                 by_partition.setdefault(places[i], []).append(hits[i])
         finally:
@@ -249,7 +248,7 @@ cdef class Chunk:
     cdef void free_payload(self) noexcept:
         cdef uint32_t i
         for i in range(self.n_blocks):
-            free(self.blocks[i].data)
+            free_block(&self.blocks[i])
         free(self.blocks)
         self.blocks = NULL
         self.n_blocks = 0
@@ -277,9 +276,7 @@ cdef class Chunk:
                 block.live -= 1
                 if block.live == 0 and self.pins == 0 and self.closed:
                     freed += block.used
-                    free(block.data)
-                    block.data = NULL
-                    block.used = 0
+                    free_block(block)
             self.unreported -= part.count
             last = self.unreported == 0
             if last:
@@ -297,9 +294,7 @@ cdef class Chunk:
                 for i in range(self.n_blocks):
                     if self.blocks[i].live == 0 and self.blocks[i].data != NULL:
                         freed += self.blocks[i].used
-                        free(self.blocks[i].data)
-                        self.blocks[i].data = NULL
-                        self.blocks[i].used = 0
+                        free_block(&self.blocks[i])
         if self.over():
             self.retire()
         if freed:
@@ -317,7 +312,7 @@ cdef class Chunk:
             if self.held or self.failures:
                 compress(self)
             else:
-                free(self.rows)
+                free_table(self.rows, self.capacity)
                 self.rows = NULL
 
 cdef inline Py_ssize_t payload_size(const Row *row) noexcept nogil:

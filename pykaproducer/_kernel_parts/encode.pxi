@@ -52,6 +52,8 @@ cdef bytes write_records(list parts, BatchHeader *header):
         for part in parts:
             with nogil:
                 p = encode_records(part, p, header)
+                want_gil()
+            got_gil()
     finally:
         for part in parts:
             part.chunk.unpin()

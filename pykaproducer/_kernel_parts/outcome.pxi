@@ -8,10 +8,11 @@
 
 cdef void compress(Chunk chunk) noexcept nogil:
     """32 of a row's 64 bytes are enough for the handles that are kept."""
-    cdef Outcome *outcomes = <Outcome *>chunk.rows
+    cdef Outcome *smaller = <Outcome *>malloc((chunk.count + 1) * sizeof(Outcome))
+    # Without memory it is done in place: a row's 32 bytes are read before they are overwritten.
+    cdef Outcome *outcomes = smaller if smaller != NULL else <Outcome *>chunk.rows
     cdef Outcome outcome
     cdef Row *row
-    cdef void *smaller
     cdef uint32_t i
     for i in range(chunk.count):
         row = &chunk.rows[i]
@@ -25,8 +26,8 @@ cdef void compress(Chunk chunk) noexcept nogil:
         outcome.holders = row.holders
         outcomes[i] = outcome
     chunk.compact = True
-    smaller = realloc(chunk.rows, chunk.count * sizeof(Outcome))
     if smaller != NULL:
+        free_table(chunk.rows, chunk.capacity)
         chunk.rows = <Row *>smaller
 
 

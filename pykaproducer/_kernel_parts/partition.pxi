@@ -166,6 +166,8 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
                 census.n_found += 1
             census.counts[p] += 1
             census.sizes[p] += payload_size(row)
+        want_gil()
+    got_gil()
 
 
 cdef list cut(Census *census, Chunk chunk):

@@ -55,12 +55,11 @@ cdef class Slice:
         cdef int64_t earliest = 0x7fffffffffffffff
         cdef uint32_t i
         cdef Row *row
-        with nogil:
-            with self.chunk.lock:
-                for i in range(0 if self.chunk.over() else self.count):
-                    row = &self.chunk.rows[self.at(i)]
-                    if not row.flags & SETTLED and row.deadline < earliest:
-                        earliest = row.deadline
+        with self.chunk.lock:
+            for i in range(0 if self.chunk.over() else self.count):
+                row = &self.chunk.rows[self.at(i)]
+                if not row.flags & SETTLED and row.deadline < earliest:
+                    earliest = row.deadline
         return None if earliest == 0x7fffffffffffffff else earliest / <double>_NS
 
     # -- sealing ---------------------------------------------------------------------------
@@ -85,8 +84,7 @@ cdef class Slice:
             most = self.most
         part.allocate(min(<Py_ssize_t>self.count, most))
         part.count = 0
-        with nogil:
-            seen = self.claim_into(part, self.chunk, room, most, at_least_one)
+        seen = self.claim_into(part, self.chunk, room, most, at_least_one)
         self.drop_front(seen)
         return part if part.count else None
 
@@ -136,23 +134,21 @@ cdef class Slice:
         """An attempt of these rows may have been appended: any later failure says so."""
         cdef uint32_t i
         cdef Row *row
-        with nogil:
-            with self.chunk.lock:
-                for i in range(0 if self.chunk.over() else self.count):
-                    row = &self.chunk.rows[self.at(i)]
-                    if not row.flags & SETTLED:
-                        row.flags |= POSSIBLY
+        with self.chunk.lock:
+            for i in range(0 if self.chunk.over() else self.count):
+                row = &self.chunk.rows[self.at(i)]
+                if not row.flags & SETTLED:
+                    row.flags |= POSSIBLY
 
     def unclaim(self):
         """The batch with these rows was not appended: they are as before ``claim``."""
         cdef uint32_t i
         cdef Row *row
-        with nogil:
-            with self.chunk.lock:
-                for i in range(0 if self.chunk.over() else self.count):
-                    row = &self.chunk.rows[self.at(i)]
-                    if not row.flags & SETTLED:
-                        row.flags &= 0xff - CLAIMED
+        with self.chunk.lock:
+            for i in range(0 if self.chunk.over() else self.count):
+                row = &self.chunk.rows[self.at(i)]
+                if not row.flags & SETTLED:
+                    row.flags &= 0xff - CLAIMED
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -163,8 +159,7 @@ cdef class Slice:
         the others. No row of it may be in the middle of being encoded. The rows' lines in the
         table stay where they are: that is the chunk's, and goes with its last row.
         """
-        with nogil:
-            move_out(self.chunk, self)
+        move_out(self.chunk, self)
         self.chunk.budget.wake()
 
     # -- settling: each row once -------------------------------------------------------------
@@ -180,18 +175,17 @@ cdef class Slice:
         cdef Slice settled = self.none_of_it()
         cdef uint32_t i
         cdef Row *row
-        with nogil:
-            with chunk.lock:
-                for i in range(0 if chunk.over() else self.count):
-                    row = &chunk.rows[self.at(i)]
-                    if row.flags & SETTLED:
-                        continue
-                    row.deadline = base_offset + i if base_offset >= 0 else -1
-                    if timestamp >= 0:
-                        row.timestamp = timestamp
-                    add_flags(&row.flags, SETTLED)
-                    settled.rows[settled.count] = self.at(i)
-                    settled.count += 1
+        with chunk.lock:
+            for i in range(0 if chunk.over() else self.count):
+                row = &chunk.rows[self.at(i)]
+                if row.flags & SETTLED:
+                    continue
+                row.deadline = base_offset + i if base_offset >= 0 else -1
+                if timestamp >= 0:
+                    row.timestamp = timestamp
+                add_flags(&row.flags, SETTLED)
+                settled.rows[settled.count] = self.at(i)
+                settled.count += 1
         return self.told(settled)
 
     def fail(self, not_persisted, possibly_persisted):
@@ -204,19 +198,18 @@ cdef class Slice:
         cdef Py_ssize_t first = len(chunk.errors)
         chunk.errors.append(not_persisted)
         chunk.errors.append(possibly_persisted)
-        with nogil:
-            with chunk.lock:
-                for i in range(0 if chunk.over() else self.count):
-                    row = &chunk.rows[self.at(i)]
-                    if row.flags & SETTLED:
-                        continue
-                    row.deadline = -1
-                    row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
-                    possibly |= row.flags & (POSSIBLY | CLAIMED)
-                    add_flags(&row.flags, SETTLED | FAILED)
-                    chunk.failures = True
-                    settled.rows[settled.count] = self.at(i)
-                    settled.count += 1
+        with chunk.lock:
+            for i in range(0 if chunk.over() else self.count):
+                row = &chunk.rows[self.at(i)]
+                if row.flags & SETTLED:
+                    continue
+                row.deadline = -1
+                row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
+                possibly |= row.flags & (POSSIBLY | CLAIMED)
+                add_flags(&row.flags, SETTLED | FAILED)
+                chunk.failures = True
+                settled.rows[settled.count] = self.at(i)
+                settled.count += 1
         # Rows that fail one by one must not use up the 16 bits of Row.error, nor must those who
         # come to fail what has its outcome already.
         if not possibly and len(chunk.errors) == first + 2:
@@ -287,8 +280,7 @@ cdef class Slice:
         for i in range(self.count):
             if chunk.rows[self.at(i)].flags & FAILED and chunk.rows[self.at(i)].holders:
                 self.keep(self.at(i))
-        with nogil:
-            last = chunk.let_go(self)
+        last = chunk.let_go(self)
         if last:
             chunk.free_callbacks()
             chunk.retire()

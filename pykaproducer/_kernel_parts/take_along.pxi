@@ -58,7 +58,7 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
     """
     cdef Block *target = &chunk.blocks[chunk.n_blocks]
     cdef Block *source
-    cdef uint8_t *p = <uint8_t *>malloc(size if size else 1)
+    cdef uint8_t *p = new_block(<uint32_t>size)
     cdef uint32_t i
     cdef Py_ssize_t length, freed = 0
     cdef Row *row
@@ -84,8 +84,6 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
         target.live += 1
         if source.live == 0 and chunk.pins == 0:
             freed += source.used
-            free(source.data)
-            source.data = NULL
-            source.used = 0
+            free_block(source)
     chunk.n_blocks += 1
     return freed

@@ -85,6 +85,8 @@ def write_buffers(int fd, buffers, int patience_ms):
         with nogil:
             written = kernel_write(fd, iov, count, patience_ms)
             problem = errno
+            want_gil()
+        got_gil()
         if written == 0 and problem:
             raise OSError(problem, "the socket cannot be written to")
         return written

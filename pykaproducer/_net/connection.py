@@ -32,6 +32,7 @@ from pykaproducer._machines.session import (
     SessionState,
 )
 from pykaproducer._net.outbox import Outbox
+from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -119,7 +120,7 @@ class Connection:
         self._setup_timeout = min(_SETUP_TIMEOUT, config.request_timeout_ms / 1000)
         # For the owner's whole life, over all attempts.
         self.wakeup = Wakeup()
-        self._selector = selectors.DefaultSelector()
+        self._selector = Poller()
         self._selector.register(self.wakeup, selectors.EVENT_READ)
         self._events: list[Event] = []
         # Of this attempt.

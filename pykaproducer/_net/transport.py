@@ -171,11 +171,11 @@ class PlainTransport:
 
     def receive(self, into: memoryview) -> int:
         try:
-            count = self._socket.recv_into(into)
-        except BlockingIOError:
-            return 0
+            count = _kernel.read_into(self._socket.fileno(), into)
         except OSError as error:
             raise ConnectionFailed(_text(error)) from error
+        if count is None:
+            return 0
         if count == 0:
             raise ConnectionFailed("the broker closed the connection")
         return count

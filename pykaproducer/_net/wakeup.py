@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from pykaproducer import _kernel
+
 
 class Wakeup:
     """A pair of sockets: :meth:`poke` from any thread makes :meth:`fileno` readable.
@@ -44,20 +46,14 @@ class Wakeup:
         if self._poked and not surely:
             return
         self._poked = True
-        try:
-            self._writer.send(b"\0")
-        except BlockingIOError:
-            pass  # full of pokes that nobody has drained: it is readable
-        except OSError:
-            pass  # closed meanwhile: nobody waits any more
+        # Nothing happens if it is full of pokes that nobody has drained: then it is readable. Or
+        # if it is closed: nobody waits any more.
+        _kernel.poke(self._writer.fileno())
+        _kernel.stage_wanted()
 
     def drain(self) -> None:
         """The owner is awake."""
-        try:
-            while len(self._reader.recv(4096)) == 4096:
-                pass
-        except BlockingIOError:
-            pass  # woken by something else
+        _kernel.drain(self._reader.fileno())
         self._poked = False
 
     def close(self) -> None:

@@ -22,8 +22,10 @@ class Brokers:
         self._lock = threading.Lock()
         self._workers: dict[int, BrokerWorker] = {}
         self._references: dict[BrokerWorker, int] = {}
-        #: Every worker whose thread may still run. Replaced whole.
+        # Every worker whose thread may still run, and some that have ended. Replaced whole.
         self._running: tuple[BrokerWorker, ...] = ()
+        #: Set when the pipeline ends: no thread starts from then on.
+        self.ended = False
 
     def acquire(self, broker_id: int) -> BrokerWorker:
         """The broker's worker, for one PartitionWorker more."""
@@ -32,8 +34,11 @@ class Brokers:
             if worker is None:
                 worker = self._workers[broker_id] = self._make(broker_id)
                 self._references[worker] = 0
-                running = (w for w in self._running if not self._has_ended(w))
-                self._running = (*running, worker)
+                # Whoever ends the pipeline (1) sets `ended`, (2) asks for all workers; we (1) enter
+                # this one, (2) look: one of us sees the other.
+                self._running = (*self.all(), worker)
+                if self.ended:
+                    worker.stopping = worker.bridge.stopping = True
             self._references[worker] += 1
             return worker
 
@@ -50,7 +55,7 @@ class Brokers:
 
     def all(self) -> tuple[BrokerWorker, ...]:
         """Every worker whose thread may still run. From any thread, without a lock."""
-        return self._running
+        return tuple(worker for worker in self._running if not self._has_ended(worker))
 
     def _has_ended(self, worker: BrokerWorker) -> bool:
         # One that was let go and has no thread yet gets one, which ends its bridge.

@@ -11,6 +11,7 @@ Never waits for anything but its inbox.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer.errors import DeliveryTimeoutError, Status, delivery_error_for
+from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Dispatcher(Worker):
     inflight: InFlight
     settler: Settler
     trouble: Trouble
+    #: Another stage has died: everything fails with this, made for a topic and a status.
+    broken_by: Callable[[str, Status], DeliveryError] | None = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -61,7 +64,11 @@ class Dispatcher(Worker):
                     self.inflight.enter(chunk)  # all of them first: the crash policy looks there
                 for chunk in chunks:
                     self._deadlines.watch(chunk)
-                    self._route(chunk)
+                    if self.broken_by is None:
+                        self._route(chunk)
+                    else:
+                        make_error = functools.partial(self.broken_by, chunk.topic)
+                        self.settler.fail(chunk.whole(), make_error)
             case Slice() | Batch() | Chaser():
                 self._topics[item.topic].put(item)
             case FlushMark():

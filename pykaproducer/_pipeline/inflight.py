@@ -76,13 +76,10 @@ class InFlight:
             self._marks.add(mark)
             self._look(mark)
 
-    def abandon(self) -> None:
-        """A stage has died: every chunk has been settled, and nobody waits for anything more."""
-        with self._lock:
-            self._live.clear()
-            for mark in [*self._marks]:
-                mark.pending = set()
-                self._look(mark)
+    def abandon(self, chunks: list[Chunk]) -> None:
+        """A stage has died: *chunks* have been settled, and nobody waits for them any more."""
+        for chunk in chunks:
+            self.leave(chunk)
 
     def wait(self, mark: Mark, deadline: float | None) -> bool:
         """Wait until *mark* is reached; false if it is not by *deadline*."""

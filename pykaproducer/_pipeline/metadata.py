@@ -11,10 +11,8 @@ brokers first and the configured ``bootstrap_servers`` after them, again and aga
 from __future__ import annotations
 
 import _thread
-import contextlib
 import logging
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +22,7 @@ from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.connected import Connected
 from pykaproducer._pipeline.trouble import Trouble
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import Worker, wake_all
 from pykaproducer._texts import code_text, place
 from pykaproducer._wire import WireError
 from pykaproducer._wire.error_codes import ErrorCode
@@ -100,7 +98,7 @@ class Metadata(Connected):
         # and they take turns.
         self._told: set[str] = set()
         # Locks of threads that wait in partitions_for().
-        self._lookers: deque[Any] = deque()
+        self._lookers: list[Any] = []
 
     # Asked by other threads --------------------------------------------------------------------
 
@@ -149,16 +147,11 @@ class Metadata(Connected):
                         f"{place(topic)}: no metadata within max_block_ms: {reason}"
                     )
             finally:
-                with contextlib.suppress(ValueError):  # it has been released
-                    self._lookers.remove(lock)
+                self._lookers.remove(lock)
 
     def wake_lookers(self) -> None:
         """Whoever waits in :meth:`partitions_for` looks again."""
-        for _ in range(len(self._lookers)):
-            try:
-                self._lookers.popleft().release()
-            except IndexError:
-                return  # it has gone meanwhile
+        wake_all(self._lookers)
 
     # The stage -----------------------------------------------------------------------------------
 

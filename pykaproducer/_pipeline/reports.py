@@ -44,6 +44,8 @@ class Settler:
         self._reports = reports
         self._inflight = inflight
         self._untold = untold
+        #: Reports has died: callbacks are not called any more.
+        self.no_reports = False
 
     def deliver(self, part: Slice, base_offset: int, timestamp: int = -1) -> None:
         """The broker has *part*, from *base_offset* on."""
@@ -58,7 +60,7 @@ class Settler:
     def _report(self, settled: Slice | None) -> None:
         if settled is None:
             return
-        if settled.wants_report:
+        if settled.wants_report and not self.no_reports:
             self._reports.put(settled)
             return
         last = settled.finish()

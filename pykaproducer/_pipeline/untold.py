@@ -30,6 +30,7 @@ class Untold:
         self._open: list[Slice] = []
         self._look_at = _FIRST_LOOK
         self._count = 0
+        self._taken = 0  # how often they have been taken
         self._errors: list[BaseException] = []
 
     def remember(self, part: Slice) -> None:
@@ -43,16 +44,35 @@ class Untold:
             finally:
                 self._lock.release()
 
-    def take(self) -> tuple[int, list[BaseException]]:
-        """How many failures nobody has been told of since the last call, and the first errors."""
-        with self._lock:
-            self._sort_in()
-            open_, self._open = self._open, []
-            for part in open_:
-                self._add(part)
-            count, errors = self._count, self._errors
-            self._count, self._errors = 0, []
-            return count, errors
+    def take(self, *, wait: bool = True) -> tuple[int, list[BaseException]]:
+        """How many failures nobody has been told of since the last call, and the first errors.
+
+        None if another thread takes them at this moment and this one is not to *wait*. Whoever is
+        interrupted before this returns has taken nothing; whoever is interrupted by a signal
+        handler that takes them, what is left.
+        """
+        if not self._lock.acquire(blocking=wait):
+            return 0, []
+        try:
+            while True:
+                taken, new = self._taken, list(self._new)
+                count, errors = self._count, list(self._errors)
+                for part in (*self._open, *new):
+                    untold, error = part.untold_failures(), part.first_error()
+                    if untold and error is not None:
+                        count += untold
+                        errors.append(error)
+                if taken == self._taken:
+                    self._forget(len(new))
+                    return count, errors[:_ERRORS]
+        finally:
+            self._lock.release()
+
+    def _forget(self, new: int) -> None:
+        self._taken += 1
+        self._count, self._errors, self._open = 0, [], []
+        for _ in range(new):
+            self._new.popleft()
 
     def _sort_in(self) -> None:
         while self._new:
@@ -61,6 +81,7 @@ class Untold:
                 self._open.append(part)
             else:
                 self._add(part)
+        # By stages alone, which nothing interrupts.
         if len(self._open) >= self._look_at:
             self._look()
 

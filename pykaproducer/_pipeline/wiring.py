@@ -37,7 +37,7 @@ from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.untold import Untold
-from pykaproducer._pipeline.worker import Worker, in_a_stage_with
+from pykaproducer._pipeline.worker import Worker, in_a_stage_with, spawn
 from pykaproducer._texts import place
 from pykaproducer._wire import compression
 from pykaproducer.config import Config
@@ -72,6 +72,8 @@ class Pipeline:
         self._on_broken = on_broken
         self.broken: BaseException | None = None
         self.ended = False
+        # The dispatcher has gone, and all that was accepted has entered and failed.
+        self._no_dispatcher = False
         # No lock guards these two: a flush that held one could be interrupted by a signal whose
         # handler flushes too, and waits for a stage that waits for the lock.
         self._stages: list[Worker] = []  # grows while it runs: topics and partitions are added
@@ -204,10 +206,11 @@ class Pipeline:
         mark = Mark()
         try:
             self._marks[id(mark)] = mark
-            if self.broken is None and not self.ended:
+            if not self._no_dispatcher:
                 self.dispatcher.put(FlushMark(mark))
             else:
-                self.inflight.meet(mark)
+                # Not here: a lock is needed that stages may wait for.
+                spawn(f"{self.name}-flush", functools.partial(self.inflight.meet, mark))
             for worker in self.brokers.all():
                 worker.put(Hurry())
             return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
@@ -219,10 +222,12 @@ class Pipeline:
         workers = [stage for stage in list(self._stages) if isinstance(stage, PartitionWorker)]
         return sum((worker.ordering.taken for worker in workers), Transitions())
 
-    def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
-        """Settle everything that is accepted and has no outcome."""
-        for chunk in self.inflight.chunks():
+    def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> list[Chunk]:
+        """Settle everything that is accepted and has no outcome: all rows of these chunks."""
+        chunks = self.inflight.chunks()
+        for chunk in chunks:
             self.settler.fail(chunk.whole(), functools.partial(make_error, chunk.topic))
+        return chunks
 
     def abort(self, reason: str) -> None:
         """Fail everything that has no outcome, because somebody wants it so: *reason*."""
@@ -241,7 +246,7 @@ class Pipeline:
         under way has brought meanwhile fails. The reports end last. Every other thread is told to
         end before the first is waited for: closing costs nothing per idle thread.
         """
-        self.ended = True  # whatever is made from now on never starts a thread
+        self.ended = self.brokers.ended = True  # what is made from now on never starts a thread
         stages = [s for s in list(self._stages) if s not in (self.reports, self.dispatcher)]
         self.dispatcher.stop()
         late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
@@ -284,9 +289,14 @@ class Pipeline:
                 cause=error,
             )
 
-        self.fail_everything(make_error)
-        self._meet_marks()
-        self.inflight.abandon()
+        # What the dispatcher has taken and not entered yet it fails itself: it (1) enters a chunk,
+        # (2) looks at this; we (1) set it, (2) go over what has entered.
+        self.dispatcher.broken_by = make_error
+        self.settler.no_reports |= worker is self.reports
+        failed = self.fail_everything(make_error)
+        if worker is self.dispatcher:
+            self._meet_marks()
+        self.inflight.abandon(failed)
 
     def _meet_marks(self) -> None:
         """The dispatcher will not meet them any more.
@@ -294,6 +304,7 @@ class Pipeline:
         No flush is forgotten: flush() (1) enters its mark, (2) looks whether the dispatcher is
         there; whoever ends the dispatcher (1) writes that down, (2) looks at the marks.
         """
+        self._no_dispatcher = True
         for reference in self._marks.valuerefs():
             mark = reference()
             if mark is not None:

@@ -34,12 +34,14 @@ own thread as well; others only ever try to take it, so nothing can wait in a ci
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from pykaproducer import _kernel
 from pykaproducer._clock import Clock
 
 
@@ -85,6 +87,17 @@ def in_a_stage() -> bool:
 def in_a_stage_with(on_crash: CrashPolicy) -> bool:
     """Whether the calling thread is a stage's of the producer whose crash policy this is."""
     return _here.on_crash == on_crash
+
+
+def wake_all(locks: list[Any]) -> None:
+    """Release every lock that is held: whoever waits for one takes it out of the list.
+
+    Not taken out here: a KeyboardInterrupt in between would leave somebody waiting of whom nobody
+    knows any more.
+    """
+    for lock in list(locks):
+        with contextlib.suppress(RuntimeError):  # somebody else has released it
+            lock.release()
 
 
 def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
@@ -182,6 +195,7 @@ class Worker:
         """Have the stage's own thread look at its inbox; *at_end*: after ``stop`` too."""
         if not _here.is_stage or self.inbox.empty():
             self.inbox.put(_TOKEN)
+            _kernel.stage_wanted()
         self._need_thread(at_end)
 
     def _try_here(self, item: Any) -> bool:
@@ -252,6 +266,7 @@ class Worker:
                 deadline = self._sleeps_until = self.deadline()
             try:
                 self.clock.get(self.inbox, deadline)
+                _kernel.stage_runs()
             except queue.Empty:
                 pass
         self.at_end()
