@@ -18,7 +18,7 @@ What a row goes through:
 4. ``Slice.deliver`` or ``Slice.fail`` settles rows, each once; ``Slice.report`` runs the
    callbacks; the chunk's memory goes when its last row is settled and reported.
 
-Locks. One mutex in ``Admission`` guards the open chunks and the topic slots, one in each
+Locks. One guard in ``Admission`` guards the open chunks and the topic slots, one in each
 ``Chunk`` the flags of its rows. Neither is ever held while Python code runs, and never both.
 With the GIL they are free when uncontended; without it the code stays right.
 
@@ -32,7 +32,7 @@ This module imports nothing of the package.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -45,6 +45,7 @@ cdef extern from "Python.h":
     uint8_t *bytes_data "(uint8_t *)PyBytes_AS_STRING"(PyObject *o) nogil
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint PyBytes_CheckExact(object o)
+    bint PyUnicode_CheckExact(object o)
     bint PyLong_CheckExact(object o)
 
 include "_kernel_parts/c_helpers.pxi"

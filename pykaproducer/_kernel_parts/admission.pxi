@@ -40,7 +40,7 @@ cdef class Admission:
     cdef readonly bint _ready           # started, and taking messages
     cdef bint shut                      # taking none any more, whoever says that it is ready
     cdef bint serializing
-    cdef cython.pymutex lock
+    cdef Guard guard                    # of the open chunks and the slots
 
     def _open(self, Budget budget, announce, home, *, double delivery_timeout,
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
@@ -65,14 +65,20 @@ cdef class Admission:
 
     def _admit(self):
         """Take messages from now on; but not after ``_shut()``, which may have come before."""
-        with self.lock:
+        enter_guard(&self.guard)
+        try:
             self._ready = not self.shut
+        finally:
+            leave_guard(&self.guard)
 
     def _shut(self):
         """Take no more messages, for good: when this returns the last one has been appended."""
-        with self.lock:
+        enter_guard(&self.guard)
+        try:
             self._ready = False
             self.shut = True
+        finally:
+            leave_guard(&self.guard)
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None,
              *, on_delivery=None, delivery_timeout_ms=None):
@@ -115,7 +121,10 @@ cdef class Admission:
         cdef bytes encoded
         if not self._ready:
             self._start()
-        found = PyDict_GetItem(self.slots, topic)
+        if not PyUnicode_CheckExact(topic):
+            self._check_topic(topic)
+            topic = str.__str__(topic)      # of a member of a StrEnum: its text
+        found = PyDict_GetItemWithError(self.slots, topic)
         slot = <TopicSlot>found if found != NULL else self.new_slot(topic)
         if self.serializing:
             key, value = self._serialize(topic, key, value, headers)
@@ -189,9 +198,12 @@ cdef class Admission:
             self.announce(slot)
             raise
         finally:
-            with self.lock:
+            enter_guard(&self.guard)
+            try:
                 if slot.chunk is chunk:     # else it has been taken, and what is open now has not
                     slot.announced = True
+            finally:
+                leave_guard(&self.guard)
 
     @cython.final
     cdef int64_t now(self) except -1:
@@ -211,9 +223,9 @@ cdef class Admission:
         cdef TopicSlot slot
         self._check_topic(topic)
         slot = TopicSlot.__new__(TopicSlot)
-        slot.topic = str.__str__(topic)     # of a member of a StrEnum: its text
+        slot.topic = topic
         slot.full = []
-        return <TopicSlot>self.slots.setdefault(slot.topic, slot)
+        return <TopicSlot>self.slots.setdefault(topic, slot)
 
     @cython.final
     cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,
@@ -226,7 +238,8 @@ cdef class Admission:
         while True:
             if not has_room(slot.chunk, payload):
                 spare = self.new_chunk(slot)
-            with self.lock:
+            enter_guard(&self.guard)
+            try:
                 if not self._ready:
                     return None
                 if spare is not None and not has_room(slot.chunk, payload):
@@ -241,6 +254,8 @@ cdef class Admission:
                     handle.row = chunk.count - 1
                     hold(&chunk.held, &chunk.rows[handle.row].holders, 1)
                     self.accepted += 1
+            finally:
+                leave_guard(&self.guard)
             if done:
                 return handle
             if chunk is not None:
@@ -264,12 +279,15 @@ cdef class Admission:
         """Close the topic's open chunk and hand over all that wait, in order."""
         cdef Chunk chunk
         cdef list chunks, fresh = []
-        with self.lock:
+        enter_guard(&self.guard)
+        try:
             slot.announced = False
             chunks = slot.full
             slot.full = fresh
             chunk = slot.chunk
             slot.chunk = None
+        finally:
+            leave_guard(&self.guard)
         if chunk is not None and chunk.count:
             chunks.append(chunk)
         for chunk in chunks:
@@ -284,7 +302,7 @@ cdef class Admission:
     def _unannounced(self):
         """Slots with rows that the dispatcher may not have been told of: a KeyboardInterrupt has
         cut the announcement short, or the thread that makes it has not come so far."""
-        with self.lock:
-            pass                        # whoever appends at this moment is seen
+        enter_guard(&self.guard)        # whoever appends at this moment is seen
+        leave_guard(&self.guard)
         return [slot for slot in list(self.slots.values())
                 if (<TopicSlot>slot).chunk is not None]
