@@ -17,6 +17,7 @@ except ImportError as error:
         "place with `pip install -e .`"
     ) from error
 from pykaproducer._version import VERSION
+from pykaproducer.block import BlockDelivery, BlockFailures, BlockMetadata
 from pykaproducer.delivery import Delivery, RecordMetadata, Status, TopicPartition
 from pykaproducer.errors import (
     AbortedError,
@@ -47,6 +48,9 @@ __version__ = VERSION
 
 __all__ = [
     "AbortedError",
+    "BlockDelivery",
+    "BlockFailures",
+    "BlockMetadata",
     "BrokerRejectedError",
     "BufferFullError",
     "CallbackThreadError",

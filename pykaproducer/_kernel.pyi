@@ -159,6 +159,29 @@ class Delivery:
     def failed(self) -> bool: ...
 
 @final
+class Columns:
+    count: int
+
+def columns_of(
+    values: Any,
+    keys: Any = ...,
+    headers: Any = ...,
+    partitions: Any = ...,
+    timestamps_ms: Any = ...,
+) -> Columns: ...
+def columns_of_arrow(data: Any) -> list[Columns]: ...
+
+@final
+class SentBlock:
+    count: int
+    accepted: int
+    refusal: BaseException | None
+    def pending(self) -> Delivery | None: ...
+    def outcomes(
+        self,
+    ) -> tuple[dict[tuple[str, int], list[list[int]]], list[tuple[int, BaseException]]]: ...
+
+@final
 class TopicSlot:
     topic: str
 
@@ -195,3 +218,14 @@ class Admission:
     def _take(self, slot: TopicSlot) -> list[Chunk]: ...
     def _take_all(self) -> list[Chunk]: ...
     def _unannounced(self) -> list[TopicSlot]: ...
+
+class BlockAdmission(Admission):
+    def _send_block(
+        self,
+        block: SentBlock,
+        topic: str | None,
+        batches: list[Columns],
+        delivery_timeout_ms: int | None,
+        watch: Callable[[Delivery], object] | None,
+        refusals: tuple[type[BaseException], ...],
+    ) -> None: ...

@@ -34,6 +34,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -42,6 +43,7 @@ from libc.string cimport memcpy, memset
 cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject **string, Py_ssize_t newsize) except -1
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size) except NULL
+    int64_t bytes_size "PyBytes_GET_SIZE"(PyObject *o) nogil
     uint8_t *bytes_data "(uint8_t *)PyBytes_AS_STRING"(PyObject *o) nogil
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint PyBytes_CheckExact(object o)
@@ -131,6 +133,10 @@ include "_kernel_parts/partition.pxi"
 include "_kernel_parts/encode.pxi"
 include "_kernel_parts/delivery.pxi"
 include "_kernel_parts/payload.pxi"
+include "_kernel_parts/columns.pxi"
+include "_kernel_parts/arrow.pxi"
+include "_kernel_parts/block.pxi"
 include "_kernel_parts/admission.pxi"
+include "_kernel_parts/block_admission.pxi"
 include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"

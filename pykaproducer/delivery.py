@@ -233,6 +233,12 @@ class _LoopWaiter:
 
 async def wait_in_event_loop(delivery: Delivery) -> RecordMetadata:
     """``await delivery``: :func:`result` without blocking the loop."""
+    await settled_in_event_loop(delivery)
+    return result(delivery)
+
+
+async def settled_in_event_loop(delivery: Delivery) -> None:
+    """Wait for the outcome without blocking the loop."""
     if not delivery.settled():
         delivery.chunk.home.check_may_wait(delivery)
         waiter = _LoopWaiter(asyncio.get_running_loop())
@@ -241,7 +247,6 @@ async def wait_in_event_loop(delivery: Delivery) -> RecordMetadata:
                 await waiter.settled
             finally:
                 delivery.unwatch(waiter)
-    return result(delivery)
 
 
 def describe(delivery: Delivery) -> str:

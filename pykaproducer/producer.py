@@ -22,10 +22,11 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from pykaproducer._clock import Clock
-from pykaproducer._kernel import Admission, Budget, TopicSlot
+from pykaproducer._kernel import Budget, TopicSlot
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import forget_stages, spawn, wake_all
+from pykaproducer.block import BlockProducer
 from pykaproducer.config import Config
 from pykaproducer.delivery import HandleContext
 from pykaproducer.errors import (
@@ -61,7 +62,7 @@ _STOP_TIME = 0.5
 _END_TIME = 0.9
 
 
-class Producer(Admission):
+class Producer(BlockProducer):
     """A Kafka producer.
 
     ``Producer(**settings)``: the settings are those of kafka-python's ``KafkaProducer`` and more
@@ -159,9 +160,10 @@ class Producer(Admission):
                 f"and not '.' or '..'"
             )
 
-    def _too_large(self, topic: str, size: int) -> NoReturn:
+    def _too_large(self, topic: str, size: int, row: int | None = None) -> NoReturn:
+        what = "the message" if row is None else f"row {row}"
         raise MessageTooLargeError(
-            f"topic {topic!r}: the message would take {size} bytes; max_request_size allows "
+            f"topic {topic!r}: {what} would take {size} bytes; max_request_size allows "
             f"{self.config.max_request_size}"
         )
 

@@ -24,7 +24,10 @@ LAYERS = (
         "_not_honoured",
         "config",
     ),
-    ("delivery",),
+    (
+        "delivery",
+        "block",
+    ),
     ("_wire",),
     ("_machines",),
     ("_net",),

@@ -200,7 +200,8 @@ cdef class Admission:
         finally:
             enter_guard(&self.guard)
             try:
-                if slot.chunk is chunk:     # else it has been taken, and what is open now has not
+                # Else it has been taken, and what is open now has not been told of.
+                if slot.chunk is chunk or chunk in slot.full:
                     slot.announced = True
             finally:
                 leave_guard(&self.guard)
@@ -305,4 +306,4 @@ cdef class Admission:
         enter_guard(&self.guard)        # whoever appends at this moment is seen
         leave_guard(&self.guard)
         return [slot for slot in list(self.slots.values())
-                if (<TopicSlot>slot).chunk is not None]
+                if (<TopicSlot>slot).chunk is not None or (<TopicSlot>slot).full]

@@ -112,6 +112,9 @@ cdef extern from *:
     static inline void add_flags(uint8_t *flags, uint8_t more) {
         __atomic_store_n(flags, (uint8_t)(*flags | more), __ATOMIC_RELEASE);
     }
+    static inline PyObject **tuple_items(PyObject *items) {
+        return ((PyTupleObject *)items)->ob_item;
+    }
     static inline uint64_t next_random(uint64_t *state) {  /* xorshift64* */
         uint64_t x = *state;
         x ^= x >> 12; x ^= x << 25; x ^= x >> 27;
@@ -122,6 +125,7 @@ cdef extern from *:
     ctypedef char Guard
     void enter_guard(Guard *guard) noexcept
     void leave_guard(Guard *guard) noexcept
+    PyObject **tuple_items(object items)
     int64_t kernel_clock(int which) nogil
     int varint_size(int64_t n) nogil
     uint8_t *put_varint(uint8_t *p, int64_t n) nogil

@@ -61,7 +61,7 @@ cdef class Chunk:
 
     # -- appending (under Admission's mutex) ---------------------------------------------
 
-    cdef uint8_t *room(self, Py_ssize_t size) noexcept:
+    cdef uint8_t *room(self, Py_ssize_t size) noexcept nogil:
         """Memory for one payload of *size* bytes, in the last block or a new one."""
         cdef Block *block
         cdef Block *grown
@@ -91,7 +91,7 @@ cdef class Chunk:
         block.live = 1
         return block.data
 
-    cdef Row *new_row(self, bint with_callback) noexcept:
+    cdef Row *new_row(self, bint with_callback) noexcept nogil:
         cdef uint32_t capacity
         cdef Row *rows
         cdef PyObject **callbacks

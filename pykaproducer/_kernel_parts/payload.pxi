@@ -118,7 +118,7 @@ cdef put_int(bytearray out, int64_t n):
 
 # -- into the chunk: C memory only ---------------------------------------------------------
 
-cdef inline bint has_room(Chunk chunk, const Payload *payload) noexcept:
+cdef inline bint has_room(Chunk chunk, const Payload *payload) noexcept nogil:
     """Whether there is an open chunk, and the message goes into it."""
     return chunk is not None and chunk.count < _CHUNK_ROWS \
         and chunk.nbytes + payload.total <= _CHUNK_BYTES
@@ -133,6 +133,16 @@ cdef bint append_row(Chunk chunk, const Payload *payload, const Terms *terms, in
     if p == NULL:
         return False
     put_payload(row, p, payload)
+    put_terms(chunk, row, terms, now)
+    if with_callback:
+        Py_INCREF(<object>callback)
+        chunk.callbacks[chunk.count] = callback
+    chunk.nbytes += payload.total
+    chunk.count += 1
+    return True
+
+
+cdef inline void put_terms(Chunk chunk, Row *row, const Terms *terms, int64_t now) noexcept nogil:
     row.timestamp = terms.timestamp
     if row.timestamp < 0:
         row.timestamp = (now + chunk.since_epoch) // 1000000
@@ -141,14 +151,8 @@ cdef bint append_row(Chunk chunk, const Payload *payload, const Terms *terms, in
     row.block = <uint16_t>(chunk.n_blocks - 1)
     row.flags = row.holders = 0
     row.error = 0
-    if with_callback:
-        Py_INCREF(<object>callback)
-        chunk.callbacks[chunk.count] = callback
     if row.deadline < chunk.earliest:
         chunk.earliest = row.deadline
-    chunk.nbytes += payload.total
-    chunk.count += 1
-    return True
 
 
 cdef inline void put_payload(Row *row, uint8_t *p, const Payload *payload) noexcept nogil:
@@ -160,4 +164,5 @@ cdef inline void put_payload(Row *row, uint8_t *p, const Payload *payload) noexc
     p = put_bytes(p, payload.data[1], payload.size[1])
     row.headers = p
     row.headers_size = <int32_t>payload.size[2]
-    put_bytes(p, payload.data[2], payload.size[2])
+    if payload.data[2] != NULL:             # else they are there already
+        put_bytes(p, payload.data[2], payload.size[2])

@@ -1,0 +1,231 @@
+# Blocks: many rows in one call. Measured, admitted, copied into chunks, published.
+#
+# 1. `measure`: every row is looked at, before anything is accepted.
+# 2. Space is reserved: for the whole block, or, if it is larger than buffer_memory, for a piece.
+# 3. `fill`: the rows are copied into chunks that nobody else knows yet, without the GIL.
+# 4. `publish`: the chunks go behind what waits in their topics' slots. A KeyboardInterrupt finds
+#    the block (or the piece) either not accepted, or accepted and on its way.
+
+@cython.final
+@cython.no_gc
+cdef class Segment:
+    """Rows of a block that are in one chunk."""
+
+    cdef readonly Chunk chunk
+    cdef int64_t *rows                  # numbers in the block; NULL: first, first + 1 ...
+    cdef int64_t first
+
+    def __cinit__(self):
+        self.rows = NULL
+
+    def __dealloc__(self):
+        free(self.rows)
+        if self.chunk is not None:
+            held_whole(self.chunk, -1)
+
+    cdef inline int64_t number(self, uint32_t row) noexcept nogil:
+        return self.rows[row] if self.rows != NULL else self.first + row
+
+
+@cython.final
+cdef class SentBlock:
+    """What became of a block: where its rows are, and those that were not accepted."""
+
+    cdef readonly int64_t count
+    cdef readonly list segments
+    cdef readonly object refusal        # the error of the rows that found no space
+    cdef readonly int64_t accepted      # rows before those
+    cdef Py_ssize_t settled_segments    # of which all rows have their outcome
+    cdef uint32_t settled_rows          # of the next one
+
+    def __cinit__(self):
+        self.segments = []
+
+    def pending(self):
+        """A handle of a row without outcome; None if all have theirs."""
+        cdef Chunk chunk
+        while self.settled_segments < len(self.segments):
+            chunk = (<Segment>self.segments[self.settled_segments]).chunk
+            while self.settled_rows < chunk.count:
+                if not flags_of(chunk, self.settled_rows) & SETTLED:
+                    return new_handle(chunk, self.settled_rows)
+                self.settled_rows += 1
+            self.settled_rows = 0
+            self.settled_segments += 1
+        return None
+
+    def outcomes(self):
+        """``(offsets, failed)`` of the rows that have their outcome; it counts as told.
+
+        *offsets*: by (topic, partition) a list of ``[first, last]``; *failed*: row numbers with
+        their errors, in order.
+        """
+        cdef Segment segment
+        cdef uint32_t i
+        cdef Outcome outcome
+        cdef dict offsets = {}
+        cdef list failed = []
+        for segment in self.segments:
+            for i in range(segment.chunk.count):
+                outcome = outcome_of(segment.chunk, i)
+                if not outcome.flags & SETTLED:
+                    continue
+                if outcome.flags & FAILED:
+                    flags_at(segment.chunk, i)[0] |= TOLD
+                    failed.append((segment.number(i), segment.chunk.errors[outcome.error]))
+                elif outcome.offset >= 0:
+                    add_offset(offsets, segment.chunk.topic, &outcome)
+        failed.sort(key=_first_of)
+        failed += [(row, self.refusal) for row in range(self.accepted, self.count)]
+        return offsets, failed
+
+
+def _first_of(pair):
+    return pair[0]
+
+
+cdef add_offset(dict offsets, topic, const Outcome *outcome):
+    cdef tuple place = (topic, outcome.partition)
+    cdef list ranges = offsets.setdefault(place, [])
+    cdef list last = ranges[len(ranges) - 1] if ranges else None
+    if last is not None and last[1] + 1 == outcome.offset:
+        last[1] = outcome.offset
+    else:
+        ranges.append([outcome.offset, outcome.offset])
+
+
+cdef held_whole(Chunk chunk, int change):
+    """Somebody will ask for its rows: not for any of them by a handle of its own."""
+    cdef uint8_t nobody = 1
+    hold(&chunk.held, &nobody, change)
+
+
+# -- one row of columns ------------------------------------------------------------------------
+
+cdef int64_t look_at_row(Columns columns, int64_t i, Payload *payload) noexcept nogil:
+    """Where key and value of row *i* lie, and how much it takes; -1: a header has no name."""
+    cdef int64_t size, headers
+    payload.data[0] = cell(&columns.key, i, &size)
+    payload.size[0] = size
+    payload.total = size if size > 0 else 0
+    payload.data[1] = cell(&columns.value, i, &size)
+    payload.size[1] = size
+    payload.total += size if size > 0 else 0
+    payload.data[2] = cell(&columns.encoded, i, &size)
+    payload.size[2] = size if size > 0 else 0
+    if columns.headers.there:
+        headers = headers_size(&columns.headers, i)
+        if headers < 0:
+            return -1
+        payload.size[2] = headers
+    payload.total += payload.size[2]
+    return payload.total
+
+
+cdef int64_t measure(Columns columns, int64_t most, int64_t *total) noexcept nogil:
+    """The payload bytes of all rows; the first row that is too large, or wrong, or -1."""
+    cdef int64_t i, size
+    cdef Payload payload
+    total[0] = 0
+    for i in range(columns.count):
+        size = look_at_row(columns, i, &payload)
+        if size < 0 or size + _HEADER + _RECORD > most:
+            return i
+        total[0] += size
+    return -1
+
+
+cdef int64_t piece_end(Columns columns, int64_t start, int64_t room, int64_t *cost) noexcept nogil:
+    """The end of the piece from *start* that takes at most *room* bytes: one row at least."""
+    cdef int64_t i, size
+    cdef Payload payload
+    cost[0] = 0
+    for i in range(start, columns.count):
+        size = look_at_row(columns, i, &payload) + _ROW_COST
+        if i > start and cost[0] + size > room:
+            return i
+        cost[0] += size
+    return columns.count
+
+
+cdef bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload, const Terms *terms,
+                   int64_t now) noexcept nogil:
+    """Copy row *i*, which *payload* looks at, into *chunk*; false without memory."""
+    cdef Row *row = chunk.new_row(False)
+    cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL
+    cdef int64_t given
+    if p == NULL:
+        return False
+    if columns.headers.there and payload.size[2]:
+        payload.data[2] = NULL
+        put_headers(&columns.headers, i, p + payload.total - payload.size[2])
+    put_payload(row, p, payload)
+    put_terms(chunk, row, terms, now)
+    if columns.partition.data != NULL:
+        given = number(&columns.partition, i)
+        row.partition = -1 if given == _NONE else <int32_t>given
+    if columns.timestamp.data != NULL:
+        given = number(&columns.timestamp, i)
+        if given != _NONE:
+            row.timestamp = given
+    chunk.nbytes += payload.total
+    chunk.count += 1
+    return True
+
+
+# -- which topic: a block's rows may go to several -----------------------------------------------
+
+@cython.final
+cdef class Routes:
+    """The slots of a block, and which of them each row goes to."""
+
+    cdef list slots
+    cdef int32_t *route                 # by row; NULL: all go to the first
+    cdef PyObject **open                # by slot: the segment that is filled, or NULL
+
+    def __cinit__(self):
+        self.route = NULL
+        self.open = NULL
+        self.slots = []
+
+    def __dealloc__(self):
+        free(self.route)
+        free(self.open)
+
+    cdef begin(self):
+        """A piece begins: nothing of it is filled yet."""
+        free(self.open)
+        self.open = <PyObject **>calloc(len(self.slots) + 1, sizeof(PyObject *))
+        if self.open == NULL:
+            raise MemoryError()
+
+    cdef open_one(self, int32_t route, Segment segment):
+        """*segment* is filled from now on (its owner keeps it)."""
+        if self.route != NULL:
+            segment.rows = <int64_t *>malloc(_CHUNK_ROWS * sizeof(int64_t))
+            if segment.rows == NULL:
+                raise MemoryError()
+        self.open[route] = <PyObject *>segment
+
+
+cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, int64_t base,
+                  const Terms *terms, int64_t now) noexcept nogil:
+    """Copy rows until *end*; the first for which there is no chunk with room, or *end*; -1: no
+    memory."""
+    cdef int64_t i
+    cdef int32_t route = 0
+    cdef Payload payload
+    for i in range(start, end):
+        look_at_row(columns, i, &payload)
+        if routes.route != NULL:
+            route = routes.route[i]
+        if routes.open[route] == NULL:
+            return i
+        if (<Segment>routes.open[route]).chunk.count \
+                and not has_room((<Segment>routes.open[route]).chunk, &payload):
+            return i
+        if routes.route != NULL:
+            (<Segment>routes.open[route]).rows[(<Segment>routes.open[route]).chunk.count] = base + i
+        if not fill_row((<Segment>routes.open[route]).chunk, columns, i, &payload, terms, now):
+            return -1
+    return end

@@ -1,0 +1,177 @@
+# Admission of blocks: see block.pxi for the steps.
+
+#: A block that is larger than buffer_memory goes in by pieces of this part of it.
+cdef int64_t _PIECES = 8
+
+
+cdef class BlockAdmission(Admission):
+    """The front door for many messages at once."""
+
+    def _send_block(self, SentBlock block, topic, list batches, delivery_timeout_ms, watch,
+                    refusals):
+        """Accept the rows of *batches* (Columns) as *block*.
+
+        *topic* None: each row names its own. *watch* is called with the handle of the last row once
+        that has its outcome, in the Reports thread. *refusals*: the exceptions that fail the rest
+        of a block of which a part has been accepted. Raises what :meth:`send` raises, naming the
+        row: then nothing is accepted.
+        """
+        cdef Terms terms
+        cdef Columns columns
+        cdef int64_t total = 0, size, bad
+        cdef list parts = []
+        if not self._ready:
+            self._start()
+        self.check_terms(&terms, None, None, delivery_timeout_ms, None)
+        for columns in batches:
+            with nogil:
+                bad = measure(columns, self.max_request_size, &size)
+            if bad >= 0:
+                self.refuse_row(topic, columns, bad, block.count)
+            if columns.count:
+                parts.append((columns, self.routes_of(topic, columns, block.count), block.count))
+            total += size + columns.count * _ROW_COST
+            block.count += columns.count
+        if not parts:
+            return
+        if total <= self.budget.limit:
+            self.admit_piece(block, [(*part, 0, (<Columns>part[0]).count) for part in parts],
+                             total, &terms, watch)
+            return
+        try:
+            for part in parts:
+                self.admit_pieces(block, part, &terms, watch)
+        except refusals as error:
+            if not block.accepted:
+                raise
+            block.refusal = error
+
+    cdef admit_pieces(self, SentBlock block, tuple part, Terms *terms, watch):
+        cdef Columns columns = part[0]
+        cdef int64_t start = 0, end, cost
+        cdef bint last
+        while start < columns.count:
+            end = piece_end(columns, start, self.budget.limit // _PIECES, &cost)
+            last = block.accepted + end - start == block.count
+            self.admit_piece(block, [(*part, start, end)], cost, terms, watch if last else None)
+            start = end
+
+    cdef admit_piece(self, SentBlock block, list parts, int64_t cost, Terms *terms, watch):
+        """Reserve *cost* bytes, if need be waiting for them, and accept *parts*."""
+        cdef object until = None
+        cdef list segments = []
+        cdef Chunk chunk
+        cdef bint done = False
+        while not self.budget.take(cost):
+            until = self._wait_for_space(cost, until)
+            if not self._ready:
+                self._start()
+        try:
+            for columns, routes, base, start, end in parts:
+                self.fill_part(segments, columns, routes, base, start, end, terms)
+            if watch is not None:
+                chunk = (<Segment>segments[len(segments) - 1]).chunk
+                add_extra(chunk, chunk.count - 1, watch)
+            done = self.publish(block, segments)
+        finally:
+            if not done:
+                self.budget.give_back(cost)
+        if not done:
+            self._start()               # closed or broken meanwhile
+        for segment in segments:
+            slot = self.slots[(<Segment>segment).chunk.topic]
+            if not (<TopicSlot>slot).announced:
+                self.announce_open(slot, (<Segment>segment).chunk)
+
+    cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
+                   int64_t start, int64_t end, Terms *terms):
+        """Copy rows into new chunks: *segments* of the block."""
+        cdef int64_t now = self.now()
+        cdef int64_t i = start
+        cdef int32_t route
+        cdef Segment segment
+        routes.begin()
+        while i < end:
+            route = routes.route[i] if routes.route != NULL else 0
+            segment = Segment.__new__(Segment)
+            segment.chunk = self.new_chunk(routes.slots[route])
+            held_whole(segment.chunk, 1)
+            segment.first = base + i
+            segments.append(segment)
+            routes.open_one(route, segment)
+            with nogil:
+                i = fill(routes, columns, i, end, base, terms, now)
+                want_gil()
+            got_gil()
+            if i < 0:
+                raise MemoryError("no memory for a block, although buffer_memory allows it")
+
+    cdef bint publish(self, SentBlock block, list segments):
+        """Put the chunks of *segments* behind what waits in their topics; false if messages are
+        not taken any more."""
+        cdef Segment segment
+        cdef TopicSlot slot
+        cdef bint done = False
+        cdef list slots = [self.slots[(<Segment>each).chunk.topic] for each in segments]
+        cdef Py_ssize_t i
+        enter_guard(&self.guard)
+        try:
+            if self._ready:
+                for i in range(len(segments)):
+                    segment = segments[i]
+                    slot = slots[i]
+                    if slot.chunk is not None:
+                        slot.full.append(slot.chunk)
+                        slot.chunk = None
+                    slot.full.append(segment.chunk)
+                    self.accepted += segment.chunk.count
+                    block.accepted += segment.chunk.count
+                block.segments += segments
+                done = True
+        finally:
+            leave_guard(&self.guard)
+        return done
+
+    cdef routes_of(self, topic, Columns columns, int64_t base):
+        """Which slot each row goes to."""
+        cdef Routes routes = Routes.__new__(Routes)
+        cdef dict known = {}
+        cdef int64_t i, size
+        cdef const uint8_t *data
+        if topic is not None:
+            routes.slots.append(self.slot_of(topic))
+            return routes
+        if columns.topic.kind == ABSENT:
+            raise ValueError("no topic: name it in the call, or have a column 'topic'")
+        routes.route = <int32_t *>malloc((columns.count + 1) * sizeof(int32_t))
+        if routes.route == NULL:
+            raise MemoryError()
+        for i in range(columns.count):
+            data = cell(&columns.topic, i, &size)
+            if size < 0:
+                raise ValueError(f"row {base + i}: column 'topic' is null")
+            name = PyBytes_FromStringAndSize(<const char *>data, size)
+            if name not in known:
+                try:
+                    slot = self.slot_of(name.decode())
+                except ValueError as error:
+                    raise ValueError(f"row {base + i}: {error}") from None
+                known[name] = len(routes.slots)
+                routes.slots.append(slot)
+            routes.route[i] = known[name]
+        return routes
+
+    cdef TopicSlot slot_of(self, topic):
+        if not PyUnicode_CheckExact(topic):
+            self._check_topic(topic)
+            topic = str.__str__(topic)
+        slot = self.slots.get(topic)
+        return slot if slot is not None else self.new_slot(topic)
+
+    cdef refuse_row(self, topic, Columns columns, int64_t row, int64_t base):
+        cdef Payload payload
+        cdef int64_t size = look_at_row(columns, row, &payload)
+        if size < 0:
+            raise ValueError(f"row {base + row}: a header has no name")
+        name = topic if topic is not None else "of the column"
+        self._too_large(name, size + _HEADER + _RECORD, base + row)

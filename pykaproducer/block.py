@@ -1,0 +1,256 @@
+"""Many messages in one call: ``send_many()`` and ``send_arrow()``, and what becomes of them.
+
+The columns are read where they lie, without an object for each message, and without the GIL
+(``_kernel_parts/columns.pxi``, ``arrow.pxi``, ``block.pxi``). From the slot of their topic on the
+messages take the way of those that ``send()`` accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pykaproducer import _kernel, delivery
+from pykaproducer.delivery import TopicPartition
+from pykaproducer.errors import (
+    BufferFullError,
+    DeliveryFailures,
+    ProducerBrokenError,
+    ProducerClosedError,
+)
+
+if TYPE_CHECKING:
+    from pykaproducer.config import Config
+
+#: What fails the rest of a block of which a part has been accepted already.
+_REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError)
+
+
+class BlockMetadata(NamedTuple):
+    """What became of a block."""
+
+    #: How many messages it has.
+    rows: int
+    #: The offsets of those that were delivered, by partition, in the order of the log. (Without
+    #: those to which the broker gave none: ``acks=0``, or a retry that it knew already.)
+    offsets: dict[TopicPartition, list[range]]
+    #: Row numbers, from 0, and errors of those that were not, in order.
+    failed: list[tuple[int, BaseException]]
+
+
+class BlockFailures(DeliveryFailures):
+    """Messages of a block were not delivered.
+
+    Raised by :meth:`BlockDelivery.result`. ``metadata`` has every row that failed, with its error,
+    and the offsets of those that were delivered; ``count`` and ``errors`` are as for
+    :class:`DeliveryFailures`.
+    """
+
+    def __init__(self, metadata: BlockMetadata) -> None:
+        failed = metadata.failed
+        super().__init__(len(failed), [error for _, error in failed[:10]])
+        row, error = failed[0]
+        text = f"{len(failed)} of {metadata.rows} messages were not delivered; row {row}: {error}"
+        self.args = (text,)
+        self.metadata = metadata
+
+
+class BlockDelivery:
+    """The future of a block: returned by ``send_many()`` and ``send_arrow()``."""
+
+    __slots__ = ("_block", "_on_delivery")
+
+    def __init__(
+        self, on_delivery: Callable[[BlockFailures | None, BlockDelivery], object] | None = None
+    ) -> None:
+        self._block = _kernel.SentBlock()
+        self._on_delivery = on_delivery
+
+    def __len__(self) -> int:
+        """How many messages it has."""
+        return self._block.count
+
+    def __bool__(self) -> bool:
+        return True  # also without messages
+
+    def done(self) -> bool:
+        """Whether every message has its outcome."""
+        return self._block.pending() is None
+
+    def outcome(self, timeout: float | None = None) -> BlockMetadata:
+        """Wait for every message's outcome, and return them, failures too.
+
+        Args:
+            timeout (float): seconds; None: until the last message's deadline. 0: do not wait.
+
+        Raises:
+            OutcomeTimeoutError: some have none after *timeout*; they are still on their way.
+            CallbackThreadError, ForkedProducerError: as for ``Delivery.result``.
+        """
+        deadline = None
+        while (pending := self._block.pending()) is not None:
+            clock = pending.chunk.home.clock
+            if deadline is None and timeout is not None:
+                deadline = clock.monotonic() + timeout
+            delivery.exception(pending, None if deadline is None else deadline - clock.monotonic())
+        return self._metadata()
+
+    def result(self, timeout: float | None = None) -> BlockMetadata:
+        """As :meth:`outcome`; raises if a message failed.
+
+        Raises:
+            BlockFailures: with every row that failed, and its error.
+        """
+        found = self.outcome(timeout)
+        if found.failed:
+            raise BlockFailures(found)
+        return found
+
+    def exception(self, timeout: float | None = None) -> BlockFailures | None:
+        """What :meth:`result` would raise; None: every message was delivered."""
+        found = self.outcome(timeout)
+        return BlockFailures(found) if found.failed else None
+
+    def __await__(self) -> Generator[Any, None, BlockMetadata]:
+        return self._result_in_event_loop().__await__()
+
+    async def _result_in_event_loop(self) -> BlockMetadata:
+        while (pending := self._block.pending()) is not None:
+            await delivery.settled_in_event_loop(pending)
+        return self.result(0)
+
+    def _metadata(self) -> BlockMetadata:
+        offsets, failed = self._block.outcomes()
+        return BlockMetadata(
+            self._block.count,
+            {
+                TopicPartition(topic, partition): [
+                    range(first, last + 1) for first, last in sorted(ranges)
+                ]
+                for (topic, partition), ranges in offsets.items()
+            },
+            failed,
+        )
+
+    def _go_on(self, _settled: object = None) -> None:
+        """A message has its outcome: call back if it is the last, or wait for the next.
+
+        Called in the Reports thread; or, where that would never come to it (no message was
+        accepted, or the last piece was refused), in the thread of the call.
+        """
+        assert self._on_delivery is not None
+        while (pending := self._block.pending()) is not None:
+            if pending.when_settled(self._go_on):
+                return
+        try:
+            self._on_delivery(self.exception(0), self)
+        except Exception as error:  # the user's: it harms nobody else (P9)
+            delivery.log_callback_error(self._on_delivery, error)
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done() else f"{len(self._metadata().failed)} failed"
+        return f"<BlockDelivery of {len(self)} messages, {state}>"
+
+
+class BlockProducer(_kernel.BlockAdmission):
+    """What a producer takes at once. ``producer.Producer`` derives from it."""
+
+    config: Config
+
+    def send_many(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        headers: Sequence[Any] | None = None,
+        partitions: Any = None,
+        timestamps_ms: Any = None,
+        *,
+        on_delivery: Callable[[BlockFailures | None, BlockDelivery], object] | None = None,
+        delivery_timeout_ms: int | None = None,
+    ) -> BlockDelivery:
+        """Accept many messages for one topic at once, in order.
+
+        A block that fits into ``buffer_memory`` is accepted whole, or not at all. A larger one goes
+        in by pieces; messages that then find no space for ``max_block_ms`` fail, each with its row
+        number, and those before them go on.
+
+        Args:
+            topic (str): topic name.
+            values: sequence of bytes-like or None; a NumPy array of bytes (trailing NULs are
+                padding there, and not sent) or of objects; an Arrow array of binary, string,
+                fixed-size binary, their large and view kinds, or dictionary-encoded. Sequences of
+                anything with ``value_serializer``.
+            keys: as *values*; None: no message has a key.
+            headers: sequence with a list of ``(str, bytes or None)``, or None, for each message.
+            partitions: sequence, NumPy or Arrow array of int; None in it: the partitioner decides.
+            timestamps_ms: as *partitions*; milliseconds since the epoch, None in it: now.
+            on_delivery: ``on_delivery(error, block)``, called once when all have their outcome;
+                error is None if all are in the log, else ``BlockFailures``.
+            delivery_timeout_ms (int): as for ``send()``, for each message.
+
+        Returns:
+            BlockDelivery: the block's future.
+
+        Raises:
+            TypeError, ValueError: a column or a row can never be right; it is named.
+            MessageTooLargeError: a message is larger than ``max_request_size``; its row is named.
+            BufferFullError, ProducerClosedError, ProducerBrokenError: as for ``send()``.
+
+        Nothing is accepted then.
+        """
+        keys, values = self._serialized(topic, headers, keys, values)
+        columns = _kernel.columns_of(values, keys, headers, partitions, timestamps_ms)
+        return self._send_columns(topic, [columns], on_delivery, delivery_timeout_ms)
+
+    def send_arrow(
+        self,
+        data: Any,
+        topic: str | None = None,
+        *,
+        on_delivery: Callable[[BlockFailures | None, BlockDelivery], object] | None = None,
+        delivery_timeout_ms: int | None = None,
+    ) -> BlockDelivery:
+        """Accept the rows of Arrow data, in order; else as :meth:`send_many`.
+
+        Args:
+            data: a RecordBatch, a Table, anything with ``__arrow_c_array__`` or
+                ``__arrow_c_stream__`` (Arrow's PyCapsule interface; no Arrow library is needed). A
+                stream is read to its end first. Columns as in Spark's Kafka sink: ``value``, and
+                if need be ``key``, ``topic``, ``partition``, ``headers`` (list of structs of key
+                and value, or map), ``timestamp`` (a time, or milliseconds since the epoch).
+            topic (str): for all rows; None: column ``topic`` says it.
+            on_delivery, delivery_timeout_ms: as for :meth:`send_many`.
+
+        Serializers are for Python's objects: with one configured, ValueError is raised.
+        """
+        for name in ("key_serializer", "value_serializer"):
+            if getattr(self.config, name) is not None:
+                raise ValueError(f"send_arrow() sends columns as they are, and {name} is set")
+        batches = _kernel.columns_of_arrow(data)
+        return self._send_columns(topic, batches, on_delivery, delivery_timeout_ms)
+
+    def _serialized(self, topic: str, headers: Any, keys: Any, values: Any) -> tuple[Any, Any]:
+        """Each row's key and value by themselves, as ``send()`` would serialize them."""
+        config = self.config
+        if config.key_serializer is not None and keys is not None:
+            keys = [config.key_serializer(topic, headers, key) for key in keys]
+        if config.value_serializer is not None:
+            values = [config.value_serializer(topic, headers, value) for value in values]
+        return keys, values
+
+    def _send_columns(
+        self,
+        topic: str | None,
+        batches: list[_kernel.Columns],
+        on_delivery: Any,
+        delivery_timeout_ms: int | None,
+    ) -> BlockDelivery:
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        made = BlockDelivery(on_delivery)
+        block, watch = made._block, None if on_delivery is None else made._go_on
+        self._send_block(block, topic, batches, delivery_timeout_ms, watch, _REFUSALS)
+        if watch is not None and (block.refusal is not None or not block.count):
+            watch()
+        return made
