@@ -112,11 +112,8 @@ class BlockDelivery:
         return BlockFailures(found) if found.failed else None
 
     def __await__(self) -> Generator[Any, None, BlockMetadata]:
-        return self._result_in_event_loop().__await__()
-
-    async def _result_in_event_loop(self) -> BlockMetadata:
         while (pending := self._block.pending()) is not None:
-            await delivery.settled_in_event_loop(pending)
+            yield from delivery.settled_in_event_loop(pending)
         return self.result(0)
 
     def _metadata(self) -> BlockMetadata:

@@ -12,8 +12,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
 
 from kafka.structs import TopicPartition
 
@@ -231,20 +231,21 @@ class _LoopWaiter:
             self.settled.set_result(None)
 
 
-async def wait_in_event_loop(delivery: Delivery) -> RecordMetadata:
+def wait_in_event_loop(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
     """``await delivery``: :func:`result` without blocking the loop."""
-    await settled_in_event_loop(delivery)
+    yield from settled_in_event_loop(delivery)
     return result(delivery)
 
 
-async def settled_in_event_loop(delivery: Delivery) -> None:
-    """Wait for the outcome without blocking the loop."""
+def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:
+    """Wait for the outcome without blocking the loop. (A generator: a coroutine that is
+    interrupted between its making and its first step would be complained of.)"""
     if not delivery.settled():
         delivery.chunk.home.check_may_wait(delivery)
         waiter = _LoopWaiter(asyncio.get_running_loop())
         if delivery.watch(waiter):
             try:
-                await waiter.settled
+                yield from waiter.settled.__await__()
             finally:
                 delivery.unwatch(waiter)
 

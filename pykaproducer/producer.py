@@ -84,6 +84,8 @@ class Producer(BlockProducer):
         self._name = self.config.client_id
         # Held by the thread that ends the pipeline; never by a user's, which may be interrupted.
         self._ending = threading.Lock()
+        # The thread that closes because a callback has asked for it.
+        self._closer: threading.Thread | None = None
         self._closed = False
         self._reset()
         _producers.add(self)
@@ -253,18 +255,14 @@ class Producer(BlockProducer):
                 f"deadline (delivery_timeout_ms)",
                 pending=pending,
             )
-        failures = self._untold_failures(pipeline)
-        if failures is not None:
-            raise failures
+        count, errors = pipeline.untold.take()
+        if count:
+            raise DeliveryFailures(count, errors)
 
     def _announce_strays(self) -> None:
         # A KeyboardInterrupt may have cut send() between the append and the announcement.
         for slot in self._unannounced():
             self._announce(slot)
-
-    def _untold_failures(self, pipeline: Pipeline, *, wait: bool = True) -> DeliveryFailures | None:
-        count, errors = pipeline.untold.take(wait=wait)
-        return DeliveryFailures(count, errors) if count else None
 
     def close(self, timeout: float | None = None) -> None:
         """End admission, flush, fail the rest at the deadline, end every thread.
@@ -282,9 +280,11 @@ class Producer(BlockProducer):
             return  # somebody closes it, and may wait for this very thread
         self._end_admission()
         if in_own_thread:
-            spawn(f"{self._name}-close", functools.partial(self._finish, timeout))
+            self._closer = spawn(f"{self._name}-close", functools.partial(self._finish, timeout))
             return
         self._finish(timeout)
+        if self._closer is not None:
+            self._closer.join(_END_TIME)
 
     def abort(self) -> None:
         """Fail everything that is not delivered, at once, and close."""
@@ -334,9 +334,9 @@ class Producer(BlockProducer):
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
             # Raised they would hide the error that ended a `with` block; silent they must not be.
             # Not waiting: if a flush() tells them at this moment, it tells them.
-            failures = self._untold_failures(pipeline, wait=False)
-            if failures is not None:
-                log.error("close(): %s", failures)
+            count, errors = pipeline.untold.take_what_nobody_takes()
+            if count:
+                log.error("close(): %s", DeliveryFailures(count, errors))
             self._pipeline = None
 
     def _flush_telling(self, pipeline: Pipeline, deadline: float | None) -> int:
@@ -496,6 +496,7 @@ def _after_fork_in_child() -> None:
     forget_stages()
     for producer in list(_producers):
         producer._ending = threading.Lock()
+        producer._closer = None
         if producer._pipeline is not None:
             producer._pipeline.network.forsake()
         producer._reset()

@@ -173,7 +173,7 @@ cdef class Delivery:
         _behaviour.add_done_callback(self, function)
 
     def __await__(self):
-        return _behaviour.wait_in_event_loop(self).__await__()
+        return _behaviour.wait_in_event_loop(self)
 
     # -- as kafka-python's FutureRecordMetadata has them ---------------------------------------
 

@@ -44,29 +44,37 @@ class Untold:
             finally:
                 self._lock.release()
 
-    def take(self, *, wait: bool = True) -> tuple[int, list[BaseException]]:
+    def take(self) -> tuple[int, list[BaseException]]:
         """How many failures nobody has been told of since the last call, and the first errors.
 
-        None if another thread takes them at this moment and this one is not to *wait*. Whoever is
-        interrupted before this returns has taken nothing; whoever is interrupted by a signal
-        handler that takes them, what is left.
+        Whoever is interrupted before this returns has taken nothing; whoever is interrupted by a
+        signal handler that takes them, what is left.
         """
-        if not self._lock.acquire(blocking=wait):
+        with self._lock:
+            return self._take()
+
+    def take_what_nobody_takes(self) -> tuple[int, list[BaseException]]:
+        """As :meth:`take`; nothing if another thread takes them at this moment. Not for a user's
+        thread: an interrupt between two lines would leave the lock taken."""
+        if not self._lock.acquire(blocking=False):
             return 0, []
         try:
-            while True:
-                taken, new = self._taken, list(self._new)
-                count, errors = self._count, list(self._errors)
-                for part in (*self._open, *new):
-                    untold, error = part.untold_failures(), part.first_error()
-                    if untold and error is not None:
-                        count += untold
-                        errors.append(error)
-                if taken == self._taken:
-                    self._forget(len(new))
-                    return count, errors[:_ERRORS]
+            return self._take()
         finally:
             self._lock.release()
+
+    def _take(self) -> tuple[int, list[BaseException]]:
+        while True:
+            taken, new = self._taken, list(self._new)
+            count, errors = self._count, list(self._errors)
+            for part in (*self._open, *new):
+                untold, error = part.untold_failures(), part.first_error()
+                if untold and error is not None:
+                    count += untold
+                    errors.append(error)
+            if taken == self._taken:
+                self._forget(len(new))
+                return count, errors[:_ERRORS]
 
     def _forget(self, new: int) -> None:
         self._taken += 1
