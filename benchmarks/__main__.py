@@ -3,19 +3,55 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks import clients, idle, machine, memory, report, send, startup, topics
+from benchmarks import (
+    arrow,
+    bulk,
+    compression,
+    idle,
+    kernel,
+    machine,
+    memory,
+    options,
+    overlap,
+    partitions,
+    peers,
+    plot,
+    report,
+    send,
+    startup,
+    sync,
+    topics,
+)
 from benchmarks.chaos import command as chaos
-from benchmarks.options import positive
 from benchmarks.runner import Session
 from pykaproducer.testing import KafkaCluster
 
-BENCHMARKS = {"send": send, "memory": memory, "idle": idle, "startup": startup, "topics": topics}
+#: Those that compare clients, run by run. Each has ``PEERS``, ``HELP``, ``COLUMNS``,
+#: ``add_arguments(parser)`` and ``run(arguments, session)``; it may have ``REFUSED`` (why a peer
+#: takes no part) and ``missing()`` (what is needed and not installed).
+BENCHMARKS: dict[str, Any] = {
+    "send": send,
+    "bulk": bulk,
+    "arrow": arrow,
+    "sync": sync,
+    "overlap": overlap,
+    "partitions": partitions,
+    "compression": compression,
+    "memory": memory,
+    "idle": idle,
+    "startup": startup,
+    "topics": topics,
+}
+
+#: Those that compare nobody: each has ``HELP``, ``add_arguments(parser)``,
+#: ``check(parser, arguments)`` and ``run(arguments, words)``, whose result is the exit status.
+OTHERS: dict[str, Any] = {"kernel": kernel, "chaos": chaos, "plot": plot}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -23,38 +59,53 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="benchmark", required=True)
     for name, benchmark in BENCHMARKS.items():
         command = commands.add_parser(name, help=benchmark.HELP, description=benchmark.__doc__)
+        taken = benchmark.PEERS
         command.add_argument(
             "--vs",
             nargs="+",
             default=[],
-            choices=clients.NAMES[1:],
+            choices=peers.NAMES[1:],
             metavar="PEER",
-            help=f"compare with {' or '.join(clients.NAMES[1:])}",
+            help=f"compare with {', '.join(taken)}" if taken else argparse.SUPPRESS,
         )
         command.add_argument(
-            "--rounds", type=positive, default=5 if name == "send" else 3, help="%(default)s"
+            "--rounds",
+            type=options.positive,
+            default=5 if name == "send" else 3,
+            help="%(default)s",
         )
         command.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
         benchmark.add_arguments(command)
-    # No measurement: it has its own report, and its own cluster.
-    chaos.add_arguments(commands.add_parser("chaos", help=chaos.HELP, description=chaos.__doc__))
+    for name, other in OTHERS.items():
+        other.add_arguments(commands.add_parser(name, help=other.HELP, description=other.__doc__))
     return parser
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse what argparse cannot see."""
-    if arguments.benchmark == "chaos":
-        chaos.check(parser, arguments)
+    """Refuse what argparse cannot see, and what cannot be run here."""
+    name = arguments.benchmark
+    if name in OTHERS:
+        OTHERS[name].check(parser, arguments)
         return
+    benchmark = BENCHMARKS[name]
     for peer in arguments.vs:
-        if importlib.util.find_spec(peer.replace("-", "_").replace("_python", "")) is None:
-            parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
-    if getattr(arguments, "idempotence", False) and arguments.acks != "all":
-        parser.error("--idempotence needs --acks all")
-    if arguments.benchmark == "topics" and arguments.vs:
-        parser.error("topics measures pykaproducer alone")
-    if arguments.benchmark == "memory" and "kafka-python" in arguments.vs:
-        parser.error("kafka-python bounds nothing: its buffer would never be full")
+        if not benchmark.PEERS:
+            parser.error(f"{name} measures pykaproducer alone")
+        if peer not in benchmark.PEERS:
+            why = getattr(benchmark, "REFUSED", {}).get(peer)
+            parser.error(why or f"{peer} takes no part in {name}: {', '.join(benchmark.PEERS)} do")
+        for feature in sorted(options.needs(arguments) & peers.TABLE[peer].lacks, key=str):
+            parser.error(f"{peer} has no {feature.value}, which this command asks for")
+    wrong = options.contradiction(arguments)
+    if wrong is None and hasattr(benchmark, "missing"):
+        wrong = benchmark.missing()
+    if wrong is not None:
+        parser.error(wrong)
+    for peer in arguments.vs:
+        try:
+            peers.TABLE[peer].prepare()
+        except peers.Unavailable as error:
+            parser.error(str(error))
 
 
 def main(argv: Sequence[str] | None = None, cluster: KafkaCluster | None = None) -> int:
@@ -63,11 +114,16 @@ def main(argv: Sequence[str] | None = None, cluster: KafkaCluster | None = None)
     parser = _parser()
     arguments = parser.parse_args(words)
     _check(parser, arguments)
-    if arguments.benchmark == "chaos":
-        return chaos.run(arguments, words)
+    if arguments.benchmark in OTHERS:
+        status: int = OTHERS[arguments.benchmark].run(arguments, words)
+        return status
     benchmark = BENCHMARKS[arguments.benchmark]
-    names = [clients.NAMES[0], *arguments.vs]
-    description = machine.describe(["python", "-m", "benchmarks", *words], names)
+    names = [peers.NAMES[0], *arguments.vs]
+    description = {
+        "benchmark": arguments.benchmark,
+        "title": f"{arguments.benchmark}: {benchmark.HELP}",
+        **machine.describe(["python", "-m", "benchmarks", *words], names),
+    }
     session = Session(names, arguments.rounds, KafkaCluster() if cluster is None else cluster)
     benchmark.run(arguments, session)
     print(machine.headline(description), end="\n\n")

@@ -4,6 +4,9 @@ It calls ``MODULE.measure(job, parent)`` and writes what that returns. Standard 
 JSON object a line: ``{"at": NAME}`` when the parent has something to do before the measurement
 goes on (it answers with an empty line), and at the end ``{"measures": {...}}``. An exception ends
 the process with a traceback on standard error, and is the reason why the run failed.
+
+Programs that are not Python (:mod:`benchmarks.peers`) answer in the same way, but with
+``{"failed": REASON}`` in place of an exception.
 """
 
 from __future__ import annotations

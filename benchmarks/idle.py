@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -12,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import clients, options, payloads, send
 from benchmarks.child import Parent
 from benchmarks.clients import Settings
-from benchmarks.process import Usage, resident
+from benchmarks.process import Usage, resident, threads
 from benchmarks.report import Column
 from benchmarks.runner import Measures, Session, in_fresh_process
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
+
+PEERS = ("confluent-kafka", "kafka-python")
 
 HELP = "processor time of a connected producer that has nothing to do"
 
@@ -68,15 +69,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
         # One of them is this thread's own sleep.
         "wake_ups": (used.sleeps - 1) / used.wall,
         "rss": resident(),
-        "threads": _threads(),
+        "threads": threads(),
     }
     client.abandon()
     return measures
-
-
-def _threads() -> int | None:
-    """All threads of this process, the C libraries' included; None where nobody tells."""
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except FileNotFoundError:
-        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import peers
 from pykaproducer.testing import _jars
 
 
@@ -31,7 +31,7 @@ def describe(command: Sequence[str], clients: Sequence[str]) -> dict[str, Any]:
         "switch_interval": sys.getswitchinterval(),
         "kafka": _jars.KAFKA_VERSION,
         "commit": _commit(),
-        "clients": {client: _version(client) for client in clients},
+        "clients": {client: peers.TABLE[client].version() for client in clients},
     }
 
 
@@ -55,19 +55,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or "unknown processor"
-
-
-def _version(client: str) -> str:
-    try:
-        version = importlib.metadata.version(client)
-    except importlib.metadata.PackageNotFoundError:
-        # Built in place, not installed.
-        return "from the source tree"
-    if client == "confluent-kafka":
-        import confluent_kafka
-
-        version += f" (librdkafka {confluent_kafka.libversion()[0]})"
-    return version
 
 
 def _commit() -> str | None:

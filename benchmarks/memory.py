@@ -22,6 +22,9 @@ from benchmarks.runner import Measures, Session, in_fresh_process
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
+PEERS = ("confluent-kafka",)
+REFUSED = {"kafka-python": "kafka-python bounds nothing: its buffer would never be full"}
+
 HELP = "memory when the broker stands still and a loop sends until the buffer is full"
 
 COLUMNS = (

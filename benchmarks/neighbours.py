@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.process import cpu_of_process
+
 _STAT = Path("/proc/stat")
 
 
@@ -34,7 +36,7 @@ class Watch:
 
     def _used(self) -> float:
         """Processor seconds of this process, its ended children and the brokers."""
-        total = sum(_of_process(pid) for pid in self._brokers)
+        total = sum(cpu_of_process(pid) or 0.0 for pid in self._brokers)
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
             used = resource.getrusage(who)
             total += used.ru_utime + used.ru_stime
@@ -52,11 +54,3 @@ def _busy() -> float | None:
     with _STAT.open() as lines:
         user, nice, system, _idle, _iowait, *rest = map(int, next(lines).split()[1:9])
     return (user + nice + system + sum(rest)) * _tick()
-
-
-def _of_process(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) * _tick()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from benchmarks.clients import Settings
+from benchmarks.peers import Feature
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-KIB, MIB = 1024, 1024 * 1024
+MIB = 1024 * 1024
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+WITH_LEVELS = {"gzip", "lz4", "zstd"}
 
 
 def positive(text: str) -> int:
@@ -23,15 +27,39 @@ def positive(text: str) -> int:
     return number
 
 
-def add_producer_options(parser: argparse.ArgumentParser) -> None:
+#: What the clients are told unless an option or ``--defaults`` says otherwise.
+STANDARD: dict[str, Any] = {
+    "acks": "1",
+    "idempotence": False,
+    "compression": "none",
+    "linger_ms": 5,
+    "batch_size": 1_000_000,
+    "buffer_memory": 256 * MIB,
+    "in_flight": 5,
+}
+
+
+def add_producer_options(
+    parser: argparse.ArgumentParser, *, compression: bool = True, **standard: object
+) -> None:
+    """Options for the settings; *standard* differs from :data:`STANDARD` in this benchmark.
+
+    *compression*: whether it is an option here.
+    """
+    usual = {**STANDARD, **standard}
+    parser.set_defaults(standard=usual, compression=None)
     group = parser.add_argument_group("settings, the same for all clients")
-    group.add_argument("--acks", choices=("0", "1", "all"), help="default: 1")
+    group.add_argument("--acks", choices=("0", "1", "all"), help=f"default: {usual['acks']}")
     group.add_argument("--idempotence", action="store_true", help="needs --acks all")
+    if compression:
+        group.add_argument(
+            "--compression", choices=("none", *CODECS), help=f"default: {usual['compression']}"
+        )
     group.add_argument(
-        "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), help="default: none"
+        "--level", type=int, help="compression level; default: each client's own for the codec"
     )
-    group.add_argument("--linger-ms", type=float, help="default: 5")
-    group.add_argument("--batch-size", type=positive, help="bytes; default: 1000000")
+    group.add_argument("--linger-ms", type=float, help=f"default: {usual['linger_ms']:g}")
+    group.add_argument("--batch-size", type=positive, help=f"bytes; default: {usual['batch_size']}")
     group.add_argument(
         "--buffer-memory", type=positive, metavar="MIB", help="bound of what waits; default: 256"
     )
@@ -40,6 +68,7 @@ def add_producer_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave each client its own defaults, but for the settings given here",
     )
+    group.add_argument("--poll-every", type=positive, default=1000, help="confluent-kafka: poll(0)")
 
 
 def settings(arguments: argparse.Namespace, cluster: KafkaCluster) -> Settings:
@@ -53,26 +82,89 @@ def settings(arguments: argparse.Namespace, cluster: KafkaCluster) -> Settings:
         "buffer_memory": None if buffer is None else buffer * MIB,
         "idempotence": True if arguments.idempotence else None,
     }
-    standard = {
-        "acks": "1",
-        "compression": "none",
-        "linger_ms": 5,
-        "batch_size": 1_000_000,
-        "buffer_memory": 256 * MIB,
-        "idempotence": False,
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return Settings(
+        cluster.bootstrap_servers,
+        **({} if arguments.defaults else arguments.standard) | given,
+        compression_level=arguments.level,
+        poll_every=arguments.poll_every,
+    )
+
+
+def contradiction(arguments: argparse.Namespace) -> str | None:
+    """What is wrong with the producer options among themselves, if anything."""
+    if getattr(arguments, "idempotence", False) and arguments.acks != "all":
+        return "--idempotence needs --acks all"
+    codecs = getattr(arguments, "codecs", [getattr(arguments, "compression", None)])
+    if getattr(arguments, "level", None) is not None and not set(codecs) & WITH_LEVELS:
+        return f"--level needs one of the codecs {', '.join(sorted(WITH_LEVELS))}"
+    return None
+
+
+def needs(arguments: argparse.Namespace) -> set[Feature]:
+    """What a client must have to take part in this command."""
+    asked = {
+        Feature.KEYS: getattr(arguments, "keyed", False),
+        Feature.LEVELS: getattr(arguments, "level", None) is not None,
+        Feature.TOPICS: bool(getattr(arguments, "topics", None)),
     }
-    for name, value in chosen.items():
-        if value is None and not arguments.defaults:
-            chosen[name] = standard[name]
-    return Settings(cluster.bootstrap_servers, **chosen, poll_every=arguments.poll_every)
+    return {feature for feature, wanted in asked.items() if wanted}
 
 
 @contextmanager
 def fresh_topic(cluster: KafkaCluster, partitions: int) -> Iterator[str]:
     """A topic of its own for one run, deleted afterwards with its data."""
-    name = f"benchmark-{uuid4().hex[:12]}"
-    cluster.create_topic(name, partitions, config={"file.delete.delay.ms": "0"})
+    name = _topic_name()
+    cluster.create_topic(name, partitions, config=_config(partitions))
     try:
         yield name
     finally:
         cluster.delete_topic(name)
+
+
+@contextmanager
+def fresh_topics(cluster: KafkaCluster, count: int, partitions: int) -> Iterator[list[str]]:
+    """Topics of their own for one run, deleted afterwards with their data."""
+    if count == 1:
+        with fresh_topic(cluster, partitions) as topic:
+            yield [topic]
+        return
+    from kafka import KafkaAdminClient
+
+    # All in one request: one by one takes 50 ms each.
+    prefix = _topic_name()
+    names = [f"{prefix}-{i}" for i in range(count)]
+    each = {
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": _config(count * partitions),
+    }
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        admin.create_topics(dict.fromkeys(names, each))
+        try:
+            admin.wait_for_topics(names, timeout_ms=60_000)
+            yield names
+        finally:
+            admin.delete_topics(names)
+    finally:
+        admin.close()
+
+
+#: From so many partitions on the broker is spared what it would do for all of them at once.
+_MANY = 100
+
+
+def _config(partitions: int) -> dict[str, str]:
+    # Files go with their topic, not a minute later beside the next run.
+    config = {"file.delete.delay.ms": "0"}
+    if partitions >= _MANY:
+        # When a partition has its first 4 KiB the broker writes the first entry of its index, a
+        # new page of a file. Where all of them come to that in the same moment every client waits
+        # for the broker's disk, for seconds.
+        config["index.interval.bytes"] = "1000000000"
+    return config
+
+
+def _topic_name() -> str:
+    return f"benchmark-{uuid4().hex[:12]}"

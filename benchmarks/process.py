@@ -1,4 +1,4 @@
-"""What this process has used: processor time, memory, wake-ups."""
+"""What a process has used: processor time, memory, wake-ups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_STATUS = Path("/proc/self/status")
 _STATM = Path("/proc/self/statm")
 
 _CALIBRATIONS, _CALIBRATION_STEPS = 8, 200_000
@@ -62,9 +61,40 @@ def peak_resident() -> int:
     Linux's ``ru_maxrss`` also remembers what the process was before ``exec``, a copy of its
     parent: hence ``/proc`` where it exists.
     """
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    found = peak_of_process(os.getpid())
+    if found is not None:
+        return found
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_of_process(pid: int) -> int | None:
+    """The same of another process; None if it has ended, or nobody tells."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def threads(pid: int | None = None) -> int | None:
+    """All threads of a process (None: this one), the C libraries' included.
+
+    None where nobody tells.
+    """
+    try:
+        return len(os.listdir(f"/proc/{pid or os.getpid()}/task"))
+    except OSError:
+        return None
+
+
+def cpu_of_process(pid: int) -> float | None:
+    """Processor seconds that another process has used so far; None where nobody tells."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

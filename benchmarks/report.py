@@ -9,10 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.runner import Run
-
-#: The measure that says how fast the machine was: the same work in each run.
-CALIBRATION = "calibration_ns"
+from benchmarks.runner import CALIBRATION, Run
 
 #: From here on the machine counts as disturbed: cores used by others in the median run, and the
 #: slowest calibration against the fastest.
@@ -139,6 +136,7 @@ def write_json(
     content = {
         **description,
         "quietness": quietness(runs),
+        "columns": [asdict(column) for column in columns],
         "summary": summary(runs, clients, columns),
         "runs": [asdict(run) for run in runs],
     }

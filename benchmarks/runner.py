@@ -12,21 +12,34 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from benchmarks.child import RunFailed
 from benchmarks.neighbours import Watch
+from benchmarks.process import calibrate
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
 #: What a measurement returns; numbers are summed up, text is kept as it is.
 Measures = dict[str, Any]
+
+#: The measure that says how fast the machine was: the same work in each run.
+CALIBRATION = "calibration_ns"
+
+#: How much of what a failed process said is shown.
+_LAST_LINES = 25
+
+#: Seconds in which a process that has taken too long says where it stands.
+_LAST_WORDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -102,42 +115,95 @@ def in_fresh_process(
     text = json.dumps({**job, "limit": limit})
     # -P and this path: the child imports exactly what this process would, wherever it runs.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-m", "benchmarks.child", module, text]
+    return _measured(command, environment, at or {}, limit, _LAST_WORDS)
+
+
+def in_program(command: Sequence[str], *, limit: float) -> Measures:
+    """Run a program that is not Python and answers as :mod:`benchmarks.child` does."""
+    return calibrated(lambda: _measured(command, os.environ, {}, limit, 0.0))
+
+
+def calibrated(run: Callable[[], Measures]) -> Measures:
+    """Measure how fast the machine is beside a *run* of a program that cannot do so itself."""
+    before = calibrate()
+    measures = run()
+    return {**measures, CALIBRATION: (before + calibrate()) / 2}
+
+
+def _measured(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    at: Mapping[str, Callable[[], object]],
+    limit: float,
+    patience: float,
+) -> Measures:
+    """*patience*: seconds behind *limit* in which a process ends by itself, with its own words."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "benchmarks.child", module, text],
+            command,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
         )
+        with watched(process, limit + patience) as overdue:
+            answer = _attend(process, at)
+        errors.seek(0)
+        if "failed" in answer:
+            raise RunFailed(answer["failed"])
+        if "measures" not in answer or process.returncode != 0:
+            text = errors.read()
+            raise RunFailed(_reason(process.returncode, text, limit, overdue.is_set()))
+    measures: Measures = answer["measures"]
+    return measures
+
+
+@contextmanager
+def watched(process: subprocess.Popen[str], limit: float) -> Iterator[threading.Event]:
+    """End *process* when *limit* seconds have passed, and at the end of the block it has ended.
+
+    The event is set if the time had passed. Before it is killed it is asked, with SIGQUIT, where
+    its threads stand: Go and Java answer.
+    """
+    overdue = threading.Event()
+
+    def end() -> None:
+        overdue.set()
+        process.send_signal(signal.SIGQUIT)
+        try:
+            process.wait(_LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    timer = threading.Timer(limit, end)
+    timer.start()
+    try:
         with process:
             try:
-                measures = _attend(process, at or {})
+                yield overdue
                 process.wait()
             finally:
                 process.kill()
-        errors.seek(0)
-        if measures is None or process.returncode != 0:
-            raise RunFailed(_reason(process.returncode, errors.read(), limit))
-    return measures
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _attend(
     process: subprocess.Popen[str], at: Mapping[str, Callable[[], object]]
-) -> Measures | None:
-    """Answer the child until it has ended; its measures, if it gave any."""
+) -> Mapping[str, Any]:
+    """Answer the child until it has ended; the last that it said."""
     commands, answers = _pipe(process.stdin), _pipe(process.stdout)
-    measures: Measures | None = None
+    answer: Mapping[str, Any] = {}
     for line in answers:
         answer = json.loads(line)
         if "at" in answer:
             at[answer["at"]]()
             commands.write("\n")
             commands.flush()
-        else:
-            measures = answer["measures"]
-    return measures
+    return answer
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:
@@ -145,14 +211,20 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
     return pipe
 
 
-def _reason(status: int | None, errors: str, limit: float) -> str:
+def _reason(status: int | None, errors: str, limit: float, overdue: bool) -> str:
     lines = errors.strip().splitlines()
-    if any(line.startswith("Timeout (") for line in lines):
+    if overdue or any(line.startswith("Timeout (") for line in lines):
         return f"no end within {limit:.0f} s; its threads stood here:\n{errors}"
     expected = "benchmarks.child.RunFailed: "
     if lines and lines[-1].startswith(expected):
         return lines[-1].removeprefix(expected)
-    return f"the process ended with status {status}:\n{errors}"
+    return f"the process ended with status {status}:\n{last_of(errors)}"
+
+
+def last_of(text: str) -> str:
+    """The end of what a process said, where its reason stands."""
+    lines = text.strip().splitlines()
+    return "\n".join(["...", *lines[-_LAST_LINES:]] if len(lines) > _LAST_LINES else lines)
 
 
 def _describe(run: Run) -> str:

@@ -7,19 +7,22 @@ holds exactly as many messages as were sent: asked after the run, with another c
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import clients, options, payloads, report
+from benchmarks import clients, options, payloads, peers, readback
 from benchmarks.child import Parent, RunFailed
 from benchmarks.clients import Client, Load, Settings
-from benchmarks.process import Usage, calibrate, peak_resident
+from benchmarks.process import Usage, calibrate, peak_resident, resident, threads
 from benchmarks.report import Column
-from benchmarks.runner import Measures, Session, in_fresh_process
+from benchmarks.runner import CALIBRATION, Measures, Session
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
+
+PEERS = peers.NAMES[1:]
 
 HELP = "throughput and processor time of a send loop with a callback for each message"
 
@@ -38,13 +41,23 @@ WARM_UP = 1_000
 _LIMIT, _SLOWEST = 60.0, 10_000
 
 
+@dataclass(frozen=True)
+class Case:
+    """Runs that are compared with each other: what is sent where, with which settings."""
+
+    title: str
+    partitions: int
+    #: How many topics take turns.
+    topics: int = 1
+    #: Settings that differ from what the command line says.
+    settings: Mapping[str, Any] | None = None
+    warm_up: int = WARM_UP
+    #: Whether to ask how many bytes the messages take in the log.
+    weighed: bool = False
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=options.positive, default=1_000_000)
-    parser.add_argument("--size", type=options.positive, default=100, help="bytes of a value")
-    parser.add_argument(
-        "--partitions", type=options.positive, nargs="+", default=[1, 12], metavar="N"
-    )
-    parser.add_argument("--keyed", action="store_true", help="give each message a key")
+    add_load_options(parser, partitions=(1, 12))
     outcome = parser.add_mutually_exclusive_group()
     outcome.add_argument(
         "--no-callback", dest="outcome", action="store_const", const="none", default="callback"
@@ -56,22 +69,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="handles",
         help="no callback, but keep every handle that send() returns",
     )
-    parser.add_argument(
-        "--warm-up-rounds", type=int, default=1, help="rounds at first that do not count"
-    )
-    parser.add_argument(
-        "--poll-every", type=options.positive, default=1000, help="confluent-kafka: poll(0)"
-    )
     options.add_producer_options(parser)
 
 
+def add_load_options(
+    parser: argparse.ArgumentParser, *, partitions: Iterable[int], messages: int = 1_000_000
+) -> None:
+    """What is sent."""
+    parser.add_argument("--messages", type=options.positive, default=messages, help="%(default)s")
+    parser.add_argument("--size", type=options.positive, default=100, help="bytes of a value")
+    parser.add_argument(
+        "--partitions", type=options.positive, nargs="+", default=[*partitions], metavar="N"
+    )
+    parser.add_argument("--keyed", action="store_true", help="give each message a key")
+    parser.add_argument(
+        "--warm-up-rounds", type=int, default=1, help="rounds at first that do not count"
+    )
+
+
 def run(arguments: argparse.Namespace, session: Session) -> None:
+    run_cases(arguments, session, [Case(named(n), n) for n in arguments.partitions])
+
+
+def named(partitions: int) -> str:
+    return f"{partitions:,} partition{'s' if partitions > 1 else ''}"
+
+
+def run_cases(arguments: argparse.Namespace, session: Session, cases: Iterable[Case]) -> None:
+    """All clients in turns, case by case."""
     with session.cluster as cluster:
         warm_up_rounds = arguments.warm_up_rounds
-        for partitions in arguments.partitions:
+        for case in cases:
             session.alternate(
-                f"{partitions} partition{'s' if partitions > 1 else ''}",
-                partial(_one_run, arguments, cluster, partitions),
+                case.title,
+                partial(_one_run, arguments, cluster, case),
                 warm_up_rounds=warm_up_rounds,
             )
             # The broker stays warm.
@@ -79,36 +110,36 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
 
 
 def _one_run(
-    arguments: argparse.Namespace, cluster: KafkaCluster, partitions: int, client: str
+    arguments: argparse.Namespace, cluster: KafkaCluster, case: Case, client: str
 ) -> Measures:
-    with options.fresh_topic(cluster, partitions) as topic:
+    settings = replace(options.settings(arguments, cluster), **(case.settings or {}))
+    with options.fresh_topics(cluster, case.topics, case.partitions) as topics:
+        readback.wait_until_served(cluster, topics, case.partitions)
         job = {
             "client": client,
-            "settings": vars(options.settings(arguments, cluster)),
-            "topic": topic,
+            "settings": vars(settings),
+            "topics": topics,
             "messages": arguments.messages,
+            "warm_up": case.warm_up,
             "size": arguments.size,
             "keyed": arguments.keyed,
             "outcome": arguments.outcome,
+            "block": getattr(arguments, "block", 0),
         }
         limit = _LIMIT + arguments.messages / _SLOWEST
-        measures = in_fresh_process("benchmarks.send", job, limit=limit)
-        _check_log(cluster, topic, partitions, arguments.messages + WARM_UP)
+        measures = peers.TABLE[client].send(job, limit)
+        readback.check_log(
+            cluster,
+            topics,
+            case.partitions,
+            arguments.messages + case.warm_up,
+            # Nobody has said that the broker has read them all.
+            patience=10.0 if settings.acks == "0" else 0.0,
+        )
+        if case.weighed:
+            count = arguments.messages + case.warm_up
+            measures["log_bytes"] = readback.log_bytes(cluster, topics, case.partitions) / count
     return measures
-
-
-def _check_log(cluster: KafkaCluster, topic: str, partitions: int, expected: int) -> None:
-    """Every message is in the log, once: ask with kafka-python's consumer."""
-    from kafka import KafkaConsumer, TopicPartition
-
-    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
-    try:
-        ends = consumer.end_offsets([TopicPartition(topic, i) for i in range(partitions)])
-    finally:
-        consumer.close()
-    found = sum(ends.values())
-    if found != expected:
-        raise RunFailed(f"{expected} messages were sent and the log holds {found}")
 
 
 # In the fresh process
@@ -119,16 +150,21 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     values = payloads.text_values(job["size"])
     keys = payloads.keys()
     client = clients.factory(job["client"])(Settings(**job["settings"]))
-    warm_up(client, job["topic"], values, job["limit"])
-    load = Load(job["topic"], job["messages"], values, keys if job["keyed"] else None)
+    topics = job["topics"]
+    several = topics if len(topics) > 1 else ()
+    warm_up(client, topics[0], values, job["limit"], job["warm_up"], several)
+    load = Load(
+        topics[0], job["messages"], values, keys if job["keyed"] else None, several, job["block"]
+    )
     tally = payloads.Tally()
+    work = _work(client, load, job["outcome"], tally)
     speed = calibrate()
     start = Usage.now()
-    delivered = _send(client, load, job["outcome"], tally)
+    delivered = work()
     looped, in_loop = Usage.now(), tally.delivered
     client.flush(job["limit"])
     used = Usage.now() - start
-    peak = peak_resident()
+    peak, left, running = peak_resident(), resident(), threads()
     speed = (speed + calibrate()) / 2
     if job["outcome"] == "callback":
         complaint = tally.complaint(load.count)
@@ -143,25 +179,43 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
         "loop_ns": (looped - start).wall / load.count * 1e9,
         "overlap": in_loop / load.count if job["outcome"] == "callback" else None,
         "peak_rss": peak,
+        "rss": left,
+        "threads": running,
         "sleeps": used.sleeps,
-        report.CALIBRATION: speed,
+        CALIBRATION: speed,
     }
 
 
-def _send(
-    client: Client, load: Load, outcome: str, tally: payloads.Tally
-) -> Callable[[], int] | None:
+#: What is measured; if it returns something, that says how many messages were delivered.
+_Work = Callable[[], Callable[[], int] | None]
+
+
+def _work(client: Any, load: Load, outcome: str, tally: payloads.Tally) -> _Work:
+    """The send loop, everything made that can be made before the clock starts."""
+    if outcome == "callback":
+        return partial(client.send_all, load, tally.on_delivery)
+    if outcome == "none":
+        return partial(client.send_all, load, None)
     if outcome == "handles":
-        return client.send_keeping_handles(load)
-    client.send_all(load, tally.on_delivery if outcome == "callback" else None)
-    return None
+        return partial(client.send_keeping_handles, load)
+    # "bulk", "arrow", "batches": blocks, made in advance.
+    blocks = getattr(client, f"prepare_{outcome}")(load)
+    return partial(getattr(client, f"send_{outcome}"), load, blocks)
 
 
-def warm_up(client: Client, topic: str, values: list[bytes], timeout: float) -> None:
+def warm_up(
+    client: Client,
+    topic: str,
+    values: list[bytes],
+    timeout: float,
+    count: int = WARM_UP,
+    topics: Iterable[str] = (),
+) -> None:
     """Connect and reach every partition (by keys); all of it delivered when this returns."""
     tally = payloads.Tally()
-    client.send_all(Load(topic, WARM_UP, values, payloads.keys()), tally.on_delivery)
+    load = Load(topic, count, values, payloads.keys(), tuple(topics))
+    client.send_all(load, tally.on_delivery)
     client.flush(timeout)
-    complaint = tally.complaint(WARM_UP)
+    complaint = tally.complaint(count)
     if complaint:
         raise RunFailed(f"warm-up: {complaint}")

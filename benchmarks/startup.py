@@ -19,6 +19,8 @@ from benchmarks.clients import Settings
 from benchmarks.report import Column
 from benchmarks.runner import Measures, Session, in_fresh_process
 
+PEERS = ("confluent-kafka", "kafka-python")
+
 HELP = "time of the constructor and the first send() while the server cannot be reached"
 
 COLUMNS = (

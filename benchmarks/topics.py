@@ -25,6 +25,8 @@ from pykaproducer import Producer
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
+PEERS: tuple[str, ...] = ()
+
 HELP = "what thousands of unknown topics, or of partitions, cost"
 
 COLUMNS = (

@@ -7,10 +7,13 @@ full. It returns no handles; the callback stands for them.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 
+from benchmarks.child import RunFailed
 from benchmarks.clients import Load, OnDelivery, Settings, given
 
 #: The most that it allows: the bound in bytes shall govern.
@@ -26,6 +29,7 @@ class Client:
             "acks": settings.acks,
             "enable.idempotence": settings.idempotence,
             "compression.type": settings.compression,
+            "compression.level": settings.compression_level,
             "linger.ms": settings.linger_ms,
             "batch.size": settings.batch_size,
             "queue.buffering.max.kbytes": None if bound is None else bound // 1024,
@@ -40,10 +44,26 @@ class Client:
         self._producer.produce(topic, value, on_delivery=on_delivery)
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
+        if load.topics:
+            self._send_to_topics(load, on_delivery)
+            return
         produce, poll, topic = self._producer.produce, self._producer.poll, load.topic
         rows, every = load.rows(), self._poll_every
         for _ in range(0, load.count, every):
             for value, key in itertools.islice(rows, every):
+                while True:
+                    try:
+                        produce(topic, value, key, on_delivery=on_delivery)
+                        break
+                    except BufferError:
+                        poll(0.01)
+            poll(0)
+
+    def _send_to_topics(self, load: Load, on_delivery: OnDelivery | None) -> None:
+        produce, poll = self._producer.produce, self._producer.poll
+        rows, every = load.addressed(), self._poll_every
+        for _ in range(0, load.count, every):
+            for topic, value, key in itertools.islice(rows, every):
                 while True:
                     try:
                         produce(topic, value, key, on_delivery=on_delivery)
@@ -62,6 +82,53 @@ class Client:
 
         self.send_all(load, on_delivery)
         return lambda: delivered
+
+    def send_one_by_one(self, load: Load) -> list[int]:
+        produce, poll, now = self._producer.produce, self._producer.poll, time.perf_counter_ns
+        topic, failures = load.topic, []
+        waiting = False
+
+        def on_delivery(error: object, message: object) -> None:
+            nonlocal waiting
+            waiting = False
+            if error is not None:
+                failures.append(error)
+
+        times = []
+        for value, key in load.rows():
+            start = now()
+            waiting = True
+            produce(topic, value, key, on_delivery=on_delivery)
+            while waiting:
+                poll(1)
+            times.append(now() - start)
+        if failures:
+            raise RunFailed(f"{len(failures)} messages failed; first error: {failures[0]}")
+        return times
+
+    def prepare_bulk(self, load: Load) -> list[list[dict[str, Any]]]:
+        """Lists of dicts, as ``produce_batch`` takes them."""
+        return [
+            [{"value": value} for value in values]
+            if keys is None
+            else [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]
+            for values, keys in load.blocks()
+        ]
+
+    def send_bulk(self, load: Load, blocks: list[list[dict[str, Any]]]) -> Callable[[], int]:
+        produce_batch, poll, topic = self._producer.produce_batch, self._producer.poll, load.topic
+        queued = 0
+        for block in blocks:
+            rest = block
+            while True:
+                accepted = produce_batch(topic, rest)
+                queued += accepted
+                if accepted == len(rest):
+                    break
+                # The queue was full: those that found no room say so.
+                rest = [message for message in rest if message.pop("_error", None) is not None]
+                poll(0.01)
+        return lambda: queued
 
     def flush(self, timeout: float) -> None:
         left = self._producer.flush(timeout)

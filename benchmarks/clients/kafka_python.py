@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from kafka import KafkaProducer
@@ -46,13 +47,26 @@ class Client:
         def on_error(error: object) -> None:
             on_delivery(error, None)
 
-        for value, key in load.rows():
-            send(topic, value, key).add_callback(on_success).add_errback(on_error)
+        if load.topics:
+            for topic, value, key in load.addressed():
+                send(topic, value, key).add_callback(on_success).add_errback(on_error)
+        else:
+            for value, key in load.rows():
+                send(topic, value, key).add_callback(on_success).add_errback(on_error)
 
     def send_keeping_handles(self, load: Load) -> Callable[[], int]:
         send, topic = self._producer.send, load.topic
         handles = [send(topic, value, key) for value, key in load.rows()]
         return lambda: sum(handle.succeeded() for handle in handles)
+
+    def send_one_by_one(self, load: Load) -> list[int]:
+        send, topic, now = self._producer.send, load.topic, time.perf_counter_ns
+        times = []
+        for value, key in load.rows():
+            start = now()
+            send(topic, value, key).get()
+            times.append(now() - start)
+        return times
 
     def flush(self, timeout: float) -> None:
         self._producer.flush(timeout)

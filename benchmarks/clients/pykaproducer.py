@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.clients import Load, OnDelivery, Settings, given
 from pykaproducer import BufferFullError, Producer
+
+#: Values and keys of each block.
+Blocks = list[tuple[list[bytes], list[bytes] | None]]
 
 
 class Client:
@@ -18,6 +23,7 @@ class Client:
                 acks=int(settings.acks) if settings.acks in ("0", "1") else settings.acks,
                 enable_idempotence=settings.idempotence,
                 compression_type=settings.compression,
+                compression_level=settings.compression_level,
                 linger_ms=settings.linger_ms,
                 batch_size=settings.batch_size,
                 buffer_memory=settings.buffer_memory,
@@ -30,16 +36,63 @@ class Client:
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
         send, topic = self._producer.send, load.topic
-        for value, key in load.rows():
-            send(topic, value, key, on_delivery=on_delivery)
+        if load.topics:
+            for topic, value, key in load.addressed():
+                send(topic, value, key, on_delivery=on_delivery)
+        else:
+            for value, key in load.rows():
+                send(topic, value, key, on_delivery=on_delivery)
 
     def send_keeping_handles(self, load: Load) -> Callable[[], int]:
         send, topic = self._producer.send, load.topic
         handles = [send(topic, value, key) for value, key in load.rows()]
         return lambda: sum(handle.succeeded() for handle in handles)
 
+    def send_one_by_one(self, load: Load) -> list[int]:
+        send, topic, now = self._producer.send, load.topic, time.perf_counter_ns
+        times = []
+        for value, key in load.rows():
+            start = now()
+            send(topic, value, key).result()
+            times.append(now() - start)
+        return times
+
+    def prepare_bulk(self, load: Load) -> Blocks:
+        return list(load.blocks())
+
+    def send_bulk(self, load: Load, blocks: Blocks) -> Callable[[], int]:
+        # Any: older versions do not have it.
+        producer: Any = self._producer
+        handles = [producer.send_many(load.topic, values, keys) for values, keys in blocks]
+        return lambda: sum(_rows_of(handle) for handle in handles)
+
+    def prepare_arrow(self, load: Load) -> list[Any]:
+        import pyarrow
+
+        return [
+            pyarrow.record_batch(
+                {
+                    name: pyarrow.array(column, pyarrow.binary())
+                    for name, column in (("value", values), ("key", keys))
+                    if column is not None
+                }
+            )
+            for values, keys in load.blocks()
+        ]
+
+    def send_arrow(self, load: Load, blocks: list[Any]) -> Callable[[], int]:
+        producer: Any = self._producer
+        handles = [producer.send_arrow(block, load.topic) for block in blocks]
+        return lambda: sum(_rows_of(handle) for handle in handles)
+
     def flush(self, timeout: float) -> None:
         self._producer.flush(timeout)
 
     def abandon(self) -> None:
         self._producer.abort()
+
+
+def _rows_of(handle: Any) -> int:
+    """How many rows of a block were delivered; it is flushed, so there is nothing to wait for."""
+    metadata = handle.result(60)
+    return int(metadata.rows)

@@ -1,0 +1,30 @@
+"""Everyone who takes part, ours first: a table in which each says how it is run.
+
+What is in Python runs in a fresh process of :mod:`benchmarks.child`, the others are programs of
+their own. The processes of peers import this too: nothing here imports pykaproducer at the top.
+"""
+
+from __future__ import annotations
+
+from benchmarks.peers.go import GoProgram
+from benchmarks.peers.java import Java
+from benchmarks.peers.peer import Feature, Peer, Unavailable
+from benchmarks.peers.python import PythonClient
+
+__all__ = ["NAMES", "TABLE", "Feature", "Peer", "Unavailable"]
+
+_NO_LEVELS = frozenset({Feature.LEVELS})
+
+TABLE: dict[str, Peer] = {
+    "pykaproducer": PythonClient("pykaproducer", "pykaproducer"),
+    "confluent-kafka": PythonClient("confluent-kafka", "confluent_kafka"),
+    "kafka-python": PythonClient("kafka-python", "kafka", _NO_LEVELS),
+    "aiokafka": PythonClient("aiokafka", "aiokafka", _NO_LEVELS),
+    "franz-go": GoProgram("franz-go", "github.com/twmb/franz-go"),
+    "sarama": GoProgram("sarama", "github.com/IBM/sarama"),
+    "java": Java(),
+    # No client: the limit of the broker and its socket.
+    "raw": PythonClient("raw", None, frozenset({Feature.TOPICS}), outcome="batches"),
+}
+
+NAMES = tuple(TABLE)

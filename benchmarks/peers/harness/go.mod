@@ -1,0 +1,3 @@
+module peers/harness
+
+go 1.26.0

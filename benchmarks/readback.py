@@ -1,0 +1,74 @@
+"""What the broker's log holds, asked with another client: kafka-python's consumer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.child import RunFailed
+
+if TYPE_CHECKING:
+    from pykaproducer.testing import KafkaCluster
+
+#: It makes directories and files for thousands of partitions.
+_TIMEOUT_MS = 120_000
+
+
+def check_log(
+    cluster: KafkaCluster,
+    topics: Sequence[str],
+    partitions: int,
+    expected: int,
+    patience: float = 0.0,
+) -> None:
+    """Every message is in the log, once, now or within *patience* seconds; else RunFailed."""
+    deadline = time.monotonic() + patience
+    with _messages(cluster, topics, partitions) as count:
+        found = count()
+        while found < expected and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = count()
+    if found != expected:
+        raise RunFailed(f"{expected} messages were sent and the log holds {found}")
+
+
+def wait_until_served(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> None:
+    """Wait until the broker leads the partitions that it already says it leads."""
+    with _messages(cluster, topics, partitions) as count:
+        count()
+
+
+@contextmanager
+def _messages(
+    cluster: KafkaCluster, topics: Sequence[str], partitions: int
+) -> Iterator[Callable[[], int]]:
+    """A function that counts the messages in the log of all these topics."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    places = [TopicPartition(topic, i) for topic in topics for i in range(partitions)]
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        yield lambda: sum(consumer.end_offsets(places, timeout_ms=_TIMEOUT_MS).values())
+    finally:
+        consumer.close()
+
+
+def log_bytes(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> int:
+    """Bytes of the topics' log."""
+    from kafka import KafkaAdminClient
+
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        found = admin.describe_log_dirs({topic: list(range(partitions)) for topic in topics})
+    finally:
+        admin.close()
+    return sum(_partition_sizes(found))
+
+
+def _partition_sizes(found: Any) -> Iterator[int]:
+    for broker in found:
+        for directory in broker["log_dirs"]:
+            for topic in directory["topics"]:
+                yield from (partition["partition_size"] for partition in topic["partitions"])
