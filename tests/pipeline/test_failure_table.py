@@ -613,7 +613,8 @@ def test_what_expires_says_why_and_whether_it_may_be_in_the_log(
         assert reason in str(error)
         assert "not delivered within 8" in str(error)
         producer.close(0)
-        assert log(cluster) == []
+        # With idempotence what is sealed goes again, also when its time is over: it may be there.
+        assert log(cluster) in (([], [b"value"]) if idempotent and status is POSSIBLY else ([],))
 
 
 # acks=0
