@@ -40,12 +40,14 @@ class Wakeup:
     def poke(self, *, surely: bool = False) -> None:
         """Wake the owner. From any thread; also after :meth:`close`.
 
-        *surely*: whatever the flag says. For a thread in which KeyboardInterrupt may have struck
-        between the flag and the byte of an earlier poke.
+        *surely*: whatever the flag says, and without raising it. For a user's thread, which may be
+        interrupted between the flag and the byte: by a KeyboardInterrupt, or by a signal handler
+        that waits for what the owner does, while others rely on the flag.
         """
-        if self._poked and not surely:
-            return
-        self._poked = True
+        if not surely:
+            if self._poked:
+                return
+            self._poked = True
         # Nothing happens if it is full of pokes that nobody has drained: then it is readable. Or
         # if it is closed: nobody waits any more.
         _kernel.poke(self._writer.fileno())
