@@ -87,4 +87,5 @@ def record_batch(
     how: dict[str, Any] = {}
     if compressor is not None:
         how = {"compress": compressor.compress, "attributes": compressor.attribute}
-    return _kernel.encode_batch(parts, crc32c.crc32c, **how)
+    batch, count = _kernel.encode_batch(parts, crc32c.crc32c, **how)
+    return bytes(batch), count

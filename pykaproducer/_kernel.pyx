@@ -31,7 +31,9 @@ This module imports nothing of the package.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -41,8 +43,6 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 cdef extern from "Python.h":
-    int _PyBytes_Resize(PyObject **string, Py_ssize_t newsize) except -1
-    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size) except NULL
     int64_t bytes_size "PyBytes_GET_SIZE"(PyObject *o) nogil
     uint8_t *bytes_data "(uint8_t *)PyBytes_AS_STRING"(PyObject *o) nogil
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL

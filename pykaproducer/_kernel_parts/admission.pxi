@@ -10,6 +10,18 @@ cdef class TopicSlot:
     cdef bint announced                 # the dispatcher has been told and has not come yet
 
 
+cdef void look_around() noexcept:
+    """Now and then in a loop over send(): have memory ready, and let a stage run that wants to."""
+    if pool_is_low():
+        with nogil:
+            fill_pool()
+    cdef int i
+    for i in range(4):
+        if not gil_is_wanted():
+            break
+        let_stages_run()
+
+
 cdef class Admission:
     """The front door: ``send()`` in one compiled call. ``producer.Producer`` derives from it.
 
@@ -142,8 +154,8 @@ cdef class Admission:
             release_fields(&payload)
         if not slot.announced:
             self.announce_open(slot, handle.chunk)
-        if self.accepted & (_ROWS_A_LOOK - 1) == 0 and gil_is_wanted():
-            let_stages_run()
+        if self.accepted & (_ROWS_A_LOOK - 1) == 0:
+            look_around()
         return handle
 
     @cython.final
@@ -292,6 +304,7 @@ cdef class Admission:
         if chunk is not None and chunk.count:
             chunks.append(chunk)
         for chunk in chunks:
+            chunk.trim()
             chunk.unreported = chunk.count
             chunk.closed = True
         return chunks

@@ -19,7 +19,8 @@ cdef class Chunk:
     cdef dict extras                    # row -> [callable]: add_done_callback()
     cdef dict waiters                   # row -> [lock]: result()
     cdef dict kept                      # row -> (key, value, headers) of failed rows
-    cdef uint32_t count, capacity, n_blocks
+    cdef uint32_t count, capacity, callback_room, n_blocks
+    cdef size_t table                   # bytes of memory at `rows`
     cdef uint32_t unreported
     cdef readonly Py_ssize_t nbytes     # payload bytes
     cdef int64_t earliest               # deadline, ns
@@ -39,7 +40,7 @@ cdef class Chunk:
 
     def __dealloc__(self):
         self.free_payload()
-        free_table(self.rows, 0 if self.compact else self.capacity)
+        free_memory(self.rows, self.table)
 
     def __len__(self):
         return self.count
@@ -82,7 +83,7 @@ cdef class Chunk:
             return NULL
         self.blocks = grown
         block = &grown[self.n_blocks]
-        block.data = new_block(capacity)
+        block.data = <uint8_t *>new_memory(capacity)
         if block.data == NULL:
             return NULL
         self.n_blocks += 1
@@ -91,29 +92,46 @@ cdef class Chunk:
         block.live = 1
         return block.data
 
+    cdef bint reserve(self, uint32_t capacity) noexcept nogil:
+        """Have a table for *capacity* rows, more than it has; false without memory."""
+        cdef void *grown = grown_memory(self.rows, self.table, capacity * sizeof(Row))
+        if grown == NULL:
+            return False
+        self.rows = <Row *>grown
+        self.table = capacity * sizeof(Row)
+        self.capacity = capacity
+        return True
+
     cdef Row *new_row(self, bint with_callback) noexcept nogil:
         cdef uint32_t capacity
-        cdef Row *rows
-        cdef PyObject **callbacks
-        if self.count == self.capacity:
-            capacity = min(max(self.capacity * 4, 4), _CHUNK_ROWS)
-            rows = grown_table(self.rows, self.count, capacity)
-            if rows == NULL:
+        cdef void *grown
+        if self.count == self.capacity \
+                and not self.reserve(min(max(self.capacity * 4, 4), _CHUNK_ROWS)):
+            return NULL
+        capacity = self.capacity
+        if self.callback_room < capacity and (with_callback or self.callbacks != NULL):
+            grown = grown_memory(self.callbacks, self.callback_room * sizeof(PyObject *),
+                                 capacity * sizeof(PyObject *))
+            if grown == NULL:
                 return NULL
-            self.rows = rows
-            if self.callbacks != NULL:
-                callbacks = <PyObject **>realloc(self.callbacks, capacity * sizeof(PyObject *))
-                if callbacks == NULL:
-                    return NULL
-                memset(callbacks + self.capacity, 0,
-                       (capacity - self.capacity) * sizeof(PyObject *))
-                self.callbacks = callbacks
-            self.capacity = capacity
-        if with_callback and self.callbacks == NULL:
-            self.callbacks = <PyObject **>calloc(self.capacity, sizeof(PyObject *))
-            if self.callbacks == NULL:
-                return NULL
+            self.callbacks = <PyObject **>grown
+            memset(self.callbacks + self.callback_room, 0,
+                   (capacity - self.callback_room) * sizeof(PyObject *))
+            self.callback_room = capacity
         return &self.rows[self.count]
+
+    cdef void trim(self) noexcept nogil:
+        """No row will be appended: give back the memory that is behind the last."""
+        cdef Block *last
+        self.table = shrunk_memory(self.rows, self.table, self.count * sizeof(Row))
+        self.capacity = <uint32_t>(self.table // sizeof(Row))
+        if self.n_blocks:
+            last = &self.blocks[self.n_blocks - 1]
+            last.capacity = <uint32_t>shrunk_memory(last.data, last.capacity, last.used)
+        if self.callbacks != NULL:
+            self.callback_room = <uint32_t>(shrunk_memory(
+                self.callbacks, self.callback_room * sizeof(PyObject *),
+                self.capacity * sizeof(PyObject *)) // sizeof(PyObject *))
 
     # -- expiry --------------------------------------------------------------------------
 
@@ -259,8 +277,9 @@ cdef class Chunk:
         if self.callbacks != NULL:
             for i in range(self.count):
                 Py_XDECREF(self.callbacks[i])
-            free(self.callbacks)
+            free_memory(self.callbacks, self.callback_room * sizeof(PyObject *))
             self.callbacks = NULL
+            self.callback_room = 0
 
     cdef bint let_go(self, Slice part) noexcept nogil:
         """Count *part*'s rows as reported, and give back what that frees; true for the last."""
@@ -312,7 +331,7 @@ cdef class Chunk:
             if self.held or self.failures:
                 compress(self)
             else:
-                free_table(self.rows, self.capacity)
+                free_memory(self.rows, self.table)
                 self.rows = NULL
 
 cdef inline Py_ssize_t payload_size(const Row *row) noexcept nogil:

@@ -19,23 +19,23 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     number in the low bits of *attributes*. The records are written without the GIL.
     """
     cdef BatchHeader header
-    cdef bytes batch = write_records(parts, &header)
+    cdef RecordBatch batch = write_records(parts, &header)
     header.attributes = attributes
     header.producer_id = producer_id
     header.producer_epoch = producer_epoch
     header.base_sequence = base_sequence
     if compress is not None:
         batch = with_compressed_records(batch, compress)
-    put_header(<uint8_t *>PyBytes_AS_STRING(batch), len(batch), &header)
-    put_be32(<uint8_t *>PyBytes_AS_STRING(batch) + 17, <uint32_t>checksum(memoryview(batch)[21:]))
+    put_header(batch.data, batch.size, &header)
+    put_be32(batch.data + 17, <uint32_t>checksum(memoryview(batch)[21:]))
     return batch, header.count
 
 
-cdef bytes write_records(list parts, BatchHeader *header):
+cdef RecordBatch write_records(list parts, BatchHeader *header):
     """The records of claimed slices behind room for a header; unpins the slices."""
     cdef Py_ssize_t bound = _HEADER
+    cdef RecordBatch batch
     cdef Slice part
-    cdef PyObject *raw
     cdef uint8_t *p
     for part in parts:
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
@@ -47,8 +47,8 @@ cdef bytes write_records(list parts, BatchHeader *header):
     header.base_timestamp = header.most_timestamp = part.chunk.rows[part.at(0)].timestamp
     header.count = 0
     try:
-        raw = new_bytes(NULL, bound)
-        p = bytes_data(raw) + _HEADER
+        batch = RecordBatch(bound)
+        p = batch.data + _HEADER
         for part in parts:
             with nogil:
                 p = encode_records(part, p, header)
@@ -57,26 +57,18 @@ cdef bytes write_records(list parts, BatchHeader *header):
     finally:
         for part in parts:
             part.chunk.unpin()
-    _PyBytes_Resize(&raw, p - bytes_data(raw))
-    return owned(raw)
+    batch.end_at(p - batch.data)
+    return batch
 
 
-cdef bytes with_compressed_records(bytes batch, compress):
+cdef RecordBatch with_compressed_records(RecordBatch batch, compress):
     cdef bytes body
-    cdef PyObject *raw
     compressed = compress(memoryview(batch)[_HEADER:])
     if not isinstance(compressed, bytes):
         raise TypeError(f"compress must return bytes, not {type(compressed).__name__}")
     body = compressed
-    raw = new_bytes(NULL, _HEADER + len(body))
-    memcpy(bytes_data(raw) + _HEADER, <const char *>PyBytes_AS_STRING(body), len(body))
-    return owned(raw)
-
-
-cdef inline bytes owned(PyObject *raw):
-    """The new reference *raw*, as Cython counts references."""
-    batch = <bytes>raw
-    Py_DECREF(batch)
+    batch = RecordBatch(_HEADER + len(body))
+    memcpy(batch.data + _HEADER, PyBytes_AS_STRING(body), len(body))
     return batch
 
 

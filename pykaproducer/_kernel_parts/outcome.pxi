@@ -8,7 +8,8 @@
 
 cdef void compress(Chunk chunk) noexcept nogil:
     """32 of a row's 64 bytes are enough for the handles that are kept."""
-    cdef Outcome *smaller = <Outcome *>malloc((chunk.count + 1) * sizeof(Outcome))
+    cdef size_t size = chunk.count * sizeof(Outcome)
+    cdef Outcome *smaller = <Outcome *>new_memory(size)
     # Without memory it is done in place: a row's 32 bytes are read before they are overwritten.
     cdef Outcome *outcomes = smaller if smaller != NULL else <Outcome *>chunk.rows
     cdef Outcome outcome
@@ -27,8 +28,9 @@ cdef void compress(Chunk chunk) noexcept nogil:
         outcomes[i] = outcome
     chunk.compact = True
     if smaller != NULL:
-        free_table(chunk.rows, chunk.capacity)
+        free_memory(chunk.rows, chunk.table)
         chunk.rows = <Row *>smaller
+        chunk.table = size
 
 
 cdef uint8_t *flags_at(Chunk chunk, uint32_t row) noexcept nogil:

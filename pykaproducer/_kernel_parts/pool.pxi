@@ -1,90 +1,208 @@
-# Memory that is used again: the largest blocks of payload, and whole row tables.
+# Memory that is used again: blocks of payload, row tables, record batches.
 #
-# malloc() takes pieces of this size from the system and gives them back to it. Each page of them
-# is then a fault and is cleared, which was a sixth of the processor time of a loop over send().
-# So some are kept here, for all producers of the process: at most _SPARE_BLOCKS and _SPARE_TABLES.
+# malloc() takes large pieces from the system and gives them back to it; then each of their pages is
+# a fault and is cleared, again and again: up to half of the processor time of a loop that sends
+# blocks, and a sixth beside send(). So what is large comes from slabs of 2 MiB, which the system
+# may map as one huge page each (one fault for 512 pages; a tenth of the time where faults are
+# dear). A few empty slabs are kept, for all producers of the process; the rest goes back.
+#
+# No lock, so that it may be used without the GIL and a fork finds nothing taken: a slab's `room`
+# has one bit for each free piece. Whoever clears a bit owns that piece; whoever clears all of them
+# owns the slab, and may give it back. A `base` that is not NULL stays as long as a piece is out.
 
 cdef extern from *:
     """
-    #define SPARE_BLOCKS 32
-    #define SPARE_TABLES 4
+    #include <sys/mman.h>
 
-    static void *spare_blocks[SPARE_BLOCKS];
-    static void *spare_tables[SPARE_TABLES];
+    #define SLAB ((size_t)2 << 20)
+    #define PIECES 64
+    #define PIECE (SLAB / PIECES)
+    #define SLABS 1024          /* beyond 2 GiB malloc() gives what is needed */
+    #define EMPTY_SLABS 16      /* that are kept: 32 MiB */
 
-    static void *take_spare(void **spares, int count) {
-        for (int i = 0; i < count; i++) {
-            if (__atomic_load_n(&spares[i], __ATOMIC_RELAXED) != NULL) {
-                void *found = __atomic_exchange_n(&spares[i], NULL, __ATOMIC_ACQUIRE);
-                if (found != NULL) return found;
+    static struct {
+        char *base;             /* NULL: there is none */
+        uint64_t room;
+    } slabs[SLABS];
+    static int slabs_end;       /* behind the last that has ever been used */
+
+    static inline int pieces_of(size_t size) { return (int)((size + PIECE - 1) / PIECE); }
+    static inline uint64_t run_of(int pieces) {
+        return pieces == PIECES ? ~(uint64_t)0 : ((uint64_t)1 << pieces) - 1;
+    }
+    /* Where that many free pieces lie side by side, -1: nowhere. */
+    static inline int find_run(uint64_t room, int pieces) {
+        int have = 1;
+        while (have < pieces) {
+            int more = have < pieces - have ? have : pieces - have;
+            room &= room >> more;
+            have += more;
+        }
+        return room ? __builtin_ctzll(room) : -1;
+    }
+
+    static void *take_pieces(int pieces) {
+        int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
+        for (int i = 0; i < end; i++) {
+            uint64_t room = __atomic_load_n(&slabs[i].room, __ATOMIC_RELAXED);
+            int at;
+            while (room && (at = find_run(room, pieces)) >= 0) {
+                if (__atomic_compare_exchange_n(&slabs[i].room, &room,
+                                                room & ~(run_of(pieces) << at), 0,
+                                                __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+                    return slabs[i].base + at * PIECE;
             }
         }
         return NULL;
     }
-    static void *new_piece(void **spares, int count, size_t size) {
-        void *found = take_spare(spares, count);
-        return found != NULL ? found : malloc(size);
+
+    static char *map_slab(void) {
+        char *mapped = mmap(NULL, 2 * SLAB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                            -1, 0);
+        if (mapped == MAP_FAILED) return NULL;
+        char *base = (char *)(((uintptr_t)mapped + SLAB - 1) & ~(uintptr_t)(SLAB - 1));
+        if (base > mapped) munmap(mapped, base - mapped);
+        if (mapped + SLAB > base) munmap(base + SLAB, mapped + SLAB - base);
+    #ifdef MADV_HUGEPAGE
+        madvise(base, SLAB, MADV_HUGEPAGE);
+    #endif
+        return base;
     }
-    static void keep_piece(void **spares, int count, void *piece) {
-        for (int i = 0; i < count; i++) {
-            void *none = NULL;
-            if (__atomic_compare_exchange_n(&spares[i], &none, piece, 0, __ATOMIC_RELEASE,
-                                            __ATOMIC_RELAXED)) return;
+
+    /* Put a new slab into the list, with *room*; its base, NULL if the list is full. */
+    static void *enlist(char *base, uint64_t room) {
+        for (int i = 0; i < SLABS; i++) {
+            char *none = NULL;
+            if (!__atomic_compare_exchange_n(&slabs[i].base, &none, base, 0, __ATOMIC_ACQ_REL,
+                                             __ATOMIC_RELAXED)) continue;
+            __atomic_store_n(&slabs[i].room, room, __ATOMIC_RELEASE);
+            int end = __atomic_load_n(&slabs_end, __ATOMIC_RELAXED);
+            while (end < i + 1
+                   && !__atomic_compare_exchange_n(&slabs_end, &end, i + 1, 0, __ATOMIC_ACQ_REL,
+                                                   __ATOMIC_RELAXED)) {}
+            return base;
         }
-        free(piece);
+        munmap(base, SLAB);
+        return NULL;
     }
-    static inline void *new_largest_block(size_t size) {
-        return new_piece(spare_blocks, SPARE_BLOCKS, size);
+
+    static int empty_slabs(int end) {
+        int found = 0;
+        for (int i = 0; i < end; i++)
+            found += __atomic_load_n(&slabs[i].room, __ATOMIC_RELAXED) == ~(uint64_t)0;
+        return found;
     }
-    static inline void keep_largest_block(void *block) {
-        keep_piece(spare_blocks, SPARE_BLOCKS, block);
+
+    static void give_pieces(int slab, char *memory, int pieces) {
+        uint64_t run = run_of(pieces) << ((memory - slabs[slab].base) / PIECE);
+        uint64_t all = ~(uint64_t)0;
+        if (__atomic_or_fetch(&slabs[slab].room, run, __ATOMIC_ACQ_REL) != all) return;
+        if (empty_slabs(__atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE)) <= EMPTY_SLABS) return;
+        if (__atomic_compare_exchange_n(&slabs[slab].room, &all, 0, 0, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_RELAXED)) {
+            char *base = slabs[slab].base;
+            __atomic_store_n(&slabs[slab].base, NULL, __ATOMIC_RELEASE);
+            munmap(base, SLAB);
+        }
     }
-    static inline void *new_whole_table(size_t size) {
-        return new_piece(spare_tables, SPARE_TABLES, size);
+
+    /* Whether the next that is needed would be a new slab. */
+    static int pool_is_low(void) {
+        int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
+        return end > 0 && empty_slabs(end) == 0;
     }
-    static inline void keep_whole_table(void *table) {
-        keep_piece(spare_tables, SPARE_TABLES, table);
+    /* Have a slab ready, its pages there: for the system to clear them takes long. */
+    static void fill_pool(void) {
+        char *base = map_slab();
+        if (base == NULL) return;
+        for (size_t at = 0; at < SLAB; at += 4096) ((volatile char *)base)[at] = 0;
+        enlist(base, ~(uint64_t)0);
+    }
+
+    static void *new_memory(size_t size) {
+        void *found = NULL;
+        if (size >= PIECE && size <= SLAB) {
+            int pieces = pieces_of(size);
+            found = take_pieces(pieces);
+            if (found == NULL) {
+                found = map_slab();
+                if (found != NULL) found = enlist(found, ~run_of(pieces));
+            }
+        }
+        return found != NULL ? found : malloc(size ? size : 1);
+    }
+    /* The slab that *memory* of that size is in; -1: it is malloc()'s. */
+    static int slab_of(void *memory, size_t size) {
+        if (size < PIECE || size > SLAB) return -1;
+        char *base = (char *)((uintptr_t)memory & ~(uintptr_t)(SLAB - 1));
+        int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
+        for (int i = 0; i < end; i++)
+            if (__atomic_load_n(&slabs[i].base, __ATOMIC_ACQUIRE) == base) return i;
+        return -1;
+    }
+    /* `size` is what new_memory() was asked for. */
+    static void free_memory(void *memory, size_t size) {
+        int slab = memory == NULL ? -1 : slab_of(memory, size);
+        if (slab < 0) free(memory);
+        else give_pieces(slab, memory, pieces_of(size));
+    }
+    /* The bytes behind the first `needed` are not needed any more; the size that is left. */
+    static size_t shrunk_memory(void *memory, size_t size, size_t needed) {
+        int slab = slab_of(memory, size), kept = pieces_of(needed);
+        if (slab < 0 || needed < PIECE || kept == pieces_of(size)) return size;
+        give_pieces(slab, (char *)memory + kept * PIECE, pieces_of(size) - kept);
+        return needed;
+    }
+    /* As realloc(): NULL without memory, and then the old is as it was. */
+    static void *grown_memory(void *memory, size_t size, size_t grown) {
+        if (grown < PIECE) return realloc(memory, grown);
+        void *larger = new_memory(grown);
+        if (larger != NULL) {
+            if (size) memcpy(larger, memory, size);
+            free_memory(memory, size);
+        }
+        return larger;
     }
     """
-    void *new_largest_block(size_t size) noexcept nogil
-    void keep_largest_block(void *block) noexcept nogil
-    void *new_whole_table(size_t size) noexcept nogil
-    void keep_whole_table(void *table) noexcept nogil
-
-
-cdef uint8_t *new_block(uint32_t capacity) noexcept nogil:
-    """Memory for payload; NULL if there is none."""
-    if capacity == _LARGEST_BLOCK:
-        return <uint8_t *>new_largest_block(capacity)
-    return <uint8_t *>malloc(capacity if capacity else 1)
+    bint pool_is_low() noexcept nogil
+    void fill_pool() noexcept nogil
+    void *new_memory(size_t size) noexcept nogil
+    void free_memory(void *memory, size_t size) noexcept nogil
+    size_t shrunk_memory(void *memory, size_t size, size_t needed) noexcept nogil
+    void *grown_memory(void *memory, size_t size, size_t grown) noexcept nogil
 
 
 cdef void free_block(Block *block) noexcept nogil:
-    """Give the memory of *block* back. (Its capacity says where it is from.)"""
-    if block.data != NULL and block.capacity == _LARGEST_BLOCK:
-        keep_largest_block(block.data)
-    else:
-        free(block.data)
+    """Give the memory of *block* back."""
+    free_memory(block.data, block.capacity)
     block.data = NULL
     block.used = 0
 
 
-cdef Row *grown_table(Row *rows, uint32_t count, uint32_t capacity) noexcept nogil:
-    """A table for *capacity* rows with the *count* that are in *rows*; NULL if there is no memory:
-    then *rows* stays as it is."""
-    cdef Row *whole
-    if capacity < _CHUNK_ROWS:
-        return <Row *>realloc(rows, capacity * sizeof(Row))
-    whole = <Row *>new_whole_table(capacity * sizeof(Row))
-    if whole != NULL:
-        memcpy(whole, rows, count * sizeof(Row))
-        free(rows)
-    return whole
+@cython.final
+@cython.no_gc
+cdef class RecordBatch:
+    """The bytes of a record batch, for a socket or a codec: a buffer that is only read."""
 
+    cdef uint8_t *data
+    cdef Py_ssize_t size, capacity
 
-cdef void free_table(Row *rows, uint32_t capacity) noexcept nogil:
-    """Give a table of *capacity* rows back."""
-    if rows != NULL and capacity == _CHUNK_ROWS:
-        keep_whole_table(rows)
-    else:
-        free(rows)
+    def __cinit__(self, Py_ssize_t capacity):
+        self.data = <uint8_t *>new_memory(capacity)
+        if self.data == NULL:
+            raise MemoryError(f"no memory for a batch of {capacity:,} bytes")
+        self.size = self.capacity = capacity
+
+    def __dealloc__(self):
+        free_memory(self.data, self.capacity)
+
+    def __len__(self):
+        return self.size
+
+    cdef void end_at(self, Py_ssize_t size) noexcept nogil:
+        """No more than these bytes are used."""
+        self.capacity = shrunk_memory(self.data, self.capacity, size)
+        self.size = size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, True, flags)

@@ -270,6 +270,8 @@ cdef class Slice:
                     except BaseException as failure:
                         on_error(callback, failure)
                 callback = handle = None
+            if i & (_ROWS_A_LOOK - 1) == _ROWS_A_LOOK - 1 and gil_is_wanted():
+                let_stages_run()
         return self.finish()
 
     def finish(self):

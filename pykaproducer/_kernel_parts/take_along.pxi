@@ -58,7 +58,7 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
     """
     cdef Block *target = &chunk.blocks[chunk.n_blocks]
     cdef Block *source
-    cdef uint8_t *p = new_block(<uint32_t>size)
+    cdef uint8_t *p = <uint8_t *>new_memory(size)
     cdef uint32_t i
     cdef Py_ssize_t length, freed = 0
     cdef Row *row

@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
-from pykaproducer._kernel import RECORD_ALLOWANCE, Slice
+from pykaproducer._kernel import RECORD_ALLOWANCE, RecordBatch, Slice
 from pykaproducer._machines.sequencing import Sequencer
 
 #: How many lanes Batcher.holds_little() adds up.
@@ -25,7 +25,7 @@ class Batch:
 
     topic: str
     partition: int
-    payload: bytes
+    payload: RecordBatch
     parts: list[Slice]
     count: int
     level: int

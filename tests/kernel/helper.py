@@ -120,7 +120,7 @@ def encode(*parts: Slice, **how: Any) -> bytes:
     """One record batch of claimed slices."""
     batch, count = _kernel.encode_batch(list(parts), crc32c.crc32c, **how)
     assert count == sum(part.count for part in parts)
-    return batch
+    return bytes(batch)
 
 
 def read(batch: bytes) -> Any:

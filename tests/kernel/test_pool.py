@@ -1,0 +1,59 @@
+"""Memory that is used again: nobody else's bytes, whatever the size, in threads side by side."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from tests.kernel.helper import TOPIC, Door, claim, encode, read, split
+
+#: Below and above what the pool keeps, and around its pieces of 32 KiB and slabs of 2 MiB.
+SIZES = (1, 500, 32_000, 32_768, 33_000, 262_144, 300_000, 1_000_000, 2_097_152, 2_200_000)
+
+
+def there_and_back(values: list[bytes]) -> None:
+    door = Door(max_request_size=1 << 24)
+    for value in values:
+        door.send(TOPIC, value, partition=0)
+    for chunk in door.chunks():
+        (part,) = split(chunk, 1).values()
+        rows = part.count
+        claimed = claim(part)
+        assert [record.value for record in read(encode(claimed))] == values[:rows]
+        del values[:rows]
+        settled = claimed.deliver(0)
+        assert settled is not None
+        settled.report(pytest.fail)
+    assert values == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_message_of_any_size_keeps_its_bytes(size: int) -> None:
+    there_and_back([bytes([number]) * size for number in range(1, 4)])
+
+
+def test_threads_that_take_and_give_memory_do_not_get_each_others() -> None:
+    trouble: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        try:
+            for _ in range(40):
+                sizes = choose.choices(SIZES[:7], k=8)
+                there_and_back([bytes([choose.randrange(256)]) * size for size in sizes])
+        except BaseException as error:
+            trouble.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trouble == []
+
+
+def test_rows_of_a_table_that_grew_are_all_there() -> None:
+    there_and_back([b"%d" % number for number in range(70_000)])
