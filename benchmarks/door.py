@@ -20,7 +20,7 @@ from pykaproducer.delivery import HandleContext
 TOPIC = "benchmark"
 
 
-class Door(_kernel.Admission):
+class Door(_kernel.BlockAdmission):
     """Takes messages without bound; nobody fetches them but who calls :meth:`chunks`."""
 
     def __init__(self) -> None:
@@ -43,6 +43,10 @@ class Door(_kernel.Admission):
 
     def _too_large(self, topic: str, size: int) -> None:
         raise ValueError(f"a message of {size} bytes")
+
+    def take_block(self, batches: list[_kernel.Columns]) -> None:
+        """What ``send_many()`` and ``send_arrow()`` do with their columns."""
+        self._send_block(_kernel.SentBlock(), TOPIC, batches, None, None, ())
 
     def chunks(self) -> list[Chunk]:
         """All that has been sent and not yet taken."""

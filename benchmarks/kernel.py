@@ -87,11 +87,14 @@ def main() -> None:
 def _all() -> dict[str, _Timed]:
     tally = payloads.Tally()
     return {
-        "a method that does nothing": partial(_append, _Nothing, {}),
-        "send": partial(_append, _door, {}),
-        "send with callback": partial(_append, _door, {"on_delivery": tally.on_delivery}),
-        "send with key": partial(_append, _door, {"key": b"key-000001"}),
+        "a method that does nothing": partial(_append, _Nothing),
+        "a method that does nothing, with callback": partial(_append_with, _Nothing, tally),
+        "send": partial(_append, _door),
+        "send with callback": partial(_append_with, _door, tally),
+        "send with key": _append_keyed,
         "send, handles kept": _append_keeping_handles,
+        "send_many of a list": _block_of_list,
+        "send_arrow": _block_of_arrow,
         "split, sticky": partial(_split, "sticky", keyed=False),
         "split, round robin": partial(_split, "round_robin", keyed=False),
         "split, murmur2 of keys": partial(_split, "murmur2", keyed=True),
@@ -126,17 +129,39 @@ def _values() -> list[bytes]:
     return list(itertools.islice(itertools.cycle(payloads.text_values(100)), _ROWS))
 
 
-def _append(make: Callable[[], Any], how: dict[str, Any], loops: int) -> float:
+# Each loop is written out: a call with ``**arguments`` would cost more than send() itself.
+
+
+def _append(make: Callable[[], Any], loops: int) -> float:
     values, total = _values(), 0.0
     for _ in range(loops):
         send = make().send
         start = time.perf_counter()
-        if how:
-            for value in values:
-                send("benchmark", value, **how)
-        else:
-            for value in values:
-                send("benchmark", value)
+        for value in values:
+            send("benchmark", value)
+        total += time.perf_counter() - start
+    return total
+
+
+def _append_with(make: Callable[[], Any], tally: payloads.Tally, loops: int) -> float:
+    values, total = _values(), 0.0
+    callback = tally.on_delivery
+    for _ in range(loops):
+        send = make().send
+        start = time.perf_counter()
+        for value in values:
+            send("benchmark", value, on_delivery=callback)
+        total += time.perf_counter() - start
+    return total
+
+
+def _append_keyed(loops: int) -> float:
+    values, total = _values(), 0.0
+    for _ in range(loops):
+        send = _door().send
+        start = time.perf_counter()
+        for value in values:
+            send("benchmark", value, b"key-000001")
         total += time.perf_counter() - start
     return total
 
@@ -149,6 +174,32 @@ def _append_keeping_handles(loops: int) -> float:
         handles = [send("benchmark", value) for value in values]
         total += time.perf_counter() - start
         del handles
+    return total
+
+
+def _block_of_list(loops: int) -> float:
+    from pykaproducer._kernel import columns_of
+
+    values = _values()
+    return _blocks(lambda: [columns_of(values)], loops)
+
+
+def _block_of_arrow(loops: int) -> float:
+    import pyarrow as pa
+
+    from pykaproducer._kernel import columns_of_arrow
+
+    batch = pa.record_batch({"value": pa.array(_values(), pa.binary())})
+    return _blocks(lambda: columns_of_arrow(batch), loops)
+
+
+def _blocks(columns: Callable[[], list[Any]], loops: int) -> float:
+    total = 0.0
+    for _ in range(loops):
+        door = _door()
+        start = time.perf_counter()
+        door.take_block(columns())
+        total += time.perf_counter() - start
     return total
 
 

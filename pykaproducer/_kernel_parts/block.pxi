@@ -102,7 +102,7 @@ cdef held_whole(Chunk chunk, int change):
 
 # -- one row of columns ------------------------------------------------------------------------
 
-cdef int64_t look_at_row(Columns columns, int64_t i, Payload *payload) noexcept nogil:
+cdef inline int64_t look_at_row(Columns columns, int64_t i, Payload *payload) noexcept nogil:
     """Where key and value of row *i* lie, and how much it takes; -1: a header has no name."""
     cdef int64_t size, headers
     payload.data[0] = cell(&columns.key, i, &size)
@@ -148,7 +148,7 @@ cdef int64_t piece_end(Columns columns, int64_t start, int64_t room, int64_t *co
     return columns.count
 
 
-cdef bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload, const Terms *terms,
+cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload, const Terms *terms,
                    int64_t now) noexcept nogil:
     """Copy row *i*, which *payload* looks at, into *chunk*; false without memory."""
     cdef Row *row = chunk.new_row(False)

@@ -55,27 +55,34 @@ cdef inline int64_t offset_at(const void *offsets, bint large, int64_t i) noexce
     return (<const int64_t *>offsets)[i] if large else (<const int32_t *>offsets)[i]
 
 
-cdef const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
+cdef inline const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
     """Where cell *i* begins; *size* -1 if it is null."""
     cdef int64_t start
-    cdef const uint8_t *p
     cdef PyObject *item
     size[0] = -1
+    if cells.kind == ABSENT:
+        return NULL
     if cells.kind == OBJECTS:
         item = cells.items[i]
         if item == <PyObject *>None:
             return NULL
         size[0] = bytes_size(item)
         return bytes_data(item)
-    if cells.kind == ABSENT:
-        return NULL
-    i += cells.offset
-    if is_null(cells.validity, i):
+    if is_null(cells.validity, i + cells.offset):
         return NULL
     if cells.kind == OFFSETS32 or cells.kind == OFFSETS64:
+        i += cells.offset
         start = offset_at(cells.offsets, cells.kind == OFFSETS64, i)
         size[0] = offset_at(cells.offsets, cells.kind == OFFSETS64, i + 1) - start
         return cells.data + start
+    return rarer_cell(cells, i, size)
+
+
+cdef const uint8_t *rarer_cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
+    """One that is not null, of the kinds that are left."""
+    cdef int64_t start
+    cdef const uint8_t *p
+    i += cells.offset
     if cells.kind == FIXED:
         p = cells.data + i * cells.stride
         start = cells.width

@@ -122,7 +122,6 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
             return [], None
         chunk.pins += 1
     memset(&census, 0, sizeof(Census))
-    memset(&census, 0, sizeof(Census))
     try:
         take_census(&census, chunk, partitioner, partitions, available)
         parts = cut(&census, chunk)
