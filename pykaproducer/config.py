@@ -121,6 +121,12 @@ class Config:
         named_or_callable(partitioners.NAMES),
         "Which partition a message goes to: a name, or f(key_bytes, all, available).",
     )
+    partitioner_adaptive_partitioning_enable: bool = setting(
+        True,
+        FLAG,
+        "Messages without a key, where the partitioner is sticky: partitions with a long queue, as "
+        "of a broker that is slow for a while, get fewer (KIP-794).",
+    )
     allow_auto_create_topics: bool = setting(
         True, FLAG, "Asking for a topic may create it, if the brokers are set up so."
     )

@@ -9,23 +9,20 @@ open chunk and tells the dispatcher; from there follow ``_pipeline/dispatcher.py
 from __future__ import annotations
 
 import _thread
-import atexit
-import contextlib
 import functools
 import logging
-import os
 import re
-import sys
 import threading
-import weakref
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from pykaproducer import _lifetime as lifetime
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Budget, TopicSlot
 from pykaproducer._net.transport import Network
+from pykaproducer._no_transactions import NoTransactions
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import forget_stages, spawn, wake_all
+from pykaproducer._pipeline.worker import spawn, wake_all
 from pykaproducer.block import BlockProducer
 from pykaproducer.config import Config
 from pykaproducer.delivery import HandleContext
@@ -38,16 +35,12 @@ from pykaproducer.errors import (
     ProducerBrokenError,
     ProducerClosedError,
     Status,
-    UnsupportedFeatureError,
 )
 
 log = logging.getLogger("pykaproducer.producer")
 
 #: Kafka's rule for topic names.
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
-
-#: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
-_EXIT_PRIORITY = 100
 
 #: Why messages have failed after ``abort()``.
 GIVEN_UP = "abort() was called, or close(0)"
@@ -62,7 +55,7 @@ _STOP_TIME = 0.5
 _END_TIME = 0.9
 
 
-class Producer(BlockProducer):
+class Producer(BlockProducer, NoTransactions):
     """A Kafka producer.
 
     ``Producer(**settings)``: the settings are those of kafka-python's ``KafkaProducer`` and more
@@ -88,7 +81,7 @@ class Producer(BlockProducer):
         self._closer: threading.Thread | None = None
         self._closed = False
         self._reset()
-        _producers.add(self)
+        lifetime.watch(self)
 
     def _reset(self) -> None:
         """Empty and not started: at construction, and in the child of a fork."""
@@ -135,7 +128,7 @@ class Producer(BlockProducer):
             pipeline = self._made.setdefault("pipeline", made)
             self._home.in_own_thread = pipeline.in_a_stage
             self._pipeline = pipeline
-            _flush_at_exit_of_a_child()
+            lifetime.flush_at_exit_of_a_child()
         self._admit()
         # Looked at behind that: who closes (1) says so, (2) shuts.
         self._check_not_closed()
@@ -371,28 +364,6 @@ class Producer(BlockProducer):
                 f"thread; call it in another one"
             )
 
-    # Transactions ------------------------------------------------------------------------------
-
-    def init_transactions(self) -> NoReturn:
-        """Not built: raises UnsupportedFeatureError, as do the other methods of transactions."""
-        _no_transactions("init_transactions()")
-
-    def begin_transaction(self) -> NoReturn:
-        """Not built."""
-        _no_transactions("begin_transaction()")
-
-    def send_offsets_to_transaction(self, offsets: object, consumer_group_id: object) -> NoReturn:
-        """Not built."""
-        _no_transactions("send_offsets_to_transaction()")
-
-    def commit_transaction(self) -> NoReturn:
-        """Not built."""
-        _no_transactions("commit_transaction()")
-
-    def abort_transaction(self) -> NoReturn:
-        """Not built."""
-        _no_transactions("abort_transaction()")
-
     # Looking at the cluster ----------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -431,77 +402,22 @@ class Producer(BlockProducer):
         else:
             self.close(self.config.exit_flush_timeout_ms / 1000)
 
+    # What _lifetime.py asks for ------------------------------------------------------------------
+
+    def _begin_exit(self) -> float:
+        self._end_admission()
+        return self._clock.monotonic() + self.config.exit_flush_timeout_ms / 1000
+
+    def _close_by(self, end: float) -> None:
+        self.close(max(0.0, end - self._clock.monotonic()))
+
+    def _forked(self) -> None:
+        self._ending = threading.Lock()
+        self._closer = None
+        if self._pipeline is not None:
+            self._pipeline.network.forsake()
+        self._reset()
+
     def __repr__(self) -> str:
         servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
         return f"<Producer {self._name} bootstrap_servers={servers!r}>"
-
-
-def _no_transactions(method: str) -> NoReturn:
-    raise UnsupportedFeatureError(f"{method}: transactions are not built")
-
-
-#: Every producer that is not garbage: for the exit of the interpreter and for a fork.
-_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _at_exit() -> None:
-    """Deliver, within a bound, what was accepted and never flushed.
-
-    The producers' bounds begin together, and none takes messages while others still flush.
-    """
-    producers = list(_producers)
-    for producer in producers:
-        producer._end_admission()
-    ends = [p._clock.monotonic() + p.config.exit_flush_timeout_ms / 1000 for p in producers]
-    with contextlib.ExitStack() as closing:  # which goes on if one of them cannot be closed
-        for producer, end in zip(producers, ends, strict=True):
-            closing.callback(_close_by, producer, end)
-
-
-def _close_by(producer: Producer, end: float) -> None:
-    producer.close(max(0.0, end - producer._clock.monotonic()))
-
-
-#: The process in which the next function has registered the flush.
-_registered_in = 0
-
-
-def _at_exit_of_a_child() -> None:
-    """As :func:`_at_exit`, once the user's threads have ended: Python waits for these anyway."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
-    _at_exit()
-
-
-def _flush_at_exit_of_a_child() -> None:
-    """Register the flush with multiprocessing, whose forked children run no atexit hooks.
-
-    At the first use and not at import: a child forgets at its start what its parent registered.
-    What ends a process without its own doing (``os._exit``, an unhandled SIGTERM) loses what is
-    not flushed.
-    """
-    global _registered_in
-    # A child of multiprocessing has loaded it; nobody else needs it.
-    util, process = (sys.modules.get(f"multiprocessing.{name}") for name in ("util", "process"))
-    if util is None or process is None or _registered_in == os.getpid():
-        return
-    if process.parent_process() is not None:
-        util.Finalize(None, _at_exit_of_a_child, exitpriority=_EXIT_PRIORITY)
-        _registered_in = os.getpid()
-
-
-def _after_fork_in_child() -> None:
-    """The child's producers are empty; what the parent accepted stays the parent's (P8)."""
-    forget_stages()
-    for producer in list(_producers):
-        producer._ending = threading.Lock()
-        producer._closer = None
-        if producer._pipeline is not None:
-            producer._pipeline.network.forsake()
-        producer._reset()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -23,6 +23,7 @@ LAYERS = (
         "_settings",
         "_not_honoured",
         "config",
+        "_no_transactions",
     ),
     (
         "delivery",
@@ -32,7 +33,7 @@ LAYERS = (
     ("_machines",),
     ("_net",),
     ("_pipeline",),
-    ("producer",),
+    ("_lifetime", "producer"),
     ("testing",),
     ("spark", "contrib", "cli"),
     ("__init__", "__main__"),

@@ -148,8 +148,8 @@ cdef int64_t piece_end(Columns columns, int64_t start, int64_t room, int64_t *co
     return columns.count
 
 
-cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload, const Terms *terms,
-                   int64_t now) noexcept nogil:
+cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload,
+                          const Terms *terms, int64_t now) noexcept nogil:
     """Copy row *i*, which *payload* looks at, into *chunk*; false without memory."""
     cdef Row *row = chunk.new_row(False)
     cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL

@@ -28,6 +28,9 @@ cdef class Partitioner:
     cdef Py_ssize_t sticky_bytes, sticky_left
     cdef int32_t current
     cdef uint64_t random_state
+    cdef object favoured                # the partitions that `bounds` are for
+    cdef bytes bounds                   # packed uint32: see favour(); None: all alike
+    cdef const uint32_t *bound          # those, for the rows of this chunk; NULL: all alike
 
     def __init__(self, int hashing, int keyless, *, bint empty_is_keyless=False,
                  Py_ssize_t sticky_bytes=16384, uint64_t seed=1):
@@ -38,9 +41,27 @@ cdef class Partitioner:
         self.random_state = seed | 1
         self.current = -1
 
-    cdef void look_at(self, const int32_t *writable, int32_t n_writable) noexcept:
+    @property
+    def is_sticky(self):
+        """Whether rows without a key are shared out as :meth:`favour` says."""
+        return self.keyless == STICKY
+
+    def favour(self, bytes available, bytes bounds):
+        """Share rows without a key out unevenly from now on.
+
+        *bounds*, packed uint32, one for each of the partitions *available*: where its share of a
+        draw ends. None: all alike. Holds as long as just these partitions are available.
+        """
+        self.favoured = available
+        self.bounds = bounds
+
+    cdef void look_at(self, bytes available, const int32_t *writable,
+                      int32_t n_writable) noexcept:
         """Before the rows of a chunk: leave a sticky partition that has lost its leader."""
         cdef int32_t i
+        self.bound = NULL
+        if self.bounds is not None and self.favoured == available:
+            self.bound = <const uint32_t *>PyBytes_AS_STRING(self.bounds)
         for i in range(n_writable):
             if writable[i] == self.current:
                 return
@@ -78,12 +99,28 @@ cdef class Partitioner:
 
     cdef int32_t another(self, int32_t n, const int32_t *writable,
                          int32_t n_writable) noexcept nogil:
-        cdef int32_t p = self.any_of(n, writable, n_writable)
+        cdef int32_t p
         cdef int tries = 8
+        if self.bound != NULL:
+            return writable[drawn(self.bound, n_writable, next_random(&self.random_state) >> 32)]
+        p = self.any_of(n, writable, n_writable)
         while p == self.current and tries and (n_writable if n_writable else n) > 1:
             p = self.any_of(n, writable, n_writable)
             tries -= 1
         return p
+
+
+cdef int32_t drawn(const uint32_t *bound, int32_t count, uint64_t number) noexcept nogil:
+    """Which share *number*, any of 32 bits, falls into."""
+    cdef int32_t low = 0, high = count - 1, middle
+    number %= bound[count - 1]
+    while low < high:
+        middle = (low + high) // 2
+        if bound[middle] > number:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
@@ -153,7 +190,7 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
     if census.found == NULL or census.counts == NULL or census.sizes == NULL:
         raise MemoryError()
     if partitioner is not None:
-        partitioner.look_at(writable, n_writable)
+        partitioner.look_at(available, writable, n_writable)
     with nogil:
         for i in range(chunk.count):
             row = &chunk.rows[i]

@@ -38,6 +38,12 @@ class PartitionWorker(Worker):
         self._broker: BrokerWorker | None = None
         self._lane: Lane | None = None
 
+    @property
+    def queued(self) -> int:
+        """Bytes that wait to be sealed. For a glance from any thread: it may be a moment old."""
+        lane = self._lane
+        return 0 if lane is None else lane.nbytes
+
     def in_place(self, item: Slice | Batch | Chaser | ViewChanged) -> bool:
         return True  # a few table look-ups
 

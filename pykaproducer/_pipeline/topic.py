@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pykaproducer._kernel import Chunk, Partitioner, Slice
+from pykaproducer._machines import balance
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._pipeline.metadata import Metadata
@@ -34,10 +35,15 @@ class TopicWorker(Worker):
     partition_worker: Callable[[str, int], PartitionWorker]
     metadata: Metadata
     settler: Settler
+    #: Whether partitions with a long queue get fewer messages without a key.
+    adaptive: bool
+    #: Bytes by which queues are compared.
+    queue_unit: int
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._partitions: dict[int, PartitionWorker] = {}
+        self._weigh_again = 0.0
 
     def in_place(self, item: Chunk | Slice | Batch | Chaser) -> bool:
         # Partitioning runs without the GIL and is quick; a user's function may be anything.
@@ -49,6 +55,8 @@ class TopicWorker(Worker):
             return
         view = self.metadata.view.topics[self.topic]
         if isinstance(self.partitioner, Partitioner):
+            if self.adaptive and self.partitioner.is_sticky:
+                self._weigh(self.partitioner, view)
             slices, strays = item.split(self.partitioner, view.partitions, view.available)
         else:
             self._ask_function(self.partitioner, item, view)
@@ -64,9 +72,20 @@ class TopicWorker(Worker):
             worker = self._partitions[partition] = self.partition_worker(self.topic, partition)
         return worker
 
+    def _weigh(self, partitioner: Partitioner, view: TopicView) -> None:
+        now = self.clock.monotonic()
+        if now < self._weigh_again:
+            return
+        self._weigh_again = now + balance.pause(view.partitions)
+        workers = map(self._partitions.get, _numbers(view.available))
+        queues = [0 if worker is None else worker.queued for worker in workers]
+        bounds = balance.bounds(queues, self.queue_unit)
+        packed = None if bounds is None else struct.pack(f"{len(bounds)}I", *bounds)
+        partitioner.favour(view.available, packed)
+
     def _ask_function(self, function: PartitionerFunction, chunk: Chunk, view: TopicView) -> None:
         everything = list(range(view.partitions))
-        available = list(struct.unpack(f"{len(view.available) // 4}i", view.available))
+        available = _numbers(view.available)
         for row in chunk.unassigned():
             cause: BaseException | None = None
             try:
@@ -98,3 +117,7 @@ class TopicWorker(Worker):
             )
 
         self.settler.fail(part, make_error)
+
+
+def _numbers(packed: bytes) -> list[int]:
+    return list(struct.unpack(f"{len(packed) // 4}i", packed))

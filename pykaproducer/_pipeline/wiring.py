@@ -20,6 +20,7 @@ from typing import TypeVar
 from pykaproducer import partitioners
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk, TopicSlot
+from pykaproducer._machines import balance
 from pykaproducer._machines.batching import Batcher
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._net.transport import Network
@@ -129,6 +130,8 @@ class Pipeline:
             if isinstance(chosen, str)
             else chosen
         )
+        worker.adaptive = self.config.partitioner_adaptive_partitioning_enable
+        worker.queue_unit = max(1, min(self.config.batch_size, balance.UNIT))
         worker.partition_worker = self._partition_worker
         worker.metadata = self.metadata
         worker.settler = self.settler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections import Counter
 
 import pytest
@@ -154,6 +155,27 @@ def test_sticky_fills_a_partition_before_it_takes_another() -> None:
     assert all(len(run) % 10 == 0 for run in runs[:-1])
     assert {run[0] for run in runs} == {0, 1, 2, 3}
     assert len(runs) > 50
+
+
+def test_sticky_draws_the_next_partition_by_the_shares_it_was_given() -> None:
+    partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1, seed=7)
+    available = pack([1, 3])
+    partitioner.favour(available, struct.pack("2I", 1, 10))
+    chunk = keyless(10_000)
+    chunk.split(partitioner, 4, available)
+    counts = Counter(places(chunk))
+    assert set(counts) == {1, 3}
+    assert 800 < counts[1] < 1200
+
+
+def test_shares_do_not_hold_for_other_partitions() -> None:
+    partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1, seed=7)
+    partitioner.favour(pack([1, 3]), struct.pack("2I", 1, 1000))
+    chunk = keyless(1000)
+    chunk.split(partitioner, 4, pack([0, 2]))
+    counts = Counter(places(chunk))
+    assert set(counts) == {0, 2}
+    assert 450 < counts[0] < 550
 
 
 def test_sticky_goes_on_from_chunk_to_chunk() -> None:

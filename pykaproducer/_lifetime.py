@@ -1,0 +1,92 @@
+"""What the end of the process, and a fork, mean for its producers.
+
+At the end each delivers what it has accepted, within a bound. In a forked child each is empty.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from typing import Protocol
+
+from pykaproducer._pipeline.worker import forget_stages
+
+#: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
+_EXIT_PRIORITY = 100
+
+
+class Watched(Protocol):
+    """What a producer is for this module."""
+
+    def _begin_exit(self) -> float:
+        """Take no more messages; the time by which it must have ended (monotonic seconds)."""
+
+    def _close_by(self, end: float) -> None:
+        """Close, within that time."""
+
+    def _forked(self) -> None:
+        """Be empty: this is the child of a fork, and what was accepted is the parent's (P8)."""
+
+
+#: Every producer that is not garbage.
+_producers: weakref.WeakSet[Watched] = weakref.WeakSet()
+
+#: The process in which :func:`flush_at_exit_of_a_child` has registered the flush.
+_registered_in = 0
+
+
+def watch(producer: Watched) -> None:
+    """A producer has been made."""
+    _producers.add(producer)
+
+
+def flush_at_exit_of_a_child() -> None:
+    """Register the flush with multiprocessing, whose forked children run no atexit hooks.
+
+    At the first use and not at import: a child forgets at its start what its parent registered.
+    What ends a process without its own doing (``os._exit``, an unhandled SIGTERM) loses what is
+    not flushed.
+    """
+    global _registered_in
+    # A child of multiprocessing has loaded it; nobody else needs it.
+    util, process = (sys.modules.get(f"multiprocessing.{name}") for name in ("util", "process"))
+    if util is None or process is None or _registered_in == os.getpid():
+        return
+    if process.parent_process() is not None:
+        util.Finalize(None, _at_exit_of_a_child, exitpriority=_EXIT_PRIORITY)
+        _registered_in = os.getpid()
+
+
+def _at_exit() -> None:
+    """Deliver, within a bound, what was accepted and never flushed.
+
+    The producers' bounds begin together, and none takes messages while others still flush.
+    """
+    producers = list(_producers)
+    ends = [producer._begin_exit() for producer in producers]
+    with contextlib.ExitStack() as closing:  # which goes on if one of them cannot be closed
+        for producer, end in zip(producers, ends, strict=True):
+            closing.callback(producer._close_by, end)
+
+
+def _at_exit_of_a_child() -> None:
+    """As :func:`_at_exit`, once the user's threads have ended: Python waits for these anyway."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    _at_exit()
+
+
+def _after_fork_in_child() -> None:
+    forget_stages()
+    for producer in list(_producers):
+        producer._forked()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,21 @@
+"""Shares of messages without a key (KIP-794)."""
+
+from __future__ import annotations
+
+from pykaproducer._machines import balance
+
+
+def test_equal_queues_share_alike() -> None:
+    assert balance.bounds([], 1000) is None
+    assert balance.bounds([0, 0, 0], 1000) is None
+    assert balance.bounds([5000, 5999, 5100], 1000) is None
+
+
+def test_a_shorter_queue_has_the_larger_share() -> None:
+    # As in Kafka's BuiltInPartitioner: queues of 0, 3 and 1 batches weigh 4, 1 and 3.
+    assert balance.bounds([0, 3000, 1999], 1000) == [4, 5, 8]
+
+
+def test_looking_at_queues_costs_little_however_many_there_are() -> None:
+    assert balance.pause(12) == balance.LEAST_PAUSE
+    assert balance.pause(5000) >= 5000 * balance.PAUSE_EACH
