@@ -200,8 +200,12 @@ class Connection:
     def _earliest(self) -> float:
         """The earliest deadline of all requests: queued, on their way out, or unanswered."""
         # One that expects no answer is in none of the session's books.
-        everywhere = (self._queued, self._outbox.requests(), self._session.unanswered)
-        return min((r.deadline for requests in everywhere for r in requests), default=_NEVER)
+        deadlines = [request.deadline for request in self._session.unanswered]
+        if self._queued:
+            deadlines += [request.deadline for request in self._queued]
+        if self._outbox.buffers:
+            deadlines += [request.deadline for request in self._outbox.requests()]
+        return min(deadlines, default=_NEVER)
 
     # The turn --------------------------------------------------------------------------------
 
@@ -215,9 +219,8 @@ class Connection:
             self._work(self._flush)
             if self._events or woken:
                 break
-            ready = self._clock.select(
-                self._selector, _earlier(deadline, self.next_deadline), self.wakeup.poke
-            )
+            due = self.next_deadline
+            ready = self._clock.select(self._selector, _earlier(deadline, due), self.wakeup.poke)
             for key, mask in ready:
                 if key.fileobj is self.wakeup:
                     self.wakeup.drain()
@@ -225,7 +228,8 @@ class Connection:
                 elif key.fileobj is self._transport:
                     self._work(self._attend, mask)
             now = self._clock.monotonic()
-            self._work(self._expire, now)
+            if due is not None and now >= due:
+                self._work(self._expire, now)
             if deadline is not None and now >= deadline:
                 break
         events, self._events = self._events, []
@@ -336,6 +340,8 @@ class Connection:
 
     def _flush(self) -> None:
         """Give the socket what it takes."""
+        if not self._queued and not self._outbox.buffers:
+            return
         transport = self._transport
         if transport is None or self._session.state is SessionState.CONNECTING:
             return

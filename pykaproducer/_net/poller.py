@@ -20,15 +20,20 @@ class Poller(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
+        # What the kernel is asked, in the order of the keys: made when they change.
+        self._asked: list[tuple[int, int]] = []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if fileobj in self._keys:
             raise KeyError(f"{fileobj!r} is registered")
         key = self._keys[fileobj] = selectors.SelectorKey(fileobj, fileobj.fileno(), events, data)
+        self._changed()
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._keys.pop(fileobj)
+        key = self._keys.pop(fileobj)
+        self._changed()
+        return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         self.unregister(fileobj)
@@ -37,12 +42,11 @@ class Poller(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Rounded up: rounded down it would wake before the time, again and again.
         milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
-        keys = list(self._keys.values())
-        found = _kernel.poll_events([(key.fd, _asked(key.events)) for key in keys], milliseconds)
         ready = []
-        for key, events in zip(keys, found, strict=True):
-            told = _told(events) & key.events
-            if told:
+        for key, events in zip(
+            self._keys.values(), _kernel.poll_events(self._asked, milliseconds), strict=True
+        ):
+            if events and (told := _told(events) & key.events):
                 ready.append((key, told))
         return ready
 
@@ -51,6 +55,10 @@ class Poller(selectors.BaseSelector):
 
     def close(self) -> None:
         self._keys.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        self._asked = [(key.fd, _asked(key.events)) for key in self._keys.values()]
 
 
 def _asked(events: int) -> int:
