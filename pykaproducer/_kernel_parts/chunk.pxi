@@ -51,6 +51,16 @@ cdef class Chunk:
         return self.unreported
 
     @property
+    def has_waiters(self):
+        """Whether somebody waits for one of its rows."""
+        return bool(self.waiters)
+
+    def wake_waiters(self):
+        """Wake those who wait for rows that are settled by now."""
+        if self.waiters:
+            wake_waiters(self)
+
+    @property
     def handles(self):
         """How many handles of its messages are alive."""
         return self.held

@@ -164,10 +164,11 @@ cdef class Slice:
 
     # -- settling: each row once -------------------------------------------------------------
 
-    def deliver(self, int64_t base_offset, int64_t timestamp=-1):
+    def deliver(self, int64_t base_offset, int64_t timestamp=-1, *, bint wake=True):
         """The broker has these rows, from *base_offset* on (-1: offsets unknown).
 
-        *timestamp*: the broker's, where it overrides (LogAppendTime), else -1. Returns a Slice of
+        *timestamp*: the broker's, where it overrides (LogAppendTime), else -1. *wake*: wake those
+        who wait for one of them; else ``Chunk.wake_waiters`` must be called. Returns a Slice of
         the rows that this call settled (an expired row keeps its earlier outcome), to be given to
         ``report``; None if it settled none.
         """
@@ -186,9 +187,9 @@ cdef class Slice:
                 add_flags(&row.flags, SETTLED)
                 settled.rows[settled.count] = self.at(i)
                 settled.count += 1
-        return self.told(settled)
+        return self.told(settled, wake)
 
-    def fail(self, not_persisted, possibly_persisted):
+    def fail(self, not_persisted, possibly_persisted, *, bint wake=True):
         """These rows have failed; a row's error is the one that fits what may be in the log."""
         cdef Chunk chunk = self.chunk
         cdef Slice settled = self.none_of_it()
@@ -214,7 +215,7 @@ cdef class Slice:
         # come to fail what has its outcome already.
         if not possibly and len(chunk.errors) == first + 2:
             del chunk.errors[first + (1 if settled.count else 0):]
-        return self.told(settled)
+        return self.told(settled, wake)
 
     cdef Slice none_of_it(self):
         """An empty slice with room for all of these rows."""
@@ -225,9 +226,8 @@ cdef class Slice:
         part.count = 0
         return part
 
-    cdef Slice told(self, Slice settled):
-        """Wake those who wait for the rows that are settled now."""
-        if self.chunk.waiters:
+    cdef Slice told(self, Slice settled, bint wake):
+        if wake and self.chunk.waiters:
             wake_waiters(self.chunk)
         return settled if settled.count else None
 

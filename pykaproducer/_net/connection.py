@@ -9,11 +9,13 @@ Every request that was submitted comes back exactly once: in ``Answered``, in ``
 answer is expected) or in ``Lost``. ``Lost`` tells requests of which no byte was given to the
 socket from those that the broker may have seen.
 
-Relies on: one thread at a time calling it; only ``wakeup.poke`` is for others.
+Relies on: one thread at a time calling it; only ``wakeup.poke`` is for others. While ``poll`` waits
+another thread may write, if its caller sees to it that there is one at most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 from collections import deque
@@ -98,6 +100,12 @@ class Lost:
 
 
 Event = Ready | Written | Answered | Lost
+
+#: Waits for I/O, as Clock.select.
+Select = Callable[
+    [selectors.BaseSelector, float | None, Callable[[], None]],
+    list[tuple[selectors.SelectorKey, int]],
+]
 
 
 class Connection:
@@ -209,18 +217,21 @@ class Connection:
 
     # The turn --------------------------------------------------------------------------------
 
-    def poll(self, deadline: float | None) -> list[Event]:
+    def poll(self, deadline: float | None, select: Select | None = None) -> list[Event]:
         """Write and read what is possible, and wait until *deadline* at most for more.
 
-        Returns as soon as there is an event or somebody has poked the wake-up.
+        Returns as soon as there is an event or somebody has poked the wake-up. *select*: in place
+        of the clock's; while it waits another thread may call :meth:`submit`, :meth:`write_now`,
+        and look at what is public here.
         """
         woken = False
+        select = select or self._clock.select
         while True:
             self._work(self._flush)
             if self._events or woken:
                 break
             due = self.next_deadline
-            ready = self._clock.select(self._selector, _earlier(deadline, due), self.wakeup.poke)
+            ready = select(self._selector, earlier(deadline, due), self.wakeup.poke)
             for key, mask in ready:
                 if key.fileobj is self.wakeup:
                     self.wakeup.drain()
@@ -234,6 +245,21 @@ class Connection:
                 break
         events, self._events = self._events, []
         return events
+
+    def write_now(self) -> None:
+        """Write what was submitted, in another thread than the one that polls.
+
+        What is left, and what goes wrong, is left to that one: see :attr:`has_to_go_on`.
+        """
+        assert self._transport is not None
+        with contextlib.suppress(ConnectionFailed, NoCommonVersion):
+            self._encode_queued()
+            self._outbox.took(self._transport.send(self._outbox.buffers))
+
+    @property
+    def has_to_go_on(self) -> bool:
+        """Whether something is to be written, and could not be so far."""
+        return bool(self._queued or self._outbox.buffers)
 
     def _work(self, step: Callable[..., None], *args: object) -> None:
         """Do *step*; what goes wrong in it ends the connection."""
@@ -400,7 +426,7 @@ class Connection:
         return queued
 
 
-def _earlier(one: float | None, other: float | None) -> float | None:
+def earlier(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)

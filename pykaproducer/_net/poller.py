@@ -20,8 +20,8 @@ class Poller(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
-        # What the kernel is asked, in the order of the keys: made when they change.
-        self._asked: list[tuple[int, int]] = []
+        # The keys, and what the kernel is asked in their order: made when they change.
+        self._watched: tuple[list[selectors.SelectorKey], list[tuple[int, int]]] = [], []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if fileobj in self._keys:
@@ -43,9 +43,8 @@ class Poller(selectors.BaseSelector):
         # Rounded up: rounded down it would wake before the time, again and again.
         milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
         ready = []
-        for key, events in zip(
-            self._keys.values(), _kernel.poll_events(self._asked, milliseconds), strict=True
-        ):
+        keys, asked = self._watched
+        for key, events in zip(keys, _kernel.poll_events(asked, milliseconds), strict=True):
             if events and (told := _told(events) & key.events):
                 ready.append((key, told))
         return ready
@@ -58,7 +57,8 @@ class Poller(selectors.BaseSelector):
         self._changed()
 
     def _changed(self) -> None:
-        self._asked = [(key.fd, _asked(key.events)) for key in self._keys.values()]
+        keys = list(self._keys.values())
+        self._watched = keys, [(key.fd, _asked(key.events)) for key in keys]
 
 
 def _asked(events: int) -> int:

@@ -10,6 +10,7 @@ is connected to again and again, with backoff, as long as the BrokerWorker wants
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,9 @@ from pykaproducer._pipeline.connected import Connected
 from pykaproducer._wire import WireError
 from pykaproducer._wire.kafka_python import ApiKey, BrokerAddress
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
+
+#: So many bytes may be sealed, and written, by the thread that brings a slice, or an answer.
+SMALL = 16 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -94,11 +98,23 @@ class Bridge(Connected):
             self._wanted = True
             self.put(Connect())
 
+    def in_place(self, item: ProduceRequest | Connect) -> bool:
+        # Few small requests are under way at most: there is room for another one in the socket.
+        return (
+            isinstance(item, ProduceRequest)
+            and self.ready
+            and self.config.acks != 0
+            and sum(len(batch.payload) for batch in item.batches) <= SMALL
+            and self.writes_at_once()
+        )
+
     def step(self, item: ProduceRequest | Connect) -> None:
         if isinstance(item, Connect):
             return
         if self.ready:
             self._submit(item)
+            if self.thread is not threading.current_thread():
+                self.write_now()
         else:
             # It crossed the news that the connection is lost.
             self.report(Lost([], [item]))

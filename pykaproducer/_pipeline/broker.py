@@ -21,6 +21,7 @@ from typing import Any
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
 from pykaproducer._pipeline.bridge import (
+    SMALL,
     Answered,
     Bridge,
     Down,
@@ -40,8 +41,6 @@ log = logging.getLogger("pykaproducer.broker")
 
 #: Most bytes of one request (a single batch may be larger).
 REQUEST_BYTES = 8 << 20
-#: So many bytes may be sealed by the thread that brings a slice, or an answer.
-SMALL = 16 << 10
 #: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
 #: meanwhile makes the next batches larger.
 REQUESTS_AHEAD = 2

@@ -1,8 +1,13 @@
 """A stage that owns a socket: what Bridge and Metadata have in common.
 
-The stage's thread alone touches its connection. It waits on two things at once, its inbox and its
-socket: it always waits in the connection's ``poll``, and every ``put`` pokes the wake-up that the
-connection watches beside the socket. It is never run in place: the socket is its thread's.
+Whoever runs the stage owns its connection: that is its thread, which lets go of it only while it
+waits. It waits on two things at once, its inbox and its socket: it always waits in the connection's
+``poll``, and every ``put`` pokes the wake-up that the connection watches beside the socket.
+
+A small request may be written in place, by the thread that brings it (``worker.py``); the answer is
+always read by the stage's own. On an idle producer that saves a wake-up on each message's way, if
+the thread need not be waked because of the request's deadline: so after each request and answer it
+dozes for a while, instead of sleeping until somebody pokes it.
 
 No item is overlooked: ``put`` (1) puts the item, (2) looks whether there is a connection and pokes
 it; the thread (1) makes its connection known, (2) empties the inbox, (3) waits.
@@ -11,8 +16,10 @@ it; the thread (1) makes its connection known, (2) empties the inbox, (3) waits.
 from __future__ import annotations
 
 import random
+import selectors
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
@@ -23,10 +30,14 @@ from pykaproducer._net.connection import (
     Ready,
     Request,
     Written,
+    earlier,
 )
 from pykaproducer._net.transport import Network
-from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
+from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage, wake_others
 from pykaproducer.config import Config
+
+#: How long it dozes (seconds): less than any request has time, but with a very short timeout.
+_DOZE: Final = 2.0
 
 
 class Connected(Worker):
@@ -41,6 +52,8 @@ class Connected(Worker):
         self.ready = False
         self._connection: Connection | None = None
         self._stop_has_come = False
+        # Something was sent or answered since it last waited.
+        self._busy = False
         # Connecting again: not before this.
         self._not_before = 0.0
         self._reconnect: Backoff | None = None
@@ -71,6 +84,24 @@ class Connected(Worker):
         """Have *request* written. Only while ``ready``."""
         assert self._connection is not None
         self._connection.submit(request)
+        self._busy = True
+
+    def writes_at_once(self) -> bool:
+        """Whether nothing waits for room in the socket."""
+        return self._connection is not None and not self._connection.has_to_go_on
+
+    def write_now(self) -> None:
+        """What was submitted: in place, in another stage's thread."""
+        assert self._connection is not None
+        self._connection.write_now()
+
+    def wakes_by(self) -> float | None:
+        connection = self._connection
+        if connection is None:
+            return self.deadline()
+        if connection.has_to_go_on:
+            return 0.0
+        return earlier(self.deadline(), connection.next_deadline)
 
     def drop(self, reason: str) -> None:
         """Treat the connection as lost: what the broker said makes no sense."""
@@ -92,6 +123,10 @@ class Connected(Worker):
             connection.wakeup.poke(surely=not in_a_stage())
 
     def _loop(self) -> None:
+        with self._running:
+            self._run_connection()
+
+    def _run_connection(self) -> None:
         connection = self._connection = Connection(
             ("", 0), config=self.config, clock=self.clock, network=self.network, name=self.name
         )
@@ -105,7 +140,7 @@ class Connected(Worker):
                 if deadline is not None and deadline <= now:
                     self.on_time(now)
                 self.turn()
-                for event in connection.poll(self._connect_or_wait(connection, now)):
+                for event in connection.poll(self._connect_or_wait(connection, now), self._wait):
                     self._event(event)
         finally:
             self.drop("the producer was closed")
@@ -121,7 +156,26 @@ class Connected(Worker):
             return self._not_before if deadline is None else min(deadline, self._not_before)
         return deadline
 
+    def _wait(
+        self,
+        selector: selectors.BaseSelector,
+        until: float | None,
+        wake: Callable[[], None],
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for the socket, or to be poked; meanwhile the stage may be run in place."""
+        if self._busy:
+            self._busy = False
+            until = earlier(until, self.clock.monotonic() + _DOZE)
+        self._sleeps_until = until
+        self._running.release()
+        try:
+            wake_others()
+            return self.clock.select(selector, until, wake)
+        finally:
+            self._running.acquire()
+
     def _connect(self, connection: Connection) -> None:
+        wake_others()  # the resolver may take long
         address = self.next_address()
         if isinstance(address, str):
             self._failed(address, [], [])
@@ -143,6 +197,7 @@ class Connected(Worker):
                 self.ready = True
                 self.on_ready()
             case Answered():
+                self._busy = True
                 # Only now: a server may shake hands and hang up at the first request.
                 self._backoff().reset()
                 self.on_answer(event)

@@ -16,7 +16,7 @@ from pykaproducer import delivery
 from pykaproducer._kernel import Slice
 from pykaproducer._pipeline.inflight import InFlight
 from pykaproducer._pipeline.untold import Untold
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import Worker, before_waiting
 from pykaproducer.errors import DeliveryError, Status
 
 #: Makes the error of a failed message for either status: it is per row.
@@ -49,15 +49,16 @@ class Settler:
 
     def deliver(self, part: Slice, base_offset: int, timestamp: int = -1) -> None:
         """The broker has *part*, from *base_offset* on."""
-        self._report(part.deliver(base_offset, timestamp))
+        self._report(part, part.deliver(base_offset, timestamp, wake=False))
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """*part* has failed; rows that may be in the log get the error that says so."""
-        self._report(
-            part.fail(make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED))
-        )
+        errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
+        self._report(part, part.fail(*errors, wake=False))
 
-    def _report(self, settled: Slice | None) -> None:
+    def _report(self, part: Slice, settled: Slice | None) -> None:
+        if part.chunk.has_waiters:
+            before_waiting(part.chunk.wake_waiters)
         if settled is None:
             return
         if settled.wants_report and not self.no_reports:

@@ -66,6 +66,8 @@ class _Here(threading.local):
     """What this thread is."""
 
     is_stage = False
+    #: What it does before it waits the next time.
+    later: list[Callable[[], None]]
     #: The policy of the stage whose thread it is.
     on_crash: CrashPolicy | None = None
 
@@ -77,6 +79,24 @@ def forget_stages() -> None:
     """In the child of a fork that was made in a callback: its only thread is a user's now."""
     _here.is_stage = False
     _here.on_crash = None
+
+
+def before_waiting(function: Callable[[], None]) -> None:
+    """Call *function*, which wakes a user's thread; a stage's does so before it waits itself.
+
+    Waked at once that thread would only wait for the GIL, and be waked once more when the stage
+    waits. In a thread that is not a stage's it is called at once.
+    """
+    if _here.is_stage:
+        _here.later.append(function)
+    else:
+        function()
+
+
+def wake_others() -> None:
+    """Do what was put off: a stage's thread calls this before anything that may take long."""
+    while _here.later:
+        _here.later.pop()()
 
 
 def in_a_stage() -> bool:
@@ -146,6 +166,10 @@ class Worker:
         """When :meth:`on_time` wants to be called (monotonic seconds), None: never."""
         return None
 
+    def wakes_by(self) -> float | None:
+        """When the stage's own thread must be awake, None: when an item comes."""
+        return self.deadline()
+
     def on_time(self, now: float) -> None:
         """The deadline has come."""
 
@@ -211,7 +235,7 @@ class Worker:
             except BaseException as error:  # the crash policy, as in the stage's own thread
                 self._on_crash(self, error)
                 return True
-            deadline = self.deadline()
+            deadline = self.wakes_by()
             earlier = deadline is not None and (
                 self._sleeps_until is None or deadline < self._sleeps_until
             )
@@ -248,12 +272,15 @@ class Worker:
         self.thread = threading.current_thread()
         if self.stopping:
             self._items.append(STOP)
+        _here.later = []
         _here.is_stage = True
         _here.on_crash = self._on_crash
         try:
             self._loop()
         except BaseException as error:  # the crash policy: settle everything, mark it broken
             self._on_crash(self, error)
+        finally:
+            wake_others()
 
     def _loop(self) -> None:
         stop_has_come = False
@@ -264,6 +291,7 @@ class Worker:
                 if stop_has_come and self.may_end():
                     break
                 deadline = self._sleeps_until = self.deadline()
+            wake_others()
             try:
                 self.clock.get(self.inbox, deadline)
                 _kernel.stage_runs()
@@ -285,6 +313,7 @@ class Worker:
                 stop_has_come = True
             else:
                 self.step(item)
+                wake_others()
             if steps % _STEPS_A_TURN == 0:
                 self.turn()
         self.turn()
