@@ -535,6 +535,59 @@ def test_an_answer_in_time_leaves_no_deadline_behind(talk: Talk, clock: FakeCloc
     assert talk.produced().partitions[0].error_code == 0
 
 
+# Written by another thread --------------------------------------------------------------------
+
+
+def test_another_thread_may_write_while_the_owner_waits(
+    talk: Talk, cluster: ScriptedCluster
+) -> None:
+    talk.open()
+    answers: list[Answered] = []
+    with in_a_thread(lambda: answers.append(talk.until(Answered))):
+        request = talk.submit(("t", 0, record_batch(b"v")))
+        talk.connection.write_now()
+        assert not talk.connection.has_to_go_on
+    assert [answer.request for answer in answers] == [request]
+    assert [record.value for record in cluster.log("t")] == [b"v"]
+
+
+def test_what_another_thread_could_not_write_is_the_owners(cluster: ScriptedCluster) -> None:
+    class Choked(Counting):
+        """A socket that takes nothing more: there is no room, or it is broken."""
+
+        broken = False
+        full = False
+
+        def send(self, buffers: Sequence[memoryview]) -> int:
+            if self.broken:
+                raise ConnectionFailed("the cable was cut")
+            return 0 if self.full else super().send(buffers)
+
+    made: list[Choked] = []
+
+    class ChokedNetwork(CountingNetwork):
+        def connect(self, endpoint: Endpoint) -> Transport:
+            made.append(Choked(super().connect(endpoint)))
+            return made[-1]
+
+    talk = Talk(ChokedNetwork(cluster.network))
+    talk.open()
+    made[0].full = True
+    talk.submit(("t", 0, record_batch(b"v")))
+    talk.connection.write_now()
+    assert talk.connection.has_to_go_on
+    made[0].full = False
+    talk.produced()
+    assert not talk.connection.has_to_go_on
+    made[0].broken = True
+    request = talk.submit(("t", 0, record_batch(b"w")))
+    talk.connection.write_now()
+    assert talk.connection.has_to_go_on
+    assert talk.until(Lost) == Lost("the cable was cut", [request], [])
+    talk.close()
+    assert [record.value for record in cluster.log("t")] == [b"v"]
+
+
 # The end ------------------------------------------------------------------------------------------
 
 
