@@ -40,12 +40,13 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from "Python.h":
     int64_t bytes_size "PyBytes_GET_SIZE"(PyObject *o) nogil
     uint8_t *bytes_data "(uint8_t *)PyBytes_AS_STRING"(PyObject *o) nogil
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    PyObject *list_item "PyList_GET_ITEM"(PyObject *o, Py_ssize_t i) nogil
     bint PyBytes_CheckExact(object o)
     bint PyUnicode_CheckExact(object o)
     bint PyLong_CheckExact(object o)

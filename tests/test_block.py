@@ -247,6 +247,16 @@ def test_rows_of_several_topics_keep_their_order(
         assert [int(r.value or b"") for r in cluster.log(name)] == list(range(first, 100, 3))
 
 
+def test_rows_of_many_topics_find_theirs(cluster: ScriptedCluster, shared: Producer) -> None:
+    topics = [new_topic(cluster) for _ in range(200)]
+    names = [topics[number * 7 % 200] for number in range(2000)]
+    values = [name.encode() for name in names]
+    batch = pyarrow.table({"topic": pyarrow.array(names).dictionary_encode(), "value": values})
+    shared.send_arrow(batch).result(SOON)
+    for name in topics:
+        assert [record.value for record in cluster.log(name)] == [name.encode()] * 10
+
+
 def test_a_topic_of_the_call_goes_before_the_column(
     cluster: ScriptedCluster, shared: Producer, topic: str
 ) -> None:

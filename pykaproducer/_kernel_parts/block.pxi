@@ -182,15 +182,63 @@ cdef class Routes:
     cdef list slots
     cdef int32_t *route                 # by row; NULL: all go to the first
     cdef PyObject **open                # by slot: the segment that is filled, or NULL
+    cdef list names                     # by slot: its topic as bytes, where rows name it
+    cdef int32_t *places                # hash table of slots by name; -1: nothing there
+    cdef uint32_t mask                  # its size - 1
 
     def __cinit__(self):
         self.route = NULL
         self.open = NULL
+        self.places = NULL
         self.slots = []
+        self.names = []
 
     def __dealloc__(self):
         free(self.route)
         free(self.open)
+        free(self.places)
+
+    cdef by_row(self, int64_t count):
+        """Rows name their topics."""
+        self.route = <int32_t *>malloc((count + 1) * sizeof(int32_t))
+        if self.route == NULL:
+            raise MemoryError()
+        self.make_places(64)
+
+    cdef add(self, slot, bytes name):
+        """A topic that rows name."""
+        self.slots.append(slot)
+        self.names.append(name)
+        if 2 * len(self.names) > self.mask:
+            self.make_places(4 * (self.mask + 1))
+        else:
+            self.put_place(<int32_t>len(self.names) - 1)
+
+    cdef make_places(self, uint32_t size):
+        cdef int32_t i
+        free(self.places)
+        self.places = <int32_t *>malloc(size * sizeof(int32_t))
+        if self.places == NULL:
+            raise MemoryError()
+        memset(self.places, 0xff, size * sizeof(int32_t))
+        self.mask = size - 1
+        for i in range(<int32_t>len(self.names)):
+            self.put_place(i)
+
+    cdef put_place(self, int32_t i):
+        cdef bytes name = self.names[i]
+        self.places[self.place_of(<const uint8_t *>PyBytes_AS_STRING(name), len(name))] = i
+
+    cdef uint32_t place_of(self, const uint8_t *data, int64_t size) noexcept nogil:
+        """Where in the table this name is, or belongs."""
+        cdef uint32_t place = kafka_fnv1a(data, <int32_t>size) & self.mask
+        cdef PyObject *name
+        while self.places[place] >= 0:
+            name = list_item(<PyObject *>self.names, self.places[place])
+            if bytes_size(name) == size and memcmp(bytes_data(name), data, size) == 0:
+                break
+            place = (place + 1) & self.mask
+        return place
 
     cdef begin(self):
         """A piece begins: nothing of it is filled yet."""
@@ -206,6 +254,22 @@ cdef class Routes:
             if segment.rows == NULL:
                 raise MemoryError()
         self.open[route] = <PyObject *>segment
+
+
+cdef int64_t find_routes(Routes routes, Columns columns, int64_t start) noexcept nogil:
+    """Route rows from *start* on; the first whose topic is null or not known, or their count."""
+    cdef int64_t i, size
+    cdef int32_t slot
+    cdef const uint8_t *data
+    for i in range(start, columns.count):
+        data = cell(&columns.topic, i, &size)
+        if size < 0:
+            return i
+        slot = routes.places[routes.place_of(data, size)]
+        if slot < 0:
+            return i
+        routes.route[i] = slot
+    return columns.count
 
 
 cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, int64_t base,

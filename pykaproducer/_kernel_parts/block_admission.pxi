@@ -139,31 +139,27 @@ cdef class BlockAdmission(Admission):
     cdef routes_of(self, topic, Columns columns, int64_t base):
         """Which slot each row goes to."""
         cdef Routes routes = Routes.__new__(Routes)
-        cdef dict known = {}
-        cdef int64_t i, size
+        cdef int64_t i = 0, size
         cdef const uint8_t *data
         if topic is not None:
             routes.slots.append(self.slot_of(topic))
             return routes
         if columns.topic.kind == ABSENT:
             raise ValueError("no topic: name it in the call, or have a column 'topic'")
-        routes.route = <int32_t *>malloc((columns.count + 1) * sizeof(int32_t))
-        if routes.route == NULL:
-            raise MemoryError()
-        for i in range(columns.count):
+        routes.by_row(columns.count)
+        while True:
+            with nogil:
+                i = find_routes(routes, columns, i)
+            if i == columns.count:
+                return routes
             data = cell(&columns.topic, i, &size)
             if size < 0:
                 raise ValueError(f"row {base + i}: column 'topic' is null")
             name = PyBytes_FromStringAndSize(<const char *>data, size)
-            if name not in known:
-                try:
-                    slot = self.slot_of(name.decode())
-                except ValueError as error:
-                    raise ValueError(f"row {base + i}: {error}") from None
-                known[name] = len(routes.slots)
-                routes.slots.append(slot)
-            routes.route[i] = known[name]
-        return routes
+            try:
+                routes.add(self.slot_of(name.decode()), name)
+            except ValueError as error:
+                raise ValueError(f"row {base + i}: {error}") from None
 
     cdef TopicSlot slot_of(self, topic):
         if not PyUnicode_CheckExact(topic):
