@@ -50,6 +50,9 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
         batch = RecordBatch(bound)
         p = batch.data + _HEADER
         for part in parts:
+            if bound < _SHORT_WORK:
+                p = encode_records(part, p, header)
+                continue
             with nogil:
                 p = encode_records(part, p, header)
                 want_gil()

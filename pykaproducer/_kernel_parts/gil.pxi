@@ -54,6 +54,8 @@ cdef extern from *:
 
 #: After so many messages send() looks whether a stage wants the GIL (a power of two).
 cdef int64_t _ROWS_A_LOOK = 2048
+#: What handles fewer bytes keeps the GIL: to get it back may take longer than the work.
+cdef Py_ssize_t _SHORT_WORK = 16384
 #: How long send() waits for it to be taken (ns).
 cdef int64_t _PATIENCE = 50000
 

@@ -179,9 +179,6 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
     """Give rows without a partition one, and count."""
     cdef const int32_t *writable = <const int32_t *>PyBytes_AS_STRING(available)
     cdef int32_t n_writable = len(available) // sizeof(int32_t)
-    cdef int32_t p
-    cdef uint32_t i
-    cdef Row *row
     cdef int64_t most = min(<int64_t>partitions, <int64_t>chunk.count) + 2
     census.partitions = partitions
     census.found = <int32_t *>malloc(most * sizeof(int32_t))
@@ -191,19 +188,30 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
         raise MemoryError()
     if partitioner is not None:
         partitioner.look_at(available, writable, n_writable)
+    if chunk.nbytes < _SHORT_WORK:
+        count_rows(census, chunk, partitioner, writable, n_writable)
+        return
     with nogil:
-        for i in range(chunk.count):
-            row = &chunk.rows[i]
-            if row.partition < 0 and partitioner is not None:
-                row.partition = partitioner.choose(row, partitions, writable, n_writable)
-            p = partition_or_stray(row, partitions)
-            if census.counts[p] == 0:
-                census.found[census.n_found] = p
-                census.n_found += 1
-            census.counts[p] += 1
-            census.sizes[p] += payload_size(row)
+        count_rows(census, chunk, partitioner, writable, n_writable)
         want_gil()
     got_gil()
+
+
+cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
+                     const int32_t *writable, int32_t n_writable) noexcept nogil:
+    cdef int32_t p
+    cdef uint32_t i
+    cdef Row *row
+    for i in range(chunk.count):
+        row = &chunk.rows[i]
+        if row.partition < 0 and partitioner is not None:
+            row.partition = partitioner.choose(row, census.partitions, writable, n_writable)
+        p = partition_or_stray(row, census.partitions)
+        if census.counts[p] == 0:
+            census.found[census.n_found] = p
+            census.n_found += 1
+        census.counts[p] += 1
+        census.sizes[p] += payload_size(row)
 
 
 cdef list cut(Census *census, Chunk chunk):

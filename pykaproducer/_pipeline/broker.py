@@ -209,12 +209,16 @@ class BrokerWorker(Worker):
         return self._requests + len(self._ahead) >= REQUESTS_AHEAD
 
     def _send_ahead(self) -> None:
-        while self._ahead and not self._on_the_wire & _spots(self._ahead[0]):
+        while self._ahead and self._may_go(self._ahead[0]):
             batches = self._ahead.popleft()
             if self.one_at_a_time:
                 self._on_the_wire |= _spots(batches)
             self._requests += 1
             self.bridge.put(self._request(batches, self.clock.monotonic()))
+
+    def _may_go(self, batches: list[Batch]) -> bool:
+        wire = self._on_the_wire
+        return not wire or not any((each.topic, each.partition) in wire for each in batches)
 
     def _reported(self, request: ProduceRequest) -> None:
         self._requests -= 1
