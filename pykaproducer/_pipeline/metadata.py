@@ -155,6 +155,10 @@ class Metadata(Connected):
 
     # The stage -----------------------------------------------------------------------------------
 
+    def in_place(self, item: Want | Hint | WantProducerId) -> bool:
+        # The batch that was refused goes again at once: the view should know of its leader first.
+        return isinstance(item, Hint)
+
     def step(self, item: Want | Hint | WantProducerId) -> None:
         if isinstance(item, WantProducerId):
             if self.producer_id is not None and self.producer_id.producer_id == item.instead_of:
