@@ -18,7 +18,7 @@ cdef extern from *:
     #define PIECES 64
     #define PIECE (SLAB / PIECES)
     #define SLABS 1024          /* beyond 2 GiB malloc() gives what is needed */
-    #define EMPTY_SLABS 16      /* that are kept: 32 MiB */
+    #define EMPTY_SLABS 8       /* that are kept: 16 MiB */
 
     static struct {
         char *base;             /* NULL: there is none */

@@ -140,8 +140,7 @@ class Connected(Worker):
                 if deadline is not None and deadline <= now:
                     self.on_time(now)
                 self.turn()
-                for event in connection.poll(self._connect_or_wait(connection, now), self._wait):
-                    self._event(event)
+                self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
         finally:
             self.drop("the producer was closed")
             connection.close()
@@ -190,6 +189,11 @@ class Connected(Worker):
                 self._stop_has_come = True
             else:
                 self.step(item)
+
+    def _handle(self, events: list[Event]) -> None:
+        # A method, so that while it waits it does not hold the last answered request's batches.
+        for event in events:
+            self._event(event)
 
     def _event(self, event: Event) -> None:
         match event:
