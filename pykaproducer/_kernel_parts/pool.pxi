@@ -149,7 +149,7 @@ cdef extern from *:
     /* The bytes behind the first `needed` are not needed any more; the size that is left. */
     static size_t shrunk_memory(void *memory, size_t size, size_t needed) {
         int slab = slab_of(memory, size), kept = pieces_of(needed);
-        if (slab < 0 || needed < PIECE || kept == pieces_of(size)) return size;
+        if (slab < 0 || needed < PIECE || kept >= pieces_of(size)) return size;
         give_pieces(slab, (char *)memory + kept * PIECE, pieces_of(size) - kept);
         return needed;
     }

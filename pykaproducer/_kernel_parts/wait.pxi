@@ -76,8 +76,13 @@ def read_into(int fd, into):
     return count
 
 
-def poke(int fd):
-    """Send one byte to a non-blocking socket, if it takes one and is still there."""
+def poke(sock):
+    """Send one byte to a non-blocking socket, if it takes one and is not closed.
+
+    The GIL is kept from the look at its number to the end: closed in between, the number could be
+    another socket's.
+    """
+    cdef int fd = sock.fileno()
     kernel_poke(fd)
 
 

@@ -22,6 +22,8 @@ def bounds(queues: Sequence[int], unit: int) -> list[int] | None:
     A number drawn below the last bound belongs to the first partition whose bound is above it.
     *queues*: bytes that wait for each partition.
     """
+    # The last bound must fit into 32 bits.
+    unit = max(unit, max(queues, default=0) * len(queues) >> 31)
     steps = [queued // unit for queued in queues]
     longest = max(steps, default=0)
     if longest == min(steps, default=0):

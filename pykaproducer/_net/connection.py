@@ -254,7 +254,7 @@ class Connection:
         assert self._transport is not None
         with contextlib.suppress(ConnectionFailed, NoCommonVersion):
             self._encode_queued()
-            self._outbox.took(self._transport.send(self._outbox.buffers))
+            self._outbox.took(self._transport.send(self._outbox.buffers, patient=False))
 
     @property
     def has_to_go_on(self) -> bool:

@@ -69,8 +69,11 @@ class Transport(Protocol):
     def finish_connect(self) -> int:
         """Go on with connecting: 0 when done, else the selector's events to wait for first."""
 
-    def send(self, buffers: Sequence[memoryview]) -> int:
-        """Send from the beginning of *buffers*: how many bytes were taken, 0 for none now."""
+    def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
+        """Send from the beginning of *buffers*: how many bytes were taken, 0 for none now.
+
+        *patient*: wait a moment for room; else not at all.
+        """
 
     def receive(self, into: memoryview) -> int:
         """Receive: how many bytes came; fewer than there is room for: there are no more now.
@@ -154,12 +157,14 @@ class PlainTransport:
                 return selectors.EVENT_WRITE
         return 0
 
-    def send(self, buffers: Sequence[memoryview]) -> int:
+    def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
         sent = 0
         for start in range(0, len(buffers), _kernel.MOST_BUFFERS):
             some = buffers[start : start + _kernel.MOST_BUFFERS]
             try:
-                count = _kernel.write_buffers(self._socket.fileno(), some, _PATIENCE_MS)
+                count = _kernel.write_buffers(
+                    self._socket.fileno(), some, _PATIENCE_MS if patient else 0
+                )
             except OSError as error:
                 if sent:
                     break  # what was taken must be known; the next call tells the error

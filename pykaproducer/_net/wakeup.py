@@ -50,7 +50,7 @@ class Wakeup:
             self._poked = True
         # Nothing happens if it is full of pokes that nobody has drained: then it is readable. Or
         # if it is closed: nobody waits any more.
-        _kernel.poke(self._writer.fileno())
+        _kernel.poke(self._writer)
         _kernel.stage_wanted()
 
     def drain(self) -> None:

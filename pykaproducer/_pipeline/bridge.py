@@ -19,6 +19,7 @@ from pykaproducer._machines.batching import Batch
 from pykaproducer._net.connection import Answered as NetAnswered
 from pykaproducer._net.connection import Request
 from pykaproducer._pipeline.connected import Connected
+from pykaproducer._pipeline.worker import WakingLater
 from pykaproducer._wire import WireError
 from pykaproducer._wire.kafka_python import ApiKey, BrokerAddress
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
@@ -143,7 +144,11 @@ class Bridge(Connected):
             if self._garbled:  # the connection had been given up before
                 self._report_lost([], [])
             return
-        self.report(Answered(request, answer))
+        if any(partition.error_code for partition in answer.partitions):
+            self.report(Answered(request, answer))  # what is wrong may be logged
+            return
+        with WakingLater():
+            self.report(Answered(request, answer))
 
     def on_written(self, request: Request) -> None:
         self.report(Written(request.tag))

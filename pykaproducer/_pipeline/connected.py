@@ -33,7 +33,7 @@ from pykaproducer._net.connection import (
     earlier,
 )
 from pykaproducer._net.transport import Network
-from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage, wake_others
+from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
 from pykaproducer.config import Config
 
 #: How long it dozes (seconds): less than any request has time, but with a very short timeout.
@@ -168,13 +168,11 @@ class Connected(Worker):
         self._sleeps_until = until
         self._running.release()
         try:
-            wake_others()
             return self.clock.select(selector, until, wake)
         finally:
             self._running.acquire()
 
     def _connect(self, connection: Connection) -> None:
-        wake_others()  # the resolver may take long
         address = self.next_address()
         if isinstance(address, str):
             self._failed(address, [], [])

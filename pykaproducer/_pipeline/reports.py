@@ -16,7 +16,7 @@ from pykaproducer import delivery
 from pykaproducer._kernel import Slice
 from pykaproducer._pipeline.inflight import InFlight
 from pykaproducer._pipeline.untold import Untold
-from pykaproducer._pipeline.worker import Worker, before_waiting
+from pykaproducer._pipeline.worker import Worker, wake
 from pykaproducer.errors import DeliveryError, Status
 
 #: Makes the error of a failed message for either status: it is per row.
@@ -58,7 +58,7 @@ class Settler:
 
     def _report(self, part: Slice, settled: Slice | None) -> None:
         if part.chunk.has_waiters:
-            before_waiting(part.chunk.wake_waiters)
+            wake(part.chunk.wake_waiters)
         if settled is None:
             return
         if settled.wants_report and not self.no_reports:

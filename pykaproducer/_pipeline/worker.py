@@ -66,8 +66,8 @@ class _Here(threading.local):
     """What this thread is."""
 
     is_stage = False
-    #: What it does before it waits the next time.
-    later: list[Callable[[], None]]
+    #: Wake-ups that are put off; None: none is.
+    later: list[Callable[[], None]] | None = None
     #: The policy of the stage whose thread it is.
     on_crash: CrashPolicy | None = None
 
@@ -81,22 +81,34 @@ def forget_stages() -> None:
     _here.on_crash = None
 
 
-def before_waiting(function: Callable[[], None]) -> None:
-    """Call *function*, which wakes a user's thread; a stage's does so before it waits itself.
+class WakingLater:
+    """``with WakingLater():`` wake users' threads at its end, by a stage that will wait soon.
 
-    Waked at once that thread would only wait for the GIL, and be waked once more when the stage
-    waits. In a thread that is not a stage's it is called at once.
+    Waked at once such a thread would only wait for the GIL, and be waked once more when the stage
+    waits. Nothing in it may take long, or call what is the user's: a callback, a partitioner, a
+    logging handler. What it waits for might be held by the very thread that is to be waked.
     """
-    if _here.is_stage:
-        _here.later.append(function)
-    else:
+
+    def __enter__(self) -> None:
+        _here.later = []
+
+    def __exit__(self, *_: object) -> None:
+        wake_others()
+
+
+def wake(function: Callable[[], None]) -> None:
+    """Call *function*, which wakes a user's thread: now, or if that is put off, later."""
+    if _here.later is None:
         function()
+    else:
+        _here.later.append(function)
 
 
 def wake_others() -> None:
-    """Do what was put off: a stage's thread calls this before anything that may take long."""
-    while _here.later:
-        _here.later.pop()()
+    """Do what was put off."""
+    later, _here.later = _here.later, None
+    for function in later or ():
+        function()
 
 
 def in_a_stage() -> bool:
@@ -233,6 +245,7 @@ class Worker:
                 self.step(item)
                 self.turn()
             except BaseException as error:  # the crash policy, as in the stage's own thread
+                wake_others()  # it logs
                 self._on_crash(self, error)
                 return True
             deadline = self.wakes_by()
@@ -272,15 +285,12 @@ class Worker:
         self.thread = threading.current_thread()
         if self.stopping:
             self._items.append(STOP)
-        _here.later = []
         _here.is_stage = True
         _here.on_crash = self._on_crash
         try:
             self._loop()
         except BaseException as error:  # the crash policy: settle everything, mark it broken
             self._on_crash(self, error)
-        finally:
-            wake_others()
 
     def _loop(self) -> None:
         stop_has_come = False
@@ -291,7 +301,6 @@ class Worker:
                 if stop_has_come and self.may_end():
                     break
                 deadline = self._sleeps_until = self.deadline()
-            wake_others()
             try:
                 self.clock.get(self.inbox, deadline)
                 _kernel.stage_runs()
@@ -313,7 +322,6 @@ class Worker:
                 stop_has_come = True
             else:
                 self.step(item)
-                wake_others()
             if steps % _STEPS_A_TURN == 0:
                 self.turn()
         self.turn()

@@ -16,6 +16,13 @@ def test_a_shorter_queue_has_the_larger_share() -> None:
     assert balance.bounds([0, 3000, 1999], 1000) == [4, 5, 8]
 
 
+def test_bounds_fit_into_32_bits_however_long_the_queues() -> None:
+    found = balance.bounds([20 << 30] * 299 + [0], 1)
+    assert found is not None
+    assert found[-1] < 1 << 32
+    assert found[-1] - found[-2] > found[0]
+
+
 def test_looking_at_queues_costs_little_however_many_there_are() -> None:
     assert balance.pause(12) == balance.LEAST_PAUSE
     assert balance.pause(5000) >= 5000 * balance.PAUSE_EACH

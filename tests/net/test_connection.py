@@ -161,9 +161,9 @@ class Counting:
     def finish_connect(self) -> int:
         return self.real.finish_connect()
 
-    def send(self, buffers: Sequence[memoryview]) -> int:
+    def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
         self.sends += 1
-        return self.real.send(buffers)
+        return self.real.send(buffers, patient=patient)
 
     def receive(self, into: memoryview) -> int:
         self.receives += 1
@@ -558,10 +558,10 @@ def test_what_another_thread_could_not_write_is_the_owners(cluster: ScriptedClus
         broken = False
         full = False
 
-        def send(self, buffers: Sequence[memoryview]) -> int:
+        def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
             if self.broken:
                 raise ConnectionFailed("the cable was cut")
-            return 0 if self.full else super().send(buffers)
+            return 0 if self.full else super().send(buffers, patient=patient)
 
     made: list[Choked] = []
 
@@ -635,7 +635,7 @@ def test_every_descriptor_is_given_back(cluster: ScriptedCluster, clock: FakeClo
 
 def test_a_failed_send_is_a_lost_connection(cluster: ScriptedCluster) -> None:
     class Broken(Counting):
-        def send(self, buffers: Sequence[memoryview]) -> int:
+        def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
             raise ConnectionFailed("the cable was cut")
 
     class BrokenNetwork(CountingNetwork):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pykaproducer import DeliveryFailures, Producer, ProducerBrokenError, ProducerClosedError
+from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.dispatcher import Dispatcher
@@ -184,3 +186,69 @@ def test_without_a_thread_to_end_it_a_producer_ends_all_the_same(
         monkeypatch.undo()
         assert delivery.result(0).offset == 0
         assert wait_until_gone(producer)
+
+
+def test_who_waits_is_waked_before_anything_of_the_users_is_called() -> None:
+    """1. A partitioner raises: the row's outcome is there. 2. It is called for the next row, and
+    waits for the thread that waits for the first row's outcome."""
+    both_are_there, seen = threading.Event(), threading.Event()
+
+    def partitioner(key: bytes | None, everything: Any, available: Any) -> int:
+        if key == b"first":
+            raise ValueError("not this one")
+        (both_are_there if key == b"before" else seen).wait(SOON)
+        return 0
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(partitioner=partitioner) as producer,
+    ):
+        before = producer.send("t", b"value", b"before")
+        first, second = (producer.send("t", b"value", key) for key in (b"first", b"second"))
+
+        def wait() -> None:
+            first.exception(SOON)
+            seen.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        both_are_there.set()
+        begun = time.monotonic()
+        assert second.exception(SOON) is None
+        assert time.monotonic() - begun < SOON
+        assert before.exception(SOON) is None
+        assert isinstance(first.error, Exception)
+        thread.join()
+
+
+def test_who_waits_is_waked_before_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. The answer is judged. 2. What the bridge does next may log, and wait for a lock of a
+    logging handler, which the thread that waits for the outcome holds."""
+    on_answer = Bridge.on_answer
+    returned = threading.Event()
+    waked: list[bool] = []
+
+    def answer_and_wait(self: Bridge, event: Any) -> None:
+        on_answer(self, event)
+        waked.append(returned.wait(SOON))
+
+    monkeypatch.setattr(Bridge, "on_answer", answer_and_wait)
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
+        producer.send("t", b"value").result(SOON)
+        returned.set()
+        producer.flush()
+    assert waked == [True]
+
+
+def test_a_poke_that_comes_late_does_not_reach_another_socket() -> None:
+    """1. A thread is about to poke. 2. close() closes the socket. 3. A new one gets its number."""
+    wakeup = Wakeup()
+    wakeup.close()
+    ends = [end for _ in range(8) for end in socket.socketpair()]
+    wakeup.poke(surely=True)
+    for end in ends:
+        end.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            end.recv(1)
+    for end in ends:
+        end.close()
