@@ -143,6 +143,15 @@ def test_topics_take_turns(lent: KafkaCluster, tmp_path: Path) -> None:
     assert cases == {"1 partition", "7 topics of 1 partition"}
 
 
+def test_no_hop_takes_longer_than_the_whole(lent: KafkaCluster, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert call(lent, "hops", "--messages", "50", "--rounds", "1", "--json", str(path)) == 0
+    (run,) = results(path)["runs"]
+    hops = {key: value for key, value in run["measures"].items() if key.startswith("to_")}
+    assert len(hops) == 5
+    assert all(0 < value < run["measures"]["whole"] for value in hops.values())
+
+
 def test_sync_has_percentiles(lent: KafkaCluster, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     words = ["sync", "--messages", "200", "--rounds", "1", "--warm-up-rounds", "0"]

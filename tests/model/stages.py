@@ -141,6 +141,9 @@ class ModelBridge(Bridge):
         assert self.ready, "a request for a connection that is not there"
         self.wire.append(request)
 
+    def write_now(self) -> None:
+        """The socket has taken it: see submit()."""
+
     def at_end(self) -> None:
         assert not self.wire, "the bridge of a stage that still waits for answers"
         self.ready = False
