@@ -106,6 +106,17 @@ cdef extern from *:
         }
     }
 
+    /* Bytes of all slabs, and those of them that are out. */
+    static void count_pool(int64_t *mapped, int64_t *out) {
+        int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
+        *mapped = *out = 0;
+        for (int i = 0; i < end; i++) {
+            if (__atomic_load_n(&slabs[i].base, __ATOMIC_RELAXED) == NULL) continue;
+            uint64_t room = __atomic_load_n(&slabs[i].room, __ATOMIC_RELAXED);
+            *mapped += SLAB;
+            *out += SLAB - PIECE * __builtin_popcountll(room);
+        }
+    }
     /* Whether the next that is needed would be a new slab. */
     static int pool_is_low(void) {
         int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
@@ -148,8 +159,9 @@ cdef extern from *:
     }
     /* The bytes behind the first `needed` are not needed any more; the size that is left. */
     static size_t shrunk_memory(void *memory, size_t size, size_t needed) {
+        if (needed < PIECE) needed = PIECE;     /* its size says that it is a slab's */
         int slab = slab_of(memory, size), kept = pieces_of(needed);
-        if (slab < 0 || needed < PIECE || kept >= pieces_of(size)) return size;
+        if (slab < 0 || kept >= pieces_of(size)) return size;
         give_pieces(slab, (char *)memory + kept * PIECE, pieces_of(size) - kept);
         return needed;
     }
@@ -164,6 +176,7 @@ cdef extern from *:
         return larger;
     }
     """
+    void count_pool(int64_t *mapped, int64_t *out) noexcept nogil
     bint pool_is_low() noexcept nogil
     void fill_pool() noexcept nogil
     void *new_memory(size_t size) noexcept nogil
@@ -177,6 +190,13 @@ cdef void free_block(Block *block) noexcept nogil:
     free_memory(block.data, block.capacity)
     block.data = NULL
     block.used = 0
+
+
+def pool_use():
+    """``(mapped, out)``: bytes of all slabs of this process, and those of them that are in use."""
+    cdef int64_t mapped, out
+    count_pool(&mapped, &out)
+    return mapped, out
 
 
 @cython.final

@@ -87,6 +87,14 @@ class Batch:
         for part in self.parts:
             part.take_along()
 
+    def has_until(self, time: float) -> bool:
+        """Whether no row of its chunks has failed, or expires before *time*.
+
+        One look at each chunk; :meth:`next_deadline` looks at each row.
+        """
+        chunks = [part.chunk for part in self.parts]
+        return all(not chunk.errors and chunk.next_deadline >= time for chunk in chunks)
+
     def next_deadline(self) -> float | None:
         """Earliest deadline of the rows without outcome; None if every row has one."""
         found = (part.oldest_deadline() for part in self.parts)
@@ -350,12 +358,11 @@ class Batcher:
     def take(self, lane: Lane) -> Batch | list[Slice]:
         """The next batch of *lane*: one sealed before, or claimed slices for a new one.
 
-        An empty list: what was pending has expired.
+        An empty list: what was pending has expired. :meth:`look` has to be called behind it.
         """
         head = lane.pending[0]
         if isinstance(head, Batch):
             lane.drop_head()
-            self.look(lane)
             return head
         parts: list[Slice] = []
         room, most = self.batch_size, self.batch_messages
@@ -377,5 +384,4 @@ class Batcher:
             if head.most:
                 break  # what was split goes alone
         self._ripe.discard(lane)
-        self.look(lane)
         return parts

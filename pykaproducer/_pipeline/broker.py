@@ -197,7 +197,7 @@ class BrokerWorker(Worker):
                 self.bridge.connect()
             return
         self._send_ahead()
-        while not self._is_full() and not self._quitting:
+        while self.batcher.waiting and not self._is_full() and not self._quitting:
             now = self.clock.monotonic()
             batches = self._seal(self.batcher.due(now, flushing=self.is_flushing()))
             if not batches:
@@ -246,9 +246,9 @@ class BrokerWorker(Worker):
                 batch = self.sealer.seal(lane, taken)
             if batch is not None:
                 lane.sent(batch)
-                self.batcher.look(lane)
                 batches.append(batch)
                 size += len(batch.payload)
+            self.batcher.look(lane)
         return batches
 
     def _sealed_before(self, lane: Lane, batch: Batch) -> Batch | None:
@@ -261,7 +261,6 @@ class BrokerWorker(Worker):
             self.judge.fail_doubtful(batch)
         else:
             lane.put_first(slices)
-        self.batcher.look(lane)
         return None
 
     def _has_producer_id(self, lane: Lane) -> bool:
@@ -296,9 +295,11 @@ class BrokerWorker(Worker):
         #    broker with it.
         #
         # So each gets a few seconds. Rows expire in time all the same: the dispatcher sees to it.
-        alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
-        deadline = max([now + _LEAST, *alive])
-        deadline = min(deadline, now + self.config.request_timeout_ms / 1000)
+        deadline = now + self.config.request_timeout_ms / 1000
+        # Mostly one look at a chunk says that some batch has more time than that.
+        if not any(batch.has_until(deadline) for batch in batches):
+            alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
+            deadline = min(deadline, max([now + _LEAST, *alive]))
         timeout_ms = max(1, int((deadline - now) * 1000))
         return ProduceRequest(batches, deadline, timeout_ms)
 

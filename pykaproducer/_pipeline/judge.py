@@ -227,6 +227,8 @@ class Judge:
 
     def _pass_on_hints(self, answer: ProduceAnswer) -> None:
         """Where a partition's leader has gone, if the broker says so (KIP-951)."""
+        if not answer.node_endpoints:
+            return
         addresses = {broker.node_id: broker for broker in answer.node_endpoints}
         for partition in answer.partitions:
             if partition.current_leader is not None:

@@ -55,7 +55,7 @@ class TopicWorker(Worker):
             return
         view = self.metadata.view.topics[self.topic]
         if isinstance(self.partitioner, Partitioner):
-            if self.adaptive and self.partitioner.is_sticky:
+            if self.adaptive and view.partitions > 1 and self.partitioner.is_sticky:
                 self._weigh(self.partitioner, view)
             slices, strays = item.split(self.partitioner, view.partitions, view.available)
         else:

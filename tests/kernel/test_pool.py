@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from pykaproducer import _kernel
 from tests.kernel.helper import TOPIC, Door, claim, encode, read, split
 
 #: Below and above what the pool keeps, and around its pieces of 32 KiB and slabs of 2 MiB.
@@ -57,3 +58,26 @@ def test_threads_that_take_and_give_memory_do_not_get_each_others() -> None:
 
 def test_rows_of_a_table_that_grew_are_all_there() -> None:
     there_and_back([b"%d" % number for number in range(70_000)])
+
+
+def test_a_closed_chunk_takes_little_more_than_its_rows() -> None:
+    """Its tables grow by leaps; what is behind the last row is given back."""
+    for rows in (2048, 6144, 10_240, 32_768):
+        door = Door()
+        before = _kernel.pool_use()[1]
+        for _ in range(rows):
+            door.send(TOPIC, b"x" * 100, partition=0)
+        chunks = door.chunks()
+        taken = _kernel.pool_use()[1] - before
+        assert taken <= 1.1 * rows * (100 + _kernel.ROW_COST)
+        del chunks
+        assert _kernel.pool_use()[1] == before
+
+
+def test_what_is_not_used_goes_back_to_the_system() -> None:
+    door = Door()
+    for _ in range(400):
+        door.send(TOPIC, b"x" * 500_000, partition=0)
+    del door
+    mapped, out = _kernel.pool_use()
+    assert mapped - out < 64 << 20

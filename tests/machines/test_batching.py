@@ -197,6 +197,7 @@ def test_where_everything_has_expired_there_is_no_batch() -> None:
     report(part.chunk.whole().fail(LookupError(), LookupError()))
     assert broker.due() == [lane]
     assert broker.batcher.take(lane) == []
+    broker.batcher.look(lane)
     assert not broker.batcher.waiting
     assert broker.batcher.next_due() is None
     # Its bytes do not fill the next batch.

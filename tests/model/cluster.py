@@ -161,7 +161,9 @@ class Cluster:
         if fate.kind is Kind.REFUSE:
             return fate.code, -1
         complain = fate.kind is Kind.TAKE_AND_COMPLAIN
-        code, offset = self.logs[batch.partition].append(read(bytes(batch.payload)), commit=not complain)
+        code, offset = self.logs[batch.partition].append(
+            read(bytes(batch.payload)), commit=not complain
+        )
         return (fate.code, offset) if complain and not code else (code, offset)
 
 
