@@ -164,10 +164,6 @@ class Worker:
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
         self.stopping = False
-        kind = type(self)
-        self._keeps_time = kind.deadline is not Worker.deadline or (
-            kind.wakes_by is not Worker.wakes_by
-        )
 
     #: Whether the end of the stage does something, so that it needs a thread for it.
     ends_itself = False
@@ -252,7 +248,7 @@ class Worker:
                 wake_others()  # it logs
                 self._on_crash(self, error)
                 return True
-            deadline = self.wakes_by() if self._keeps_time else None
+            deadline = self.wakes_by()
             earlier = deadline is not None and (
                 self._sleeps_until is None or deadline < self._sleeps_until
             )
