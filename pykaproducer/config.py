@@ -124,8 +124,9 @@ class Config:
     partitioner_adaptive_partitioning_enable: bool = setting(
         True,
         FLAG,
-        "Messages without a key, where the partitioner is sticky: partitions with a long queue, as "
-        "of a broker that is slow for a while, get fewer (KIP-794).",
+        "With the partitioners murmur2, consistent_random and sticky: of the messages without a "
+        "key, partitions with a long queue, as of a broker that is slow for a while, get fewer "
+        "(KIP-794).",
     )
     allow_auto_create_topics: bool = setting(
         True, FLAG, "Asking for a topic may create it, if the brokers are set up so."

@@ -16,7 +16,7 @@ cdef void look_around() noexcept:
         with nogil:
             fill_pool()
     cdef int i
-    for i in range(4):
+    for i in range(_STAGES_A_LOOK):
         if not gil_is_wanted():
             break
         let_stages_run()

@@ -103,8 +103,6 @@ cdef class BlockAdmission(Admission):
                 if routes.route == NULL:
                     segment.chunk.reserve(<uint32_t>min(end - i, <int64_t>_CHUNK_ROWS))
                 i = fill(routes, columns, i, end, base, terms, now)
-                if i == end:
-                    segment.chunk.trim()
                 want_gil()
             got_gil()
             if i < 0:

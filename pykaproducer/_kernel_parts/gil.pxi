@@ -1,4 +1,4 @@
-# Who wants the GIL: a loop over send() lets it go when a stage waits for it.
+# Who wants the GIL: a loop over send(), and Reports, let it go when a stage waits for it.
 #
 # A thread that wants the GIL while another one computes waits for it up to a "switch interval"
 # (5 ms), and a stage wants it anew after each wait. So, beside a loop over send(), each hop of a
@@ -7,8 +7,8 @@
 #
 # 1. whoever will soon want it says so: `want_gil`, when an item is put into an inbox, and at the
 #    end of what is done without the GIL;
-# 2. send() looks now and then (`_ROWS_A_LOOK`), and if somebody wants it, lets it go and waits
-#    until one has taken it, `_PATIENCE` at most;
+# 2. send(), and Reports between callbacks, look now and then (`_ROWS_A_LOOK`), and if somebody
+#    wants it, let it go and wait until one has taken it, `_PATIENCE` at most;
 # 3. whoever has it says so: `got_gil`.
 #
 # It is a hint, not a count that has to be right: a thread that ends, or never comes, costs one
@@ -52,11 +52,13 @@ cdef extern from *:
     uint32_t times_taken() noexcept nogil
     void wait_until_taken(uint32_t seen, int64_t patience) noexcept nogil
 
-#: After so many messages send() looks whether a stage wants the GIL (a power of two).
+#: After so many messages send() and Reports look whether a stage wants the GIL (a power of two).
 cdef int64_t _ROWS_A_LOOK = 2048
 #: What handles fewer bytes keeps the GIL: to get it back may take longer than the work.
 cdef Py_ssize_t _SHORT_WORK = 16384
-#: How long send() waits for it to be taken (ns).
+#: So many stages may run at one look of send().
+cdef int _STAGES_A_LOOK = 4
+#: How long they wait for it to be taken (ns).
 cdef int64_t _PATIENCE = 50000
 
 

@@ -52,6 +52,8 @@ cdef class Partitioner:
         *bounds*, packed uint32, one for each of the partitions *available*: where its share of a
         draw ends. None: all alike. Holds as long as just these partitions are available.
         """
+        if bounds is not None and len(bounds) != len(available):
+            raise ValueError("one bound for each partition")
         self.favoured = available
         self.bounds = bounds
 
@@ -188,7 +190,7 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
         raise MemoryError()
     if partitioner is not None:
         partitioner.look_at(available, writable, n_writable)
-    if chunk.nbytes < _SHORT_WORK:
+    if chunk.nbytes + <Py_ssize_t>chunk.count * _RECORD < _SHORT_WORK:
         count_rows(census, chunk, partitioner, writable, n_writable)
         return
     with nogil:

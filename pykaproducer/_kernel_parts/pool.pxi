@@ -1,10 +1,9 @@
 # Memory that is used again: blocks of payload, row tables, record batches.
 #
 # malloc() takes large pieces from the system and gives them back to it; then each of their pages is
-# a fault and is cleared, again and again: up to half of the processor time of a loop that sends
-# blocks, and a sixth beside send(). So what is large comes from slabs of 2 MiB, which the system
-# may map as one huge page each (one fault for 512 pages; a tenth of the time where faults are
-# dear). A few empty slabs are kept, for all producers of the process; the rest goes back.
+# a fault and is cleared, again and again. So what is large comes from slabs of 2 MiB, which the
+# system may map as one huge page each (one fault for 512 pages; a tenth of the time where faults
+# are dear). A few empty slabs are kept, for all producers of the process; the rest goes back.
 #
 # No lock, so that it may be used without the GIL and a fork finds nothing taken: a slab's `room`
 # has one bit for each free piece. Whoever clears a bit owns that piece; whoever clears all of them
@@ -117,10 +116,15 @@ cdef extern from *:
             *out += SLAB - PIECE * __builtin_popcountll(room);
         }
     }
+    static int slabs_are_left(void) {
+        for (int i = 0; i < SLABS; i++)
+            if (__atomic_load_n(&slabs[i].base, __ATOMIC_RELAXED) == NULL) return 1;
+        return 0;
+    }
     /* Whether the next that is needed would be a new slab. */
     static int pool_is_low(void) {
         int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
-        return end > 0 && empty_slabs(end) == 0;
+        return end > 0 && empty_slabs(end) == 0 && slabs_are_left();
     }
     /* Have a slab ready, its pages there: for the system to clear them takes long. */
     static void fill_pool(void) {
@@ -135,7 +139,7 @@ cdef extern from *:
         if (size >= PIECE && size <= SLAB) {
             int pieces = pieces_of(size);
             found = take_pieces(pieces);
-            if (found == NULL) {
+            if (found == NULL && slabs_are_left()) {
                 found = map_slab();
                 if (found != NULL) found = enlist(found, ~run_of(pieces));
             }
@@ -144,7 +148,7 @@ cdef extern from *:
     }
     /* The slab that *memory* of that size is in; -1: it is malloc()'s. */
     static int slab_of(void *memory, size_t size) {
-        if (size < PIECE || size > SLAB) return -1;
+        if (memory == NULL || size < PIECE || size > SLAB) return -1;
         char *base = (char *)((uintptr_t)memory & ~(uintptr_t)(SLAB - 1));
         int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
         for (int i = 0; i < end; i++)
@@ -153,7 +157,7 @@ cdef extern from *:
     }
     /* `size` is what new_memory() was asked for. */
     static void free_memory(void *memory, size_t size) {
-        int slab = memory == NULL ? -1 : slab_of(memory, size);
+        int slab = slab_of(memory, size);
         if (slab < 0) free(memory);
         else give_pieces(slab, memory, pieces_of(size));
     }

@@ -190,7 +190,10 @@ cdef class Slice:
         return self.told(settled, wake)
 
     def fail(self, not_persisted, possibly_persisted, *, bint wake=True):
-        """These rows have failed; a row's error is the one that fits what may be in the log."""
+        """These rows have failed; a row's error is the one that fits what may be in the log.
+
+        *wake*: as for ``deliver``.
+        """
         cdef Chunk chunk = self.chunk
         cdef Slice settled = self.none_of_it()
         cdef uint32_t i
@@ -227,6 +230,7 @@ cdef class Slice:
         return part
 
     cdef Slice told(self, Slice settled, bint wake):
+        """Wake those who wait, if *wake*; *settled*, or None if it has no row."""
         if wake and self.chunk.waiters:
             wake_waiters(self.chunk)
         return settled if settled.count else None

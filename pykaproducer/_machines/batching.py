@@ -358,7 +358,8 @@ class Batcher:
     def take(self, lane: Lane) -> Batch | list[Slice]:
         """The next batch of *lane*: one sealed before, or claimed slices for a new one.
 
-        An empty list: what was pending has expired. :meth:`look` has to be called behind it.
+        An empty list: what was pending has expired. The caller calls :meth:`look` behind it, in
+        each case.
         """
         head = lane.pending[0]
         if isinstance(head, Batch):

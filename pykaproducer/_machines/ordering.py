@@ -105,6 +105,18 @@ class Ordering:
         # What has passed the watermark and waits for a path.
         self._waiting: list[Item] = []
 
+    @property
+    def held(self) -> int:
+        """Bytes of messages that wait here: for a path, or for a lower level's turn."""
+        if not self._levels and not self._waiting:
+            return 0
+        buffers = [level.buffer for level in list(self._levels.values())]
+        return sum(
+            item.nbytes if isinstance(item, Slice) else len(item.payload)
+            for items in (self._waiting, *buffers)
+            for item in list(items)
+        )
+
     def item(self, item: Item) -> list[Effect]:
         """A fresh item, or one that comes round again."""
         effects: list[Effect] = []

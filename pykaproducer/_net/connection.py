@@ -249,12 +249,15 @@ class Connection:
     def write_now(self) -> None:
         """Write what was submitted, in another thread than the one that polls.
 
-        What is left, and what goes wrong, is left to that one: see :attr:`has_to_go_on`.
+        Only while ready, and only requests that expect an answer: no event arises here. What is
+        left, and what goes wrong, is left to that thread: see :attr:`has_to_go_on`.
         """
         assert self._transport is not None
+        written: list[Request] = []
         with contextlib.suppress(ConnectionFailed, NoCommonVersion):
             self._encode_queued()
-            self._outbox.took(self._transport.send(self._outbox.buffers, patient=False))
+            written = self._outbox.took(self._transport.send(self._outbox.buffers, patient=False))
+        assert all(request.expects_answer for request in written)
 
     @property
     def has_to_go_on(self) -> bool:

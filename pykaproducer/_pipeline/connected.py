@@ -36,7 +36,8 @@ from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
 from pykaproducer.config import Config
 
-#: How long it dozes (seconds): less than any request has time, but with a very short timeout.
+#: How long it dozes (seconds): less than any request has time. (With a request_timeout_ms shorter
+#: than this the thread is waked for each request.)
 _DOZE: Final = 2.0
 
 

@@ -40,9 +40,10 @@ class PartitionWorker(Worker):
 
     @property
     def queued(self) -> int:
-        """Bytes that wait to be sealed. For a glance from any thread: it may be a moment old."""
+        """Bytes that wait to be sealed, or for a retry. For a glance from any thread: it may be a
+        moment old."""
         lane = self._lane
-        return 0 if lane is None else lane.nbytes
+        return self.ordering.held + (0 if lane is None else lane.nbytes)
 
     def in_place(self, item: Slice | Batch | Chaser | ViewChanged) -> bool:
         return True  # a few table look-ups

@@ -46,7 +46,7 @@ class TopicWorker(Worker):
         self._weigh_again = 0.0
 
     def in_place(self, item: Chunk | Slice | Batch | Chaser) -> bool:
-        # Partitioning runs without the GIL and is quick; a user's function may be anything.
+        # Partitioning is quick, or else lets the GIL go; a user's function may be anything.
         return isinstance(self.partitioner, Partitioner)
 
     def step(self, item: Chunk | Slice | Batch | Chaser) -> None:

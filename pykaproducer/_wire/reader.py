@@ -70,7 +70,7 @@ class Reader:
 
     def tags(self) -> Iterable[tuple[int, Reader]]:
         """The tagged fields, with a reader for the bytes of each."""
-        if not self._flexible or (count := self._length(_int32) + 1) == 0:
+        if not self._flexible or (count := self._uvarint()) == 0:
             return ()
         if count > self.left:
             raise WireError(f"{count} tagged fields in {self.left} bytes")
@@ -95,17 +95,16 @@ class Reader:
     def _length(self, layout: struct.Struct) -> int:
         """A length or a count; negative for null."""
         if self._flexible:
-            at = self._at
-            # Nearly all take one byte.
-            if at < len(self._data) and (byte := self._data[at]) < 0x80:
-                self._at = at + 1
-                return byte - 1
             return self._uvarint() - 1
         (length,) = self.fields(layout)
         return int(length)
 
     def _uvarint(self) -> int:
         data, at = self._data, self._at
+        # Nearly all take one byte.
+        if at < len(data) and (byte := data[at]) < 0x80:
+            self._at = at + 1
+            return byte
         value = 0
         try:
             for shift in (0, 7, 14, 21, 28):

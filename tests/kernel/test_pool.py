@@ -75,9 +75,12 @@ def test_a_closed_chunk_takes_little_more_than_its_rows() -> None:
 
 
 def test_what_is_not_used_goes_back_to_the_system() -> None:
+    mapped_before, out_before = _kernel.pool_use()
     door = Door()
     for _ in range(400):
         door.send(TOPIC, b"x" * 500_000, partition=0)
-    del door
+    assert _kernel.pool_use()[0] - mapped_before > 150 << 20
+    assert len(door.chunks()) > 10  # and they are gone
     mapped, out = _kernel.pool_use()
-    assert mapped - out < 64 << 20
+    assert out == out_before
+    assert mapped - mapped_before <= 16 << 20
