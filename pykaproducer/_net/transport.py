@@ -100,14 +100,11 @@ class Network:
 
     def connect(self, endpoint: Endpoint) -> Transport:
         """Begin to connect."""
-        with _mapped():
-            sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
-            try:
-                self._sockets.add(sock)
-                self._begin(sock, endpoint)
-            except BaseException:
-                sock.close()
-                raise
+        with _mapped(), contextlib.ExitStack() as undo:
+            sock = undo.enter_context(socket.socket(endpoint.family, socket.SOCK_STREAM))
+            self._sockets.add(sock)
+            self._begin(sock, endpoint)
+            undo.pop_all()  # it has begun: from here on it is the transport's to close
         return PlainTransport(sock)
 
     def forsake(self) -> None:

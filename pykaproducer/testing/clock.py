@@ -57,7 +57,7 @@ class FakeClock(Clock):
             self._move_to(self._now + seconds)
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline that a thread waits for now; None if none waits for one."""
+        """The earliest deadline that a thread waits for at this moment; None if none does."""
         with self._changed:
             return self._earliest()
 
