@@ -196,7 +196,9 @@ class SentBlock:
     def pending(self) -> Delivery | None: ...
     def outcomes(
         self,
-    ) -> tuple[dict[tuple[str, int], list[list[int]]], list[tuple[int, BaseException]]]: ...
+    ) -> tuple[
+        dict[tuple[str, int], tuple[int, int, list[list[int]]]], list[tuple[int, BaseException]]
+    ]: ...
 
 @final
 class TopicSlot:

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 _REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError)
 
 
+class Delivered(NamedTuple):
+    """What of a block was delivered to one partition."""
+
+    #: How many messages.
+    rows: int
+    #: The bytes of their keys and values.
+    size: int
+
+
 class BlockMetadata(NamedTuple):
     """What became of a block."""
 
@@ -36,6 +45,8 @@ class BlockMetadata(NamedTuple):
     offsets: dict[TopicPartition, list[range]]
     #: Row numbers, from 0, and errors of those that were not, in order.
     failed: list[tuple[int, BaseException]]
+    #: How many were delivered, by partition: also those without an offset.
+    delivered: dict[TopicPartition, Delivered]
 
 
 class BlockFailures(DeliveryFailures):
@@ -117,17 +128,14 @@ class BlockDelivery:
         return self.result(0)
 
     def _metadata(self) -> BlockMetadata:
-        offsets, failed = self._block.outcomes()
-        return BlockMetadata(
-            self._block.count,
-            {
-                TopicPartition(topic, partition): [
-                    range(first, last + 1) for first, last in sorted(ranges)
-                ]
-                for (topic, partition), ranges in offsets.items()
-            },
-            failed,
-        )
+        found, failed = self._block.outcomes()
+        offsets, delivered = {}, {}
+        for (topic, partition), (rows, size, ranges) in found.items():
+            place = TopicPartition(topic, partition)
+            delivered[place] = Delivered(rows, size)
+            if ranges:
+                offsets[place] = [range(first, last + 1) for first, last in sorted(ranges)]
+        return BlockMetadata(self._block.count, offsets, failed, delivered)
 
     def _go_on(self, _settled: object = None) -> None:
         """A message has its outcome: call back if it is the last, or wait for the next.
@@ -190,7 +198,8 @@ class BlockProducer(_kernel.BlockAdmission):
             BlockDelivery: the block's future.
 
         Raises:
-            TypeError, ValueError: a column or a row can never be right; it is named.
+            TypeError, ValueError: a column or a row can never be right; it is named. An error of
+                one row has its number, from 0, as ``row``.
             MessageTooLargeError: a message is larger than ``max_request_size``; its row is named.
             BufferFullError, ProducerClosedError, ProducerBrokenError: as for ``send()``.
 

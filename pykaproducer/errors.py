@@ -109,8 +109,12 @@ class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueErr
     """A message is larger than ``max_request_size``; nothing was accepted.
 
     Raised by ``send()`` at once. Send less, or raise ``max_request_size`` and the topic's
-    ``max.message.bytes`` together.
+    ``max.message.bytes`` together. ``row`` is its number in a block, None outside of blocks.
     """
+
+    def __init__(self, message: str, *, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class MetadataTimeoutError(PykaproducerError, KafkaTimeoutError):

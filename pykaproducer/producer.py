@@ -159,7 +159,8 @@ class Producer(BlockProducer, NoTransactions):
         what = "the message" if row is None else f"row {row}"
         raise MessageTooLargeError(
             f"topic {topic!r}: {what} would take {size} bytes; max_request_size allows "
-            f"{self.config.max_request_size}"
+            f"{self.config.max_request_size}",
+            row=row,
         )
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fix_cluster", "tests.fix_leaks", "tests.fix_servers", "tests.fix_skips"]
+pytest_plugins = [
+    "tests.fix_cluster",
+    "tests.fix_leaks",
+    "tests.fix_servers",
+    "tests.fix_skips",
+    "tests.fix_spark",
+]
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

@@ -479,7 +479,7 @@ def test_rows_that_find_no_space_fail_and_those_before_go_on(
         hold.release()
         failures = block.exception(SOON)
         assert isinstance(failures, BlockFailures)
-        (rows, offsets, failed) = failures.metadata
+        rows, offsets, failed, _ = failures.metadata
         accepted = rows - len(failed)
         assert 0 < accepted < rows == 5000
         assert [row for row, _ in failed] == list(range(accepted, 5000))
@@ -588,7 +588,7 @@ def test_a_block_without_messages(shared: Producer, topic: str) -> None:
     told: list[Any] = []
     block = shared.send_many(topic, [], on_delivery=lambda *said: told.append(said))
     assert block
-    assert (len(block), block.result(0)) == (0, (0, {}, []))
+    assert (len(block), block.result(0)) == (0, (0, {}, [], {}))
     assert told == [(None, block)]
 
 

@@ -62,16 +62,24 @@ cdef int64_t take_arrow_numbers(Columns columns, Numbers *numbers, data, str nam
     cdef ArrowArray *a = <ArrowArray *>PyCapsule_GetPointer(capsules[1], "arrow_array")
     columns.owners.append(capsules)
     arrow_numbers(numbers, s, a, 0, name)
-    check_numbers(numbers, a.length, name, most)
+    check_numbers(numbers, a.length, name, most, 0)
     return a.length
 
 
-cdef check_numbers(const Numbers *numbers, int64_t count, str name, int64_t most):
+cdef check_numbers(const Numbers *numbers, int64_t count, str name, int64_t most, int64_t base):
     cdef int64_t i, n
     for i in range(count):
         n = number(numbers, i)
         if n != _NONE and not 0 <= n <= most:
-            raise ValueError(f"{name}[{i}] must be between 0 and {most}, not {n}")
+            raise row_error(
+                base + i, f"{name}[{base + i}] must be between 0 and {most}, not {n}")
+
+
+cdef row_error(int64_t row, str text):
+    """A ValueError that says, as ``row``, which row of the call it means."""
+    error = ValueError(text)
+    error.row = row
+    return error
 
 
 cdef arrow_cells(Columns columns, Cells *cells, ArrowSchema *schema, ArrowArray *array,
@@ -156,8 +164,8 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
                 "headers.value")
 
 
-cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner):
-    """The columns of ``send_arrow``, by their names in a record batch."""
+cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int64_t base):
+    """The columns of ``send_arrow``, by their names in a record batch; *base*: rows before it."""
     cdef Columns columns = Columns.__new__(Columns)
     cdef int64_t i
     cdef ArrowSchema *s
@@ -189,10 +197,12 @@ cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner):
             arrow_headers(columns, &columns.headers, s, a, array.offset)
         elif names[i] == "partition":
             arrow_numbers(&columns.partition, s, a, array.offset, "partition")
-            check_numbers(&columns.partition, columns.count, "partition", _MOST_PARTITION)
+            check_numbers(&columns.partition, columns.count, "partition", _MOST_PARTITION,
+                          base)
         else:
             arrow_numbers(&columns.timestamp, s, a, array.offset, "timestamp")
-            check_numbers(&columns.timestamp, columns.count, "timestamp", _MOST_TIMESTAMP)
+            check_numbers(&columns.timestamp, columns.count, "timestamp", _MOST_TIMESTAMP,
+                          base)
     return columns
 
 
@@ -222,7 +232,7 @@ def columns_of_arrow(data):
         capsules = data.__arrow_c_array__()
         return [columns_of_batch(
             <ArrowSchema *>PyCapsule_GetPointer(capsules[0], "arrow_schema"),
-            <ArrowArray *>PyCapsule_GetPointer(capsules[1], "arrow_array"), capsules)]
+            <ArrowArray *>PyCapsule_GetPointer(capsules[1], "arrow_array"), capsules, 0)]
     if not hasattr(data, "__arrow_c_stream__"):
         raise TypeError(f"send_arrow() takes Arrow data (with __arrow_c_array__ or "
                         f"__arrow_c_stream__), not {type(data).__name__}")
@@ -235,6 +245,7 @@ cdef list read_stream(capsule):
     cdef Released schema = Released.__new__(Released)
     cdef Released batch
     cdef list found = []
+    cdef int64_t rows = 0
     if stream.get_schema(stream, &schema.schema):
         raise ValueError(f"the Arrow stream gives no schema: {stream_error(stream)}")
     while True:
@@ -243,7 +254,8 @@ cdef list read_stream(capsule):
             raise ValueError(f"the Arrow stream ends with an error: {stream_error(stream)}")
         if batch.array.release == NULL:
             return found
-        found.append(columns_of_batch(&schema.schema, &batch.array, [schema, batch]))
+        found.append(columns_of_batch(&schema.schema, &batch.array, [schema, batch], rows))
+        rows += (<Columns>found[len(found) - 1]).count
 
 
 cdef str stream_error(ArrowArrayStream *stream):

@@ -55,17 +55,18 @@ cdef class SentBlock:
         return None
 
     def outcomes(self):
-        """``(offsets, failed)`` of the rows that have their outcome; it counts as told.
+        """``(delivered, failed)`` of the rows that have their outcome; it counts as told.
 
-        *offsets*: by (topic, partition) a list of ``[first, last]``; *failed*: row numbers with
-        their errors, in order.
+        *delivered*: by (topic, partition) ``[rows, bytes, [[first, last], ...]]``, the offsets in
+        the order of the rows; *failed*: row numbers with their errors, in order.
         """
         cdef Segment segment
         cdef uint32_t i
         cdef Outcome outcome
-        cdef dict offsets = {}
+        cdef Tallies tallies = Tallies.__new__(Tallies)
         cdef list failed = []
         for segment in self.segments:
+            tallies.begin(segment.chunk.topic)
             for i in range(segment.chunk.count):
                 outcome = outcome_of(segment.chunk, i)
                 if not outcome.flags & SETTLED:
@@ -73,25 +74,15 @@ cdef class SentBlock:
                 if outcome.flags & FAILED:
                     flags_at(segment.chunk, i)[0] |= TOLD
                     failed.append((segment.number(i), segment.chunk.errors[outcome.error]))
-                elif outcome.offset >= 0:
-                    add_offset(offsets, segment.chunk.topic, &outcome)
+                else:
+                    tallies.add(&outcome)
         failed.sort(key=_first_of)
         failed += [(row, self.refusal) for row in range(self.accepted, self.count)]
-        return offsets, failed
+        return tallies.end(), failed
 
 
 def _first_of(pair):
     return pair[0]
-
-
-cdef add_offset(dict offsets, topic, const Outcome *outcome):
-    cdef tuple place = (topic, outcome.partition)
-    cdef list ranges = offsets.setdefault(place, [])
-    cdef list last = ranges[len(ranges) - 1] if ranges else None
-    if last is not None and last[1] + 1 == outcome.offset:
-        last[1] = outcome.offset
-    else:
-        ranges.append([outcome.offset, outcome.offset])
 
 
 cdef held_whole(Chunk chunk, int change):

@@ -152,12 +152,12 @@ cdef class BlockAdmission(Admission):
                 return routes
             data = cell(&columns.topic, i, &size)
             if size < 0:
-                raise ValueError(f"row {base + i}: column 'topic' is null")
+                raise row_error(base + i, f"row {base + i}: column 'topic' is null")
             name = PyBytes_FromStringAndSize(<const char *>data, size)
             try:
                 routes.add(self.slot_of(name.decode()), name)
             except ValueError as error:
-                raise ValueError(f"row {base + i}: {error}") from None
+                raise row_error(base + i, f"row {base + i}: {error}") from None
 
     cdef TopicSlot slot_of(self, topic):
         if not PyUnicode_CheckExact(topic):
@@ -170,6 +170,6 @@ cdef class BlockAdmission(Admission):
         cdef Payload payload
         cdef int64_t size = look_at_row(columns, row, &payload)
         if size < 0:
-            raise ValueError(f"row {base + row}: a header has no name")
+            raise row_error(base + row, f"row {base + row}: a header has no name")
         name = topic if topic is not None else "of the column"
         self._too_large(name, size + _HEADER + _RECORD, base + row)

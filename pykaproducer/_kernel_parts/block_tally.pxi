@@ -1,0 +1,80 @@
+# What became of a block, by topic and partition: rows, bytes, offsets.
+
+cdef struct Tally:
+    int64_t rows, size          # delivered; the bytes of their keys and values
+    int64_t first, last         # offsets that follow each other; first -1: none yet
+
+
+@cython.final
+cdef class Tallies:
+    """Counts delivered rows in an array by partition, and moves the sums to a dict by topic."""
+
+    cdef dict found             # (topic, partition): [rows, bytes, [[first, last], ...]]
+    cdef Tally *tallies         # by partition, of `topic`
+    cdef int64_t room
+    cdef object topic
+
+    def __cinit__(self):
+        self.found = {}
+        self.tallies = NULL
+
+    def __dealloc__(self):
+        free(self.tallies)
+
+    cdef begin(self, topic):
+        """Rows of *topic* follow."""
+        if topic is not self.topic:
+            self.end()
+            self.topic = topic
+
+    cdef add(self, const Outcome *outcome):
+        """A row was delivered."""
+        cdef Tally *tally
+        if outcome.partition < 0:
+            return                  # its table is gone: nobody knows where it went
+        if outcome.partition >= self.room:
+            self.grow(outcome.partition + 1)
+        tally = &self.tallies[outcome.partition]
+        tally.rows += 1
+        tally.size += max(outcome.key_size, 0) + max(outcome.value_size, 0)
+        if outcome.offset < 0:
+            return                  # the broker gave none: acks=0, or a retry that it knew already
+        if tally.first >= 0 and tally.last + 1 == outcome.offset:
+            tally.last = outcome.offset
+            return
+        if tally.first >= 0:
+            self.move(outcome.partition)
+        tally.first = tally.last = outcome.offset
+
+    cdef grow(self, int64_t least):
+        cdef int64_t room = max(least, 2 * self.room, 16), i
+        cdef void *larger = realloc(self.tallies, room * sizeof(Tally))
+        if larger == NULL:
+            raise MemoryError()
+        self.tallies = <Tally *>larger
+        for i in range(self.room, room):
+            clear(&self.tallies[i])
+        self.room = room
+
+    cdef move(self, int64_t partition):
+        """Put what was counted of *partition* into the dict."""
+        cdef Tally *tally = &self.tallies[partition]
+        cdef list sums = self.found.setdefault((self.topic, partition), [0, 0, []])
+        sums[0] += tally.rows
+        sums[1] += tally.size
+        if tally.first >= 0:
+            sums[2].append([tally.first, tally.last])
+        clear(tally)
+
+    cdef dict end(self):
+        """The dict, with everything that was counted."""
+        cdef int64_t i
+        for i in range(self.room):
+            if self.tallies[i].rows:
+                self.move(i)
+        return self.found
+
+
+cdef void clear(Tally *tally) noexcept nogil:
+    memset(tally, 0, sizeof(Tally))
+    tally.first = -1

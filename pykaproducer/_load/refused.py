@@ -1,0 +1,144 @@
+"""What becomes of rows that were not delivered: they fail the write, or are put elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pykaproducer.delivery import Delivery, Status
+from pykaproducer.errors import PykaproducerError
+from pykaproducer.producer import Producer
+
+#: Of how many rows an error tells.
+_TOLD = 3
+
+
+class RefusedRow(NamedTuple):
+    """A row that was not delivered."""
+
+    #: Its number, from 0, among the rows of this writer.
+    row: int
+    #: Its number in its batch.
+    place: int
+    error: BaseException
+
+
+class RowsRefusedError(PykaproducerError):
+    """Rows of a write were not delivered, and nobody was to take them.
+
+    ``rows`` has the first of them with their errors; the first one's is the cause. What the write
+    had sent before them may be in the log.
+    """
+
+    def __init__(self, message: str, rows: Sequence[RefusedRow] = ()) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows[:_TOLD])
+        if rows:
+            self.__cause__ = rows[0].error
+
+
+class Refused(Protocol):
+    """Takes what was not delivered."""
+
+    #: Whether it wants the rows themselves: their batches are kept for it until they are settled.
+    wants_rows: bool
+
+    def take(self, batch: Any, rows: Sequence[RefusedRow]) -> None:
+        """Rows of *batch* (None if not wanted) were not delivered."""
+
+    def finish(self) -> int:
+        """No more will come; returns how many rows were taken."""
+
+
+class Fail:
+    """The first row that is refused ends the write."""
+
+    wants_rows = False
+
+    def __init__(self, who: str) -> None:
+        #: Whose rows they are, as "Spark partition 3 (attempt 0)".
+        self._who = who
+
+    def take(self, batch: Any, rows: Sequence[RefusedRow]) -> None:
+        """Raise."""
+        shown = "; ".join(f"row {each.row}: {describe(each.error)}" for each in rows[:_TOLD])
+        count = "1 row was" if len(rows) == 1 else f"{len(rows):,} rows were"
+        raise RowsRefusedError(f"{self._who}: {count} not delivered: {shown}", rows)
+
+    def finish(self) -> int:
+        """None were taken."""
+        return 0
+
+
+class DeadLetters:
+    """Refused rows go to a topic of their own, each with headers that say why.
+
+    The headers: ``pykaproducer.error.class``, ``.message``, ``.status``, and of where it should
+    have gone and came from ``.topic``, ``.row``. A row that cannot even go there fails the write.
+    """
+
+    wants_rows = True
+
+    def __init__(self, producer: Producer, topic: str, meant_for: str | None, who: str) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._meant_for = meant_for
+        self._fail = Fail(who)
+        self._sent: list[tuple[RefusedRow, Delivery]] = []
+        self._count = 0
+
+    def take(self, batch: Any, rows: Sequence[RefusedRow]) -> None:
+        """Send them to the topic."""
+        for refused in rows:
+            row = batch.slice(refused.place, 1).to_pylist()[0]
+            value, key = _as_bytes(row["value"]), _as_bytes(row.get("key"))
+            headers = [*_headers_of(row.get("headers")), *self._why(row, refused)]
+            try:
+                sent = self._producer.send(self._topic, value, key, headers)
+            except (PykaproducerError, ValueError) as error:
+                error.__cause__ = refused.error
+                self._fail.take(None, [refused._replace(error=error)])
+            else:
+                self._sent.append((refused, sent))
+        if len(self._sent) > 10_000:
+            self._settle()
+
+    def finish(self) -> int:
+        """Wait until all are there."""
+        self._settle()
+        return self._count
+
+    def _settle(self) -> None:
+        for refused, sent in self._sent:
+            error = sent.exception()
+            if error is not None:
+                self._fail.take(None, [refused._replace(error=error)])
+        self._count += len(self._sent)
+        self._sent.clear()
+
+    def _why(self, row: dict[str, Any], refused: RefusedRow) -> list[tuple[str, bytes]]:
+        status = getattr(refused.error, "status", Status.NOT_PERSISTED)
+        facts = {
+            "class": type(refused.error).__name__,
+            "message": str(refused.error),
+            "status": status.name,
+            "topic": self._meant_for or row.get("topic") or "",
+            "row": str(refused.row),
+        }
+        return [(f"pykaproducer.error.{name}", text.encode()) for name, text in facts.items()]
+
+
+def describe(error: BaseException) -> str:
+    """An error as a part of a sentence about its row, whose number in the batch nobody knows."""
+    text = str(error).removeprefix(f"row {getattr(error, 'row', None)}: ")
+    return f"{type(error).__name__}: {text}"
+
+
+def _as_bytes(cell: Any) -> bytes | None:
+    return cell.encode() if isinstance(cell, str) else cell
+
+
+def _headers_of(cell: Any) -> list[tuple[str, bytes | None]]:
+    """A cell of column ``headers``, as ``send()`` takes it."""
+    pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in cell or ()]
+    return [(name, _as_bytes(value)) for name, value in pairs if name is not None]

@@ -1,0 +1,28 @@
+"""Spark's rows into Kafka: ``df.write.format("pykaproducer")``, streaming, and :func:`write`.
+
+Needs ``pip install "pykaproducer[spark]"`` where the driver and the executors run, and nothing
+else. Columns and options are those of Spark's own Kafka sink. The guide is ``docs/spark.rst``.
+
+In the order of a write: the driver checks options (:mod:`~pykaproducer.spark.options`) and columns
+(:mod:`~pykaproducer.spark.columns`); each task (:mod:`~pykaproducer.spark.task`) sends its Arrow
+batches through the producer of its Python worker (:mod:`~pykaproducer.spark.producers`); what was
+written comes back to the driver (:mod:`~pykaproducer.spark.sink`, or the caller of
+:func:`~pykaproducer.spark.job.write`).
+"""
+
+from __future__ import annotations
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _needed  # noqa: F401
+except ImportError:
+    raise ImportError(
+        "pykaproducer.spark needs PySpark 4.1 or newer and pyarrow: "
+        'pip install "pykaproducer[spark]"'
+    ) from None
+
+from pykaproducer._load.summary import Summary, Written
+from pykaproducer.spark.job import write
+from pykaproducer.spark.options import SinkError
+from pykaproducer.spark.sink import register
+
+__all__ = ["SinkError", "Summary", "Written", "register", "write"]

@@ -1,0 +1,106 @@
+"""The columns of a write: those of Spark's Kafka sink, and ``timestamp``.
+
+Checked in the driver, where the write is planned. Spark's own sink drops columns that it does not
+know, so that a misspelt ``key`` is lost without a word; here they are refused, but for those that
+Spark's Kafka source has beside ours, which cannot be written: ``offset``, ``timestampType``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pykaproducer.spark.options import SinkError
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_BYTES = (StringType, BinaryType)
+
+#: What a column may be, and how to say it.
+_KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "value": (_BYTES, "string or binary"),
+    "key": (_BYTES, "string or binary"),
+    "topic": ((StringType,), "string"),
+    "partition": (_INTEGERS, "int"),
+    "timestamp": ((TimestampType, TimestampNTZType, LongType), "timestamp, or bigint (ms)"),
+}
+_HEADERS = "array<struct<key: string, value: binary>>, or map<string, binary>"
+#: Of Spark's Kafka source; a message has them only when it is in the log.
+_NOT_WRITTEN = ("offset", "timestampType")
+_KNOWN = (*_KINDS, "headers")
+
+#: What makes a column right that is none of these types.
+_ADVICE = {
+    "value": "to_json(struct(*)) makes text of a row, cast(... as string) of a number",
+    "key": "cast(... as string) makes text of a number",
+    "partition": "cast(... as int)",
+}
+
+
+def columns_of(schema: StructType, topic: str | None) -> tuple[str, ...]:
+    """The names of the columns to send.
+
+    Raises:
+        SinkError: a column is missing, unknown, there twice, or of a wrong type.
+    """
+    names = [field.name for field in schema.fields if field.name not in _NOT_WRITTEN]
+    for name in names:
+        if name not in _KNOWN:
+            raise SinkError(_unknown(name))
+        if names.count(name) > 1:
+            raise SinkError(f"column {name} is there {names.count(name)} times")
+    if "value" not in names:
+        raise SinkError(
+            f"column value is missing (columns: {', '.join(schema.names) or 'none'}); "
+            f"{_ADVICE['value']}"
+        )
+    if topic is None and "topic" not in names:
+        raise SinkError("no topic: give the option topic, or have a column topic")
+    for field in schema.fields:
+        _check_type(field.name, field.dataType)
+    return tuple(names)
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    if name in _NOT_WRITTEN:
+        return
+    if name == "headers":
+        allowed, good = _HEADERS, _are_headers(kind)
+    else:
+        types, allowed = _KINDS[name]
+        good = isinstance(kind, types)
+    if not good:
+        advice = f"; {_ADVICE[name]}" if name in _ADVICE else ""
+        raise SinkError(f"column {name} is {kind.simpleString()}; it must be {allowed}{advice}")
+
+
+def _are_headers(kind: Any) -> bool:
+    if isinstance(kind, MapType):
+        pair = (kind.keyType, kind.valueType)
+    elif isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+        if kind.elementType.names != ["key", "value"]:
+            return False
+        pair = tuple(field.dataType for field in kind.elementType.fields)
+    else:
+        return False
+    return isinstance(pair[0], StringType) and isinstance(pair[1], _BYTES)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else "drop it, or put it into value."
+    return f"column {name} is not a part of a message: {hint} The columns are {', '.join(_KNOWN)}"

@@ -1,0 +1,62 @@
+"""``write(df, ...)``: the same tasks, and what they wrote comes back to the caller."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow
+
+from pykaproducer._load.summary import Summary
+from pykaproducer.config import SETTINGS
+from pykaproducer.spark.columns import columns_of
+from pykaproducer.spark.options import SinkOptions
+from pykaproducer.spark.task import send
+
+_SCHEMA = "summary binary"
+_NAMES = {name for row in SETTINGS for name in (row.name, *row.dotted)}
+
+
+def write(df: Any, **options: Any) -> Summary:
+    """Write a DataFrame now, and return what was written.
+
+    As ``df.write.format("pykaproducer").options(...).mode("append").save()``, whose ``save()``
+    can return nothing. Works with Spark Connect and in ``foreachBatch``, too.
+
+    Args:
+        df (pyspark.sql.DataFrame): columns as the sink takes them.
+        options: ``topic``, ``onError`` (or ``on_error``), and the producer's settings, as
+            ``kafka.linger.ms`` or by their own names, as ``linger_ms``.
+
+    Returns:
+        Summary: rows, bytes, first and last offset by topic and partition.
+
+    Raises:
+        SinkError: an option or a column is wrong; nothing was written.
+        pyspark.errors.PySparkException: a task failed for good, with its error's text.
+    """
+    planned = SinkOptions.of(_as_sink_options(options))
+    columns = columns_of(df.schema, planned.topic)
+    tasks = df.mapInArrow(functools.partial(_send, planned, columns), _SCHEMA)
+    return Summary.of(pickle.loads(row.summary) for row in tasks.collect())
+
+
+def _as_sink_options(options: dict[str, Any]) -> dict[str, str]:
+    """*options* as the sink is given them: texts, and settings with their prefix."""
+    found = {}
+    for name, value in options.items():
+        if name == "on_error":
+            name = "onError"
+        elif name in _NAMES:
+            name = f"kafka.{name}"
+        found[name] = ",".join(value) if isinstance(value, (list, tuple)) else str(value)
+    return found
+
+
+def _send(
+    options: SinkOptions, columns: tuple[str, ...], batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    summary = send(options, columns, batches)
+    yield pyarrow.record_batch({"summary": [pickle.dumps(summary)]})

@@ -1,0 +1,44 @@
+"""What a task does: send its Arrow batches and say what became of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark import TaskContext
+
+from pykaproducer._load.refused import DeadLetters, Fail, Refused
+from pykaproducer._load.summary import Summary
+from pykaproducer._load.writer import Writer
+from pykaproducer.producer import Producer
+from pykaproducer.spark.options import SinkOptions
+from pykaproducer.spark.producers import producer_for
+
+
+def send(options: SinkOptions, columns: Sequence[str], batches: Iterator[Any]) -> Summary:
+    """Send *columns* of all *batches* (``pyarrow.RecordBatch``).
+
+    Every row has its outcome when it returns. It raises for a row that failed, unless a
+    dead-letter topic has taken it.
+    """
+    with producer_for(options.settings, lambda: _producer(options)) as producer:
+        refused = _refused(options, producer)
+        writer = Writer(producer, options.topic, refused)
+        for batch in batches:
+            writer.write(batch.select(list(columns)))
+        return writer.finish()
+
+
+def _producer(options: SinkOptions) -> Producer:
+    config = options.config()
+    return Producer(**{name: getattr(config, name) for name in config.__dataclass_fields__})
+
+
+def _refused(options: SinkOptions, producer: Producer) -> Refused:
+    context = TaskContext.get()
+    who = "rows of a task"
+    if context is not None:
+        who = f"Spark partition {context.partitionId()} (attempt {context.attemptNumber()})"
+    if options.dead_letter is None:
+        return Fail(who)
+    return DeadLetters(producer, options.dead_letter, options.topic, who)

@@ -1,0 +1,85 @@
+"""A Spark session for the tests that need one: started once, when the first of them asks."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pykaproducer
+
+#: Where the package lies: Spark's processes find it there, however it was installed.
+ROOT = pathlib.Path(pykaproducer.__file__).parent.parent
+
+_OLDEST_JAVA = 17
+
+
+def java_of_the_machine() -> str | None:
+    """The home of a Java that runs Spark: of ``JAVA_HOME``, or of the one on ``PATH``."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if java is None:
+        return None
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version[1]) < _OLDEST_JAVA:
+        return None
+    return str(pathlib.Path(java).resolve().parent.parent)
+
+
+def spark_environment() -> dict[str, str]:
+    """The variables that Spark's processes need; skips where there is no Java for them."""
+    home = java_of_the_machine()
+    if home is None:
+        pytest.skip(f"no Spark to test with: it needs Java {_OLDEST_JAVA} or newer, on PATH")
+    return {
+        "JAVA_HOME": home,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def spark_session(master: str, directory: pathlib.Path, **conf: str) -> Any:
+    """A session of its own on *master*, which keeps its files in *directory*."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("tests")
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        **conf,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session on ``local[2]``. Its JVM ends with the test run."""
+    environment = spark_environment()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        session = spark_session("local[2]", tmp_path_factory.mktemp("spark"))
+        yield session
+        gateway = session.sparkContext._gateway
+        session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # at which the JVM ends
+        gateway.proc.wait(30)

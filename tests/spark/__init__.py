@@ -1,0 +1,1 @@
+"""The sink on a real Spark, into a real Kafka."""
