@@ -28,7 +28,7 @@ class DefaultSource(DataSource):
 
         return BatchSink(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
         """The writer of a micro-batch of a stream."""
         from pykaproducer.spark.sink import StreamSink
 

@@ -69,6 +69,21 @@ def spark_session(master: str, directory: pathlib.Path, **conf: str) -> Any:
     return session
 
 
+_TOLD = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> list[str]:
+    """Lines that are shown at the end of the run, also when all is well."""
+    return request.config.stash.setdefault(_TOLD, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have to tell."""
+    for line in terminalreporter.config.stash.get(_TOLD, []):
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on ``local[2]``. Its JVM ends with the test run."""

@@ -35,6 +35,7 @@ LAYERS = (
     ("_pipeline",),
     ("_lifetime", "producer"),
     ("testing",),
+    ("_load",),
     ("spark", "contrib", "cli"),
     ("__init__", "__main__"),
 )

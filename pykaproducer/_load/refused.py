@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from pykaproducer._load.checksum import header_pairs
+from pykaproducer._load.summary import Summary
 from pykaproducer.delivery import Delivery, Status
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
@@ -18,7 +20,7 @@ class RefusedRow(NamedTuple):
 
     #: Its number, from 0, among the rows of this writer.
     row: int
-    #: Its number in its batch.
+    #: Its number in the batch that ``Writer.write()`` was given.
     place: int
     error: BaseException
 
@@ -40,14 +42,14 @@ class RowsRefusedError(PykaproducerError):
 class Refused(Protocol):
     """Takes what was not delivered."""
 
-    #: Whether it wants the rows themselves: their batches are kept for it until they are settled.
+    #: Whether it wants the rows themselves: what they came from is kept until they are settled.
     wants_rows: bool
 
-    def take(self, batch: Any, rows: Sequence[RefusedRow]) -> None:
-        """Rows of *batch* (None if not wanted) were not delivered."""
+    def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
+        """Rows were not delivered; *origin* is what ``Writer.write()`` was given with them."""
 
-    def finish(self) -> int:
-        """No more will come; returns how many rows were taken."""
+    def finish(self, summary: Summary) -> None:
+        """No more will come: tell of those that were taken."""
 
 
 class Fail:
@@ -59,15 +61,14 @@ class Fail:
         #: Whose rows they are, as "Spark partition 3 (attempt 0)".
         self._who = who
 
-    def take(self, batch: Any, rows: Sequence[RefusedRow]) -> None:
+    def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
         """Raise."""
         shown = "; ".join(f"row {each.row}: {describe(each.error)}" for each in rows[:_TOLD])
         count = "1 row was" if len(rows) == 1 else f"{len(rows):,} rows were"
         raise RowsRefusedError(f"{self._who}: {count} not delivered: {shown}", rows)
 
-    def finish(self) -> int:
+    def finish(self, summary: Summary) -> None:
         """None were taken."""
-        return 0
 
 
 class DeadLetters:
@@ -87,10 +88,10 @@ class DeadLetters:
         self._sent: list[tuple[RefusedRow, Delivery]] = []
         self._count = 0
 
-    def take(self, batch: Any, rows: Sequence[RefusedRow]) -> None:
+    def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
         """Send them to the topic."""
         for refused in rows:
-            row = batch.slice(refused.place, 1).to_pylist()[0]
+            row = origin.slice(refused.place, 1).to_pylist()[0]
             value, key = _as_bytes(row["value"]), _as_bytes(row.get("key"))
             headers = [*_headers_of(row.get("headers")), *self._why(row, refused)]
             try:
@@ -103,10 +104,10 @@ class DeadLetters:
         if len(self._sent) > 10_000:
             self._settle()
 
-    def finish(self) -> int:
+    def finish(self, summary: Summary) -> None:
         """Wait until all are there."""
         self._settle()
-        return self._count
+        summary.refused += self._count
 
     def _settle(self) -> None:
         for refused, sent in self._sent:
@@ -140,5 +141,8 @@ def _as_bytes(cell: Any) -> bytes | None:
 
 def _headers_of(cell: Any) -> list[tuple[str, bytes | None]]:
     """A cell of column ``headers``, as ``send()`` takes it."""
-    pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in cell or ()]
-    return [(name, _as_bytes(value)) for name, value in pairs if name is not None]
+    return [
+        (name.decode() if isinstance(name, bytes) else name, _as_bytes(value))
+        for name, value in header_pairs(cell)
+        if name is not None
+    ]

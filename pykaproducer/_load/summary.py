@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,6 +44,8 @@ class Summary:
     partitions: dict[TopicPartition, Written] = field(default_factory=dict)
     #: How many rows were not, and were put elsewhere: into a dead-letter topic, or into files.
     refused: int = 0
+    #: Why, by kind: the first of them with its place, and how many.
+    reasons: dict[str, tuple[str, int]] = field(default_factory=dict)
     #: The offsets of each partition, as ranges in no order; only where they were asked for.
     ranges: dict[TopicPartition, list[range]] = field(default_factory=dict)
     #: The sum of the rows' checksums, modulo 2**64; only where it was asked for.
@@ -78,6 +80,16 @@ class Summary:
                 for each in offsets:
                     self._add_range(place, each)
 
+    def add_checksum(self, checksum: int) -> None:
+        """Count rows with this sum of checksums."""
+        self.checksum = (self.checksum + checksum) % 2**64
+
+    def add_reasons(self, reasons: Mapping[str, tuple[str, int]]) -> None:
+        """Count rows that were refused, by kind."""
+        for kind, (text, count) in reasons.items():
+            known, before = self.reasons.get(kind, (text, 0))
+            self.reasons[kind] = (known, before + count)
+
     def add(self, other: Summary) -> None:
         """Count what *other* has counted."""
         for place, written in other.partitions.items():
@@ -85,7 +97,8 @@ class Summary:
         for place, ranges in other.ranges.items():
             self.ranges.setdefault(place, []).extend(ranges)
         self.refused += other.refused
-        self.checksum = (self.checksum + other.checksum) % 2**64
+        self.add_reasons(other.reasons)
+        self.add_checksum(other.checksum)
         self.files += other.files
 
     @classmethod

@@ -8,13 +8,14 @@ row that fails ends the write while most of its rows have not been sent.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+from pykaproducer._load.checksum import checksum_of
 from pykaproducer._load.refused import Refused, RefusedRow
 from pykaproducer._load.summary import Summary
 from pykaproducer.block import BlockDelivery
-from pykaproducer.errors import BufferFullError
+from pykaproducer.errors import BufferFullError, OutcomeTimeoutError
 from pykaproducer.producer import Producer
 
 #: Parts of buffer_memory that a block may take: several fit, so that one is filled while others
@@ -22,65 +23,97 @@ from pykaproducer.producer import Producer
 _SHARE = 4
 #: What a row takes beside its payload.
 _ROW_COST = 64
+#: How long to wait for an outcome before somebody is asked whether to go on (seconds).
+_LOOK = 0.2
+
+
+class _Sent(NamedTuple):
+    """A block under way."""
+
+    block: BlockDelivery
+    #: The number of its first row among all rows, and in its batch.
+    first: int
+    place: int
+    #: What was sent, and what it was made of; None if nobody wants them.
+    rows: Any
+    origin: Any
 
 
 class Writer:
     """Sends batches and counts what became of their rows; for one thread."""
 
     def __init__(
-        self, producer: Producer, topic: str | None, refused: Refused, *, ranges: bool = False
+        self,
+        producer: Producer,
+        topic: str | None,
+        refused: Refused,
+        *,
+        verifiable: bool = False,
+        look: Callable[[], None] | None = None,
     ) -> None:
+        """A writer.
+
+        Args:
+            producer (Producer): whose buffer it may fill.
+            topic (str): for all rows; None: column ``topic`` says it.
+            refused (Refused): takes the rows that are not delivered.
+            verifiable (bool): keep the ranges of offsets and a checksum of what was delivered.
+            look: called several times a second while it waits; what it raises ends the wait.
+        """
         self.summary = Summary()
         #: How many rows it was given.
         self.rows = 0
+        self.look = look
         self._producer = producer
         self._topic = topic
         self._refused = refused
-        self._ranges = ranges
+        self._verifiable = verifiable
         self._room = producer.config.buffer_memory // _SHARE
-        # (the block, the number of its first row, its batch if somebody wants it), oldest first
-        self._sent: collections.deque[tuple[BlockDelivery, int, Any]] = collections.deque()
+        self._sent: collections.deque[_Sent] = collections.deque()
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch: Any, origin: Any = None) -> None:
         """Send the rows of a ``pyarrow.RecordBatch`` with the columns of ``send_arrow()``.
 
-        Raises what *refused* raises for rows that failed, of this batch or of one before.
+        *origin* is handed to ``refused.take()`` with the numbers of rows in *batch*; by default it
+        is *batch* itself. Raises what *refused* raises for rows of this batch or of one before.
         """
-        for piece in self._pieces(batch):
+        start = self.rows
+        self.rows += batch.num_rows
+        for place, piece in self._pieces(batch):
             self._settle(wait=False)
-            self._send(piece, self.rows)
-            self.rows += piece.num_rows
+            self._send(piece, start, place, batch if origin is None else origin)
 
     def finish(self) -> Summary:
         """Wait until every row has its outcome; what became of them."""
         self._settle(wait=True)
-        self.summary.refused = self._refused.finish()
+        self._refused.finish(self.summary)
         return self.summary
 
-    def _pieces(self, batch: Any) -> Iterator[Any]:
-        """*batch* in slices that leave room for others."""
+    def _pieces(self, batch: Any) -> Iterator[tuple[int, Any]]:
+        """*batch* in slices that leave room for others, with the place of each."""
         cost = batch.nbytes + batch.num_rows * _ROW_COST
         rows = max(1, batch.num_rows // (cost // self._room + 1))
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+        for place in range(0, batch.num_rows, rows):
+            yield place, batch.slice(place, rows)
 
-    def _send(self, rows: Any, first: int) -> None:
-        """Send *rows*, of which the first has the number *first*.
+    def _send(self, rows: Any, start: int, place: int, origin: Any) -> None:
+        """Send *rows*, which begin at *place* of a batch that begins at row *start*.
 
         The producer takes all of them, or none and names one that can never be right. Then those
         before it go, and it is refused, and we try again behind it. (Those before it may hold
         another: the producer looks at one column after the other. It has four to look at.)
         """
         while rows.num_rows:
-            error = self._try(rows, first)
+            error = self._try(rows, start + place, place, origin)
             if error is None:
                 return
             bad = error.row
-            self._send(rows.slice(0, bad), first)
-            self._refused.take(rows, [RefusedRow(first + bad, bad, error)])
-            rows, first = rows.slice(bad + 1), first + bad + 1
+            self._send(rows.slice(0, bad), start, place, origin)
+            place += bad
+            self._refused.take(origin, [RefusedRow(start + place, place, error)])
+            rows, place = rows.slice(bad + 1), place + 1
 
-    def _try(self, rows: Any, first: int) -> Any:
+    def _try(self, rows: Any, first: int, place: int, origin: Any) -> Any:
         """Send *rows*, or none of them; the error of one that can never be right, or None."""
         while True:
             try:
@@ -95,19 +128,37 @@ class Writer:
                     raise
                 return error
             else:
-                kept = rows if self._refused.wants_rows else None
-                self._sent.append((block, first, kept))
+                kept = rows if self._verifiable else None
+                wanted = origin if self._refused.wants_rows else None
+                self._sent.append(_Sent(block, first, place, kept, wanted))
                 return None
 
     def _settle(self, *, wait: bool) -> None:
         """Look at the blocks that have their outcome; with *wait*, at all."""
-        while self._sent and (wait or self._sent[0][0].done()):
+        while self._sent and (wait or self._sent[0].block.done()):
             self._settle_one()
 
     def _settle_one(self) -> None:
-        block, first, batch = self._sent.popleft()
-        found = block.outcome()
-        self.summary.add_block(found, ranges=self._ranges)
+        sent = self._sent[0]
+        self._wait_for(sent.block)
+        del self._sent[0]
+        found = sent.block.outcome()
+        self.summary.add_block(found, ranges=self._verifiable)
+        if self._verifiable:
+            self.summary.add_checksum(checksum_of(sent.rows, {row for row, _ in found.failed}))
         if found.failed:
-            rows = [RefusedRow(first + number, number, error) for number, error in found.failed]
-            self._refused.take(batch, rows)
+            self._refused.take(
+                sent.origin,
+                [
+                    RefusedRow(sent.first + row, sent.place + row, error)
+                    for row, error in found.failed
+                ],
+            )
+
+    def _wait_for(self, block: BlockDelivery) -> None:
+        while self.look is not None and not block.done():
+            self.look()
+            try:
+                block.outcome(_LOOK)
+            except OutcomeTimeoutError:
+                continue

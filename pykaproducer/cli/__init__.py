@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pykaproducer._version import VERSION
-from pykaproducer.cli import cluster, demo, produce
+from pykaproducer.cli import cluster, demo, load, produce
 from pykaproducer.cli.common import CommandError, parser_like, tell
 from pykaproducer.errors import PykaproducerError
 
@@ -22,6 +22,8 @@ examples:
   pykaproducer cluster start              a real Kafka broker on this machine until Ctrl-C
   pykaproducer produce -t events access.log
                                           each line a message, to localhost:9092
+  pykaproducer load trips.parquet -t trips
+                                          each row a message, as JSON
   tail -f access.log | pykaproducer produce -t events --bootstrap-servers kafka-1:9092 \\
       -X compression_type=lz4 -X linger_ms=50 --rejects lost.log
 
@@ -52,7 +54,7 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pykaproducer {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, produce, cluster):
+    for module in (demo, produce, load, cluster):
         module.add_parser(commands)
     options = parser.parse_args(argv)
     try:

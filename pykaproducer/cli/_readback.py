@@ -27,6 +27,7 @@ class Record(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+    headers: list[tuple[str, bytes | None]]
 
 
 def read_back(
@@ -34,7 +35,8 @@ def read_back(
 ) -> Iterator[Record]:
     """Every message of *topic* between the first and the last offset of each partition's range.
 
-    In order within a partition. Stops when all are there, or after *timeout* seconds.
+    In order within a partition. Stops when all are there, or when none has come for *timeout*
+    seconds.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -48,7 +50,8 @@ def read_back(
                 for place, records in consumer.poll(timeout_ms=500, max_records=20_000).items():
                     for record in records:
                         if record.offset <= ranges[place.partition][1]:
-                            yield Record(record.partition, record.offset, record.key, record.value)
+                            yield Record(*(getattr(record, name) for name in Record._fields))
+                    deadline = time.monotonic() + timeout
                     if consumer.position(place) > left.get(place, -1):
                         left.pop(place, None)
         finally:

@@ -256,7 +256,7 @@ def _compare(
 
     servers = servers_text(producer.config.bootstrap_servers)
     ranges = {partition: (rows[0][0], rows[-1][0]) for partition, rows in expected.items()}
-    for partition, offset, key, value in read_back(servers, topic, ranges, _READING):
+    for partition, offset, key, value, _ in read_back(servers, topic, ranges, _READING):
         rows, place = expected[partition], board.read_back[partition]
         wanted, message = rows[place]
         if offset < wanted:

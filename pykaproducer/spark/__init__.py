@@ -12,15 +12,17 @@ written comes back to the driver (:mod:`~pykaproducer.spark.sink`, or the caller
 
 from __future__ import annotations
 
+from pykaproducer._load.summary import Summary, Written
+
 try:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _needed  # noqa: F401
+    import pyarrow as _pyarrow  # noqa: F401
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _Needed  # noqa: F401
 except ImportError:
     raise ImportError(
         "pykaproducer.spark needs PySpark 4.1 or newer and pyarrow: "
         'pip install "pykaproducer[spark]"'
     ) from None
 
-from pykaproducer._load.summary import Summary, Written
 from pykaproducer.spark.job import write
 from pykaproducer.spark.options import SinkError
 from pykaproducer.spark.sink import register

@@ -67,11 +67,11 @@ class BatchSink(_Planned, DataSourceArrowWriter):
 class StreamSink(_Planned, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Every task of the micro-batch has ended well."""
         _log_line(f"{self._query} batch {batchId}", messages)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The micro-batch has failed, or the query was stopped: it will be written again."""
         _log_line(f"{self._query} batch {batchId} ended early; had been written", messages)
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import time
 from typing import Any
 
 from pykaproducer.testing import KafkaCluster
-from tests.cluster.readback import Record, read_log
+from tests.cluster.readback import PATIENCE, Record, read_log
+from tests.fix_spark import spark_environment
 
 
 def save(df: Any, cluster: KafkaCluster, **options: str) -> None:
@@ -27,3 +35,54 @@ def records(cluster: KafkaCluster, topic: str, partitions: int = 1) -> list[Reco
 def values(cluster: KafkaCluster, topic: str, partitions: int = 1) -> list[bytes | None]:
     """The values in a topic, in order of their bytes."""
     return sorted(record.value or b"" for record in records(cluster, topic, partitions))
+
+
+def wait_for_rows(cluster: KafkaCluster, topic: str, numbers: range, partitions: int) -> None:
+    """Wait until a row with one of *numbers* as its value is in the log."""
+    deadline = time.monotonic() + PATIENCE
+    while not any(int(value or b"") in numbers for value in values(cluster, topic, partitions)):
+        assert time.monotonic() < deadline, f"none of {numbers} comes to {topic}"
+
+
+def start_application(
+    script: str, arguments: dict[str, str], log: pathlib.Path
+) -> subprocess.Popen[bytes]:
+    """A Spark application of its own, in a process group of its own, which writes to *log*."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, str(pathlib.Path(__file__).parent / script), json.dumps(arguments)],
+            env={**os.environ, **spark_environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+class Meeting:
+    """Where an application tells that it has come to a place, and waits there to be sent on."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._done = path.with_name(f"{path.name}-done")
+        for pipe in (path, self._done):
+            os.mkfifo(pipe)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the application."""
+        reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            come, _, _ = select.select([reader], [], [], seconds)
+            assert come, "the application has not come to the place"
+        finally:
+            os.close(reader)
+
+    def go_on(self) -> None:
+        """Send it on."""
+        self._done.write_text("go on")
+
+    @staticmethod
+    def keep(path: str) -> None:
+        """In the application: tell that it is there, and wait."""
+        pathlib.Path(path).write_text("here")
+        pathlib.Path(f"{path}-done").read_text()

@@ -6,28 +6,27 @@ import functools
 import json
 import pathlib
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark import TaskContext
 
 from tests.fix_spark import spark_session
+from tests.spark.helper import Meeting
+
+#: After so many batches of 1,000 rows, of ten in a file, it waits.
+_MIDDLE = 6
 
 
 def stop_in(path: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """Hand on the first half of what comes; in the third micro-batch, leave a sign and wait."""
+    """Hand on what comes; in the third micro-batch, a part of it, and wait to be killed."""
     context = TaskContext.get()
     assert context is not None
-    number = context.getLocalProperty("streaming.sql.batchId")
-    for batch in batches:
-        if number != "2":
-            yield batch
-            continue
-        half = batch.num_rows // 2
-        yield batch.slice(0, half)
-        pathlib.Path(path).touch()
-        threading.Event().wait()
+    third = context.getLocalProperty("streaming.sql.batchId") == "2"
+    for number, batch in enumerate(batches):
+        if third and number == _MIDDLE:
+            Meeting.keep(path)
+        yield batch
 
 
 def main(arguments: dict[str, str]) -> None:
@@ -37,9 +36,8 @@ def main(arguments: dict[str, str]) -> None:
         "local[2]", local, **{"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
     )
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(arguments["input"])
-    sign = local / "stopped"
     if "finish" not in arguments:
-        lines = lines.mapInArrow(functools.partial(stop_in, str(sign)), "value string")
+        lines = lines.mapInArrow(functools.partial(stop_in, arguments["sign"]), "value string")
     query = (
         lines.writeStream.format("pykaproducer")
         .option("kafka.bootstrap.servers", arguments["servers"])
@@ -48,10 +46,6 @@ def main(arguments: dict[str, str]) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    while query.isActive and not sign.exists():
-        query.awaitTermination(0.2)
-    if query.isActive:
-        print("in the middle of batch 2", flush=True)
     query.awaitTermination()
 
 

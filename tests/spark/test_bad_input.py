@@ -85,7 +85,7 @@ def test_a_wrong_option_is_named_when_the_write_is_planned(
 def test_what_is_missing_is_named(spark: Any, untouched: str) -> None:
     df = spark.range(1).selectExpr("'v' AS value")
     to = df.write.format("pykaproducer").mode("append")
-    with pytest.raises(AnalysisException, match="option kafka.bootstrap.servers is missing"):
+    with pytest.raises(AnalysisException, match=r"option kafka\.bootstrap\.servers is missing"):
         to.option("topic", "t").save()
     to = df.write.format("pykaproducer").option("kafka.bootstrap.servers", untouched)
     with pytest.raises(AnalysisException, match="no topic: give the option topic, or"):
@@ -109,7 +109,8 @@ def test_a_topic_that_is_unknown_is_named(spark: Any, cluster: KafkaCluster, top
         save(
             df,
             cluster,
-            **{"topic": topic, "kafka_allow_auto_create_topics": "false"},
+            topic=topic,
+            kafka_allow_auto_create_topics="false",
             kafka_delivery_timeout_ms="1500",
         )
 

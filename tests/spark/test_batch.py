@@ -12,7 +12,6 @@ from pyspark.errors import AnalysisException
 from pykaproducer import TopicPartition
 from pykaproducer.spark import Written, register, write
 from pykaproducer.testing import KafkaCluster
-
 from tests.cluster.readback import read_log
 
 from .helper import records, save, values

@@ -1,0 +1,284 @@
+"""Binds a selection to the columns of one source: what is wrong for all rows is found here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow
+from pyarrow import types
+
+from pykaproducer._load.avro import AvroSchema, check_names
+from pykaproducer._load.encoders import (
+    TEXT,
+    EncodingError,
+    MissingPackageError,
+    check_json,
+    has_text,
+    is_bytes,
+    is_text,
+    plain,
+    plain_type,
+    text_of,
+)
+from pykaproducer._load.grammar import (
+    ERROR_COLUMN,
+    Avro,
+    Column,
+    Entry,
+    Expression,
+    Item,
+    Json,
+    Literal,
+    SelectionError,
+    mistake,
+)
+from pykaproducer._load.mapping import (
+    AsItIs,
+    AvroRecord,
+    Bound,
+    Constant,
+    Converted,
+    Headers,
+    JsonObject,
+    Mapping,
+    Path,
+    midnight,
+    milliseconds,
+    whole,
+)
+
+#: How many of a source's columns an error names.
+_SHOWN = 20
+
+
+def bind(text: str, entries: Sequence[Entry], schema: Any) -> Mapping:
+    """The mapping for sources with this schema (a ``pyarrow.Schema``).
+
+    Raises:
+        SelectionError: a column is not there or has a type that cannot be used so, an Avro schema
+            is not there or does not fit.
+    """
+    return _Binder(text, schema).mapping(entries)
+
+
+class _Binder:
+    """Finds the columns of one selection in one schema."""
+
+    def __init__(self, text: str, schema: Any) -> None:
+        self._text = text
+        self._schema = schema
+        self._columns: dict[str, None] = {}  # in the order in which they were first needed
+
+    def mapping(self, entries: Sequence[Entry]) -> Mapping:
+        made: list[tuple[str, Bound, str]] = []
+        headers: list[tuple[str, Bound, str]] = []
+        for entry in entries:
+            if entry.header is not None:
+                headers.append((entry.header, self._content(entry.expression), _short(entry)))
+            else:
+                made.append((entry.field, self._field(entry), _short(entry)))
+        if headers:
+            names, values, texts = zip(*headers, strict=True)
+            made.append(("headers", Headers(names, values), ", ".join(texts)))
+        return Mapping(tuple(self._columns), tuple(made))
+
+    def _field(self, entry: Entry) -> Bound:
+        how = {
+            "timestamp": self._timestamp,
+            "partition": self._partition,
+            "topic": self._topic,
+            "headers": self._headers,
+        }.get(entry.field)
+        if how is None:
+            return self._content(entry.expression)
+        found = entry.expression
+        if isinstance(found, Literal):
+            kind = pyarrow.string() if entry.field == "topic" else pyarrow.int64()
+            return Constant(found.value, kind)
+        assert isinstance(found, Column), "the grammar allows no other"
+        return how(found, *self._path(found))
+
+    def _content(self, found: Expression) -> Bound:
+        """A key, a value, or a header's value."""
+        if isinstance(found, Literal):
+            text = None if found.value is None else str(found.value).encode()
+            return Constant(text, pyarrow.binary())
+        if isinstance(found, Json):
+            return self._json(found)
+        if isinstance(found, Avro):
+            return self._avro(found)
+        path, kind = self._path(found)
+        within = plain_type(kind)
+        if is_bytes(within) or is_text(within):
+            return _bytes(path, kind)
+        if has_text(within):
+            return Converted(path, text_of, TEXT)
+        raise self._wrong(found, f"is {kind}, which has no text; write json({found})")
+
+    def _timestamp(self, column: Column, path: Path, kind: Any) -> Bound:
+        within = plain_type(kind)
+        if types.is_timestamp(kind) or types.is_integer(kind):
+            return AsItIs(path)
+        if is_text(within):
+            return Converted(path, milliseconds, pyarrow.int64())
+        if types.is_date(within):
+            return Converted(path, midnight, pyarrow.timestamp("ms"))
+        if types.is_timestamp(within):
+            return Converted(path, plain, within)
+        if types.is_integer(within) or types.is_null(within):
+            return Converted(path, whole, pyarrow.int64())
+        advice = "a timestamp is a time, a date, milliseconds since 1970, or text of them"
+        raise self._wrong(column, f"is {kind}; {advice}")
+
+    def _partition(self, column: Column, path: Path, kind: Any) -> Bound:
+        within = plain_type(kind)
+        if types.is_integer(kind):
+            return AsItIs(path)
+        if types.is_integer(within) or types.is_null(within) or is_text(within):
+            return Converted(path, whole, pyarrow.int64())
+        raise self._wrong(column, f"is {kind}; a partition is a whole number")
+
+    def _topic(self, column: Column, path: Path, kind: Any) -> Bound:
+        if is_text(plain_type(kind)):
+            return _bytes(path, kind)
+        raise self._wrong(column, f"is {kind}; a topic is text")
+
+    def _headers(self, column: Column, path: Path, kind: Any) -> Bound:
+        pair: list[Any] = []
+        if types.is_map(kind):
+            pair = [kind.key_type, kind.item_type]
+        elif types.is_list(kind) or types.is_large_list(kind):
+            inner = list(kind.value_type) if types.is_struct(kind.value_type) else []
+            # send_arrow() goes by the place, not by the name
+            if [field.name for field in inner] == ["key", "value"]:
+                pair = [field.type for field in inner]
+        if pair and all(is_text(plain_type(each)) or is_bytes(plain_type(each)) for each in pair):
+            return AsItIs(path)
+        advice = "headers are a list of structs of key and value, or a map, of text or bytes"
+        raise self._wrong(column, f"is {kind}; {advice}")
+
+    def _json(self, found: Json) -> Bound:
+        names, paths, kinds = [], [], []
+        for name, path, kind in self._items(found.items, found.at):
+            try:
+                check_json(kind)
+            except EncodingError as error:
+                raise self._mistake(found.at, f"json(): column {name}: {error}") from None
+            names.append(name)
+            paths.append(path)
+            kinds.append(kind)
+        return JsonObject(tuple(names), tuple(paths))
+
+    def _avro(self, found: Avro) -> Bound:
+        try:
+            schema = AvroSchema.load(found.schema)
+            fields = schema.fields()
+        except (EncodingError, MissingPackageError) as error:
+            raise self._mistake(found.schema_at, f"avro(): {error}") from None
+        items = list(self._items(found.items, found.at, fields))
+        names, paths, kinds = zip(*items, strict=True)
+        try:
+            check_names(fields, names)
+            plan = schema.plan(names, kinds)
+        except EncodingError as error:
+            raise self._mistake(found.at, f"avro(): {error}") from None
+        return AvroRecord(names, paths, schema, plan)
+
+    def _items(
+        self, items: Sequence[Item], at: int, wanted: dict[str, bool] | None = None
+    ) -> Iterator[tuple[str, Path, Any]]:
+        """Name, path and type of each member; of ``*`` only those that are *wanted*."""
+        seen = set()
+        for item in items:
+            if not item.spread:
+                name = item.column.path[-1] if item.name is None else item.name
+                members = [(name, *self._path(item.column))]
+            else:
+                members = list(self._spread(item.column, wanted))
+            for name, path, kind in members:
+                if name in seen:
+                    message = f"two members would be called {name}; write 'as' and another name"
+                    raise self._mistake(item.column.at, message)
+                seen.add(name)
+                self._columns.setdefault(path.column)
+                yield name, path, kind
+        if not seen:
+            raise self._mistake(at, "there are no columns for it")
+
+    def _spread(
+        self, column: Column, wanted: dict[str, bool] | None
+    ) -> Iterator[tuple[str, Path, Any]]:
+        """All columns, or all fields of a struct, that are *wanted* (None: all)."""
+        if not column.path:
+            for name in self._schema.names:
+                if name != ERROR_COLUMN and (wanted is None or name in wanted):
+                    yield name, Path(name), self._type_of(name, column.at)
+            return
+        path, kind = self._path(column)
+        kind = plain_type(kind)
+        if not types.is_struct(kind):
+            raise self._wrong(column, f"is {kind}, not a struct: there is nothing in it for .*")
+        for place, field in enumerate(kind):
+            if wanted is None or field.name in wanted:
+                yield field.name, Path(path.column, (*path.fields, place)), field.type
+
+    def _path(self, column: Column) -> tuple[Path, Any]:
+        """The column, or field, and its type."""
+        first, *rest = column.path
+        kind = self._type_of(first, column.at, column)
+        fields = []
+        for depth, name in enumerate(rest, 1):
+            kind = plain_type(kind)
+            above = str(Column(column.path[:depth]))
+            if not types.is_struct(kind):
+                raise self._mistake(column.at, f"{above} is {kind}, not a struct: no field {name}")
+            place = kind.get_field_index(name)
+            if place < 0:
+                names = [field.name for field in kind]
+                raise self._mistake(
+                    column.at, f"{above} has no field {name}{_nearest(name, names)}"
+                )
+            fields.append(place)
+            kind = kind.field(place).type
+        self._columns.setdefault(first)
+        return Path(first, tuple(fields)), kind
+
+    def _type_of(self, name: str, at: int, column: Column | None = None) -> Any:
+        names = self._schema.names
+        if names.count(name) > 1:
+            raise self._mistake(at, f"the source has {names.count(name)} columns {name}")
+        if name not in names:
+            whole = ".".join(column.path) if column is not None else name
+            hint = f"; write `{whole}`" if whole in names else _nearest(name, names)
+            raise self._mistake(at, f"the source has no column {name}{hint}")
+        return self._schema.field(name).type
+
+    def _wrong(self, column: Column, message: str) -> SelectionError:
+        return self._mistake(column.at, f"column {column} {message}")
+
+    def _mistake(self, at: int, message: str) -> SelectionError:
+        return mistake(self._text, at, f"selection: {message}")
+
+
+def _short(entry: Entry) -> str:
+    """An entry as errors of a row name it: without the whole of a schema."""
+    text = str(entry)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _bytes(path: Path, kind: Any) -> Bound:
+    """A column of bytes or text, as it is."""
+    if types.is_run_end_encoded(kind):
+        return Converted(path, plain, plain_type(kind))
+    return AsItIs(path)
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """The end of an error that says which names there are."""
+    near = difflib.get_close_matches(name, names, 1)
+    near = near or [each for each in names if each.lower() == name.lower()]
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    there = f"; there are: {', '.join(names[:_SHOWN]) or 'none'}{more}"
+    return (f"; did you mean {near[0]}?" if near else "") + there

@@ -1,0 +1,337 @@
+"""The grammar of a selection: what is parsed of it, and where it is wrong.
+
+Its words are described where they are used, in :mod:`pykaproducer._load.select`. What is parsed
+can be written down again: ``str()`` of each of these gives text that means the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+#: What a message has, but for its headers, in the order in which it is told.
+FIELDS = ("key", "value", "timestamp", "partition", "topic")
+#: In a file of rows that were refused: why. No part of a message.
+ERROR_COLUMN = "pykaproducer_error"
+
+_MOST_PARTITION = 2**31 - 1
+_MOST_TIMESTAMP = 2**62
+
+
+class SelectionError(ValueError):
+    """A selection has a mistake, or asks for a column that is not there.
+
+    The text shows the place. ``position`` is its number in the selection, from 0.
+    """
+
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+def mistake(text: str, position: int, message: str) -> SelectionError:
+    """The error for *position* in the selection *text*, with a caret below it."""
+    start = text.rfind("\n", 0, position) + 1
+    line = text[start:].partition("\n")[0].replace("\t", " ")
+    caret = " " * (position - start) + "^"
+    return SelectionError(f"{message}\n  {line}\n  {caret}", position)
+
+
+# What is parsed ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, or a field of a struct column."""
+
+    path: tuple[str, ...]
+    at: int = field(default=0, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return ".".join(_name_text(part) for part in self.path)
+
+
+@dataclass(frozen=True)
+class Literal:
+    """The same for every row."""
+
+    value: str | int | None
+    at: int = field(default=0, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        if isinstance(self.value, str):
+            return _quoted(self.value)
+        return "null" if self.value is None else str(self.value)
+
+
+@dataclass(frozen=True)
+class Item:
+    """What json() and avro() put together: a column under a name, or all in it (``*``)."""
+
+    column: Column
+    name: str | None = None
+    spread: bool = False
+
+    def __str__(self) -> str:
+        if self.spread:
+            return f"{self.column}.*" if self.column.path else "*"
+        return str(self.column) + (f" as {_name_text(self.name)}" if self.name is not None else "")
+
+
+@dataclass(frozen=True)
+class Json:
+    """``json(items)``."""
+
+    items: tuple[Item, ...]
+    at: int = field(default=0, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"json({', '.join(map(str, self.items))})"
+
+
+@dataclass(frozen=True)
+class Avro:
+    """``avro(items, 'schema')``."""
+
+    items: tuple[Item, ...]
+    schema: str
+    at: int = field(default=0, compare=False, repr=False)
+    schema_at: int = field(default=0, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"avro({', '.join(map(str, self.items))}, {_quoted(self.schema)})"
+
+
+Expression = Column | Literal | Json | Avro
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``field=expression``. Field ``headers`` with a name is one header, without: all of them."""
+
+    field: str
+    header: str | None
+    expression: Expression
+
+    def __str__(self) -> str:
+        name = "" if self.header is None else f".{_name_text(self.header)}"
+        return f"{self.field}{name}={self.expression}"
+
+
+def _quoted(text: str, mark: str = "'") -> str:
+    return mark + text.replace(mark, mark * 2) + mark
+
+
+def _name_text(name: str) -> str:
+    return name if _BARE.fullmatch(name) and name not in _WORDS else _quoted(name, "`")
+
+
+# The parser --------------------------------------------------------------------------------------
+
+_BARE = re.compile(r"[^\W\d]\w*")
+#: They mean something where a name may stand too.
+_WORDS = ("as", "null")
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<name>[^\W\d]\w*) | (?P<number>-?\d+(?!\w)) |
+        '(?P<text>(?:[^']|'')*)' | `(?P<quoted>(?:[^`]|``)*)` |
+        (?P<mark>[=,.()*]) | (?P<end>\Z)
+    )""",
+    re.VERBOSE,
+)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+def parse_entries(text: str) -> tuple[Entry, ...]:
+    """The entries of a selection.
+
+    Raises:
+        SelectionError: with the position, what was expected there, and what was found.
+    """
+    return _Parser(text).entries()
+
+
+class _Parser:
+    """Reads one selection from left to right, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next = 0
+        self._advance()
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The whole of it."""
+        found = [self._entry([])]
+        while self._took(","):
+            found.append(self._entry(found))
+        if self._token.kind != "end":
+            self._expected("a comma or the end")
+        if not any(entry.field == "value" for entry in found):
+            raise mistake(
+                self._text,
+                len(self._text),
+                "selection: it says no value; value=null sends messages without one",
+            )
+        return tuple(found)
+
+    def _entry(self, before: list[Entry]) -> Entry:
+        at, name = self._token.at, self._word("a field: " + ", ".join([*FIELDS, "headers.NAME"]))
+        if name not in (*FIELDS, "headers"):
+            choice = ", ".join([*FIELDS, "headers.NAME"])
+            raise mistake(self._text, at, f"selection: no field {name!r}; fields are {choice}")
+        header = self._header_name() if name == "headers" and self._took(".") else None
+        for other in before:
+            # A header may be there several times. All of them at once and some of them may not.
+            if other.field == name and (header is None or other.header is None):
+                raise mistake(self._text, at, f"selection: {name} is there twice")
+        if not self._took("="):
+            self._expected(f"= after {name}")
+        entry = Entry(name, header, self._expression())
+        trouble = _unfit(entry)
+        if trouble:
+            raise mistake(self._text, entry.expression.at, f"selection: {trouble}")
+        return entry
+
+    def _header_name(self) -> str:
+        if self._token.kind not in ("name", "text", "quoted"):
+            self._expected("the name of a header, with letters, digits and _ or in quotes")
+        return self._pop()
+
+    def _expression(self) -> Expression:
+        kind, text, at = self._token
+        if kind in ("text", "number"):
+            self._advance()
+            return Literal(int(text) if kind == "number" else text, at)
+        if kind == "name" and text == "null":
+            self._advance()
+            return Literal(None, at)
+        if kind not in ("name", "quoted"):
+            self._expected("a column, 'text', a whole number, null, json(...) or avro(...)")
+        column = self._column()
+        if kind != "name" or not self._took("("):
+            return column
+        if text == "json" and len(column.path) == 1:
+            return self._json(at)
+        if text == "avro" and len(column.path) == 1:
+            return self._avro(at)
+        raise mistake(self._text, at, f"selection: no function {column}(); there are json and avro")
+
+    def _json(self, at: int) -> Json:
+        items = [self._item()]
+        while self._took(","):
+            items.append(self._item())
+        if not self._took(")"):
+            self._expected("a comma, 'as' and a name, or )")
+        return Json(tuple(items), at)
+
+    def _avro(self, at: int) -> Avro:
+        items = [self._item()]
+        while self._took(",") and self._token.kind != "text":
+            items.append(self._item())
+        if self._token.kind != "text":
+            self._expected("a comma and the schema: 'a path' or '{...}'")
+        schema_at, schema = self._token.at, self._pop()
+        if not self._took(")"):
+            self._expected(") after the schema")
+        return Avro(tuple(items), schema, at, schema_at)
+
+    def _item(self) -> Item:
+        at = self._token.at
+        if self._took("*"):
+            return Item(Column((), at), spread=True)
+        if self._token.kind not in ("name", "quoted"):
+            self._expected("a column or *")
+        column = self._column()
+        if self._took("*"):  # _column() has taken the dot before it
+            return Item(column, spread=True)
+        if self._token[:2] == ("name", "as"):
+            self._advance()
+            return Item(column, self._word("a name"))
+        return Item(column)
+
+    def _column(self) -> Column:
+        at, path = self._token.at, [self._word("a column")]
+        while self._took("."):
+            if self._token[:2] == ("mark", "*"):
+                break
+            path.append(self._word("a field of the struct"))
+        return Column(tuple(path), at)
+
+    def _word(self, expected: str) -> str:
+        if self._token.kind not in ("name", "quoted"):
+            self._expected(expected)
+        return self._pop()
+
+    def _pop(self) -> str:
+        text = self._token.text
+        self._advance()
+        return text
+
+    def _took(self, mark: str) -> bool:
+        """Whether the next token was *mark*; it is taken then."""
+        found = self._token[:2] == ("mark", mark)
+        if found:
+            self._advance()
+        return found
+
+    def _advance(self) -> None:
+        found = _TOKEN.match(self._text, self._next)
+        if found is None:
+            self._unknown()
+        kind = found.lastgroup or ""
+        text = found[kind]
+        if kind in ("text", "quoted"):
+            mark = "'" if kind == "text" else "`"
+            text = text.replace(mark * 2, mark)
+        start = found.start(kind) - (kind in ("text", "quoted"))
+        self._token = _Token(kind, text, start)
+        self._next = found.end()
+
+    def _unknown(self) -> NoReturn:
+        """No token begins at the next character."""
+        at = len(self._text) - len(self._text[self._next :].lstrip())
+        character = self._text[at]
+        if character in "'`":
+            message = f"the {character} that opens here is never closed"
+        elif character.isdigit():
+            message = "neither a number nor a name; other names go in back quotes"
+        else:
+            message = f"unexpected {character!r}; names other than letters, digits and _ go in "
+            message += "back quotes, text in single quotes"
+        raise mistake(self._text, at, f"selection: {message}")
+
+    def _expected(self, what: str) -> NoReturn:
+        kind, text, at = self._token
+        found = "the end" if kind == "end" else repr(text)
+        hint = "; names with other characters go in back quotes" if text.startswith("-") else ""
+        raise mistake(self._text, at, f"selection: expected {what}; found {found}{hint}")
+
+
+def _unfit(entry: Entry) -> str | None:
+    """Why the expression can never be right for its field."""
+    found, name = entry.expression, entry.field
+    if name in ("key", "value") or entry.header is not None:
+        return None
+    if name == "headers":
+        if isinstance(found, Column):
+            return None
+        return "headers takes a column with all of them; a single one is headers.NAME=..."
+    if isinstance(found, Json | Avro):
+        return f"{name} takes a column or a literal, not json() or avro()"
+    if isinstance(found, Column) or (found.value is None and name != "topic"):
+        return None
+    if name == "topic":
+        ok = isinstance(found.value, str) and found.value != ""
+        return None if ok else "topic takes a column or 'text'"
+    most = _MOST_PARTITION if name == "partition" else _MOST_TIMESTAMP
+    if isinstance(found.value, int) and 0 <= found.value <= most:
+        return None
+    unit = "" if name == "partition" else " of milliseconds since 1970"
+    return f"{name} takes a column or a whole number{unit}, not {found}"

@@ -1,0 +1,80 @@
+"""What a load tells: its summary, and whether everything could be read back."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+from pykaproducer._load.checksum import row_checksum
+from pykaproducer._load.summary import Summary
+from pykaproducer.cli.common import human_bytes
+from pykaproducer.delivery import TopicPartition
+
+#: Seconds without a message after which no more are to come.
+_READING = 30.0
+#: Of how many partitions the summary tells.
+_PARTITIONS = 24
+
+
+def summary_lines(
+    summary: Summary, topic: str | None, servers: str, seconds: float
+) -> Iterator[str]:
+    """What became of the rows."""
+    rows, rate = summary.rows, summary.rows / seconds if seconds else 0.0
+    yield (
+        f"{rows:,} of {rows + summary.refused:,} rows delivered to {topic or 'their topics'} at "
+        f"{servers}; {human_bytes(summary.size)} of keys and values, {seconds:.2f} s, "
+        f"{rate:,.0f} rows/s"
+    )
+    for line in summary.lines(_PARTITIONS):
+        yield f"  {line}"
+    for text, count in sorted(summary.reasons.values(), key=lambda reason: -reason[1]):
+        yield f"  {count:,} refused; the first: {text}"
+    for file in summary.files:
+        yield f"  refused rows are in {file}"
+    if summary.refused and not summary.files:
+        yield "  the load ended there; with --rejects DIR it keeps such rows and goes on"
+
+
+def verified(summary: Summary, servers: str) -> tuple[bool, str]:
+    """Whether what was delivered stands in the log, and the sentence that says so."""
+    # Here: reading back needs kafka-python's consumer, which nobody else needs.
+    from pykaproducer.cli._readback import read_back
+
+    without = summary.rows - sum(len(each) for each in _all_ranges(summary))
+    if without:
+        return False, (
+            f"NOT VERIFIED: of {without:,} rows the broker told no offset (acks=0, or a retry that "
+            f"it knew already)"
+        )
+    found, checksum = 0, 0
+    for topic in sorted({place.topic for place in summary.ranges}):
+        ranges = _sorted_ranges(summary, topic)
+        ends = {number: (each[0].start, each[-1].stop - 1) for number, each in ranges.items()}
+        for record in read_back(servers, topic, ends, _READING):
+            if _is_in(record.offset, ranges[record.partition]):
+                found += 1
+                checksum += row_checksum(record.key, record.value, record.headers)
+    if found == summary.rows and checksum % 2**64 == summary.checksum:
+        return True, f"verified: {found:,} rows read back, count and checksum are the same"
+    what = "the checksums differ" if found == summary.rows else f"{found:,} rows came back"
+    return False, f"NOT VERIFIED: {summary.rows:,} rows were delivered, and {what}"
+
+
+def _all_ranges(summary: Summary) -> Iterator[range]:
+    for ranges in summary.ranges.values():
+        yield from ranges
+
+
+def _sorted_ranges(summary: Summary, topic: str) -> dict[int, list[range]]:
+    return {
+        place.partition: sorted(summary.ranges[place], key=lambda each: each.start)
+        for place in (TopicPartition(*each) for each in summary.ranges)
+        if place.topic == topic
+    }
+
+
+def _is_in(offset: int, ranges: list[range]) -> bool:
+    """Whether *offset* is in one of *ranges*, which are in order."""
+    place = bisect.bisect_right(ranges, offset, key=lambda each: each.start) - 1
+    return place >= 0 and offset in ranges[place]

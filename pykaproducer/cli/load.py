@@ -1,0 +1,140 @@
+"""``pykaproducer load SOURCE -t TOPIC``: files, tables and queries, a message a row."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import Any
+
+from pykaproducer._load.files import FORMATS
+from pykaproducer.cli._load_embedded import embedded
+from pykaproducer.cli._load_on_spark import on_spark
+from pykaproducer.cli._load_plan import Outcome
+from pykaproducer.cli._load_report import summary_lines, verified
+from pykaproducer.cli.common import UserError, add_settings, parser_like, tell
+
+#: What Spark reads beside files.
+_QUERIES = ("table", "sql")
+#: The file for spark-submit.
+_SCRIPT = Path(__file__).parent.parent / "spark" / "submit.py"
+
+_EXAMPLES = """\
+examples:
+  pykaproducer load trips.parquet -t trips             each row a JSON object, to localhost:9092
+  pykaproducer load 'exports/*.csv' -t users --select 'key=user_id, value=json(*)'
+  pykaproducer load events/ -t events --verify --rejects lost \\
+      --select "key=id, value=avro(*, 'event.avsc'), headers.source='import', timestamp=at"
+  pykaproducer load lost -t events --select ...        the rows that were refused, once more
+  pykaproducer load s3://bucket/events -t events --format parquet --spark spark://master:7077
+  pykaproducer load 'SELECT * FROM sales' --format sql -t sales --spark local[*]
+  spark-submit $(pykaproducer load --script) events.parquet -t events
+
+--select says what a message is made of; by default the columns value, key, headers, timestamp,
+partition and topic as they are, or, without a column value, all columns as a JSON object:
+  key=user_id                        a column as its text; bytes and texts as they are
+  value=json(*) value=json(a, b as c) value=json(payload.*)        an object
+  value=avro(*, 'schema.avsc')       a record of Avro, without a schema registry's prefix
+  headers.source='import'            a literal: 'text', a number, null
+  timestamp=created_at               a time, a date, milliseconds, or text of these
+  partition=shard topic=kind         where each row goes
+
+exit status:
+  0  every row was delivered (and, with --verify, read back)   2    a mistake in the command
+  1  some were not: see the summary                            130  ended by Ctrl-C
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """``load`` and its options."""
+    parser = commands.add_parser(
+        "load",
+        help="send files, tables or queries, a message a row",
+        description="Sends each row of Parquet, ORC, CSV or JSON lines as one message; on Spark "
+        "also of a table or a query.",
+        epilog=_EXAMPLES,
+        **parser_like,
+    )
+    _add_source(parser)
+    parser.add_argument("-t", "--topic", help="where to send them")
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
+    )
+    parser.add_argument("--select", metavar="FIELD=EXPRESSION,...", help="what makes a message")
+    parser.add_argument(
+        "--rejects",
+        metavar="DIR",
+        help="keep the rows that are refused, as Parquet, and go on; else the first ends the load",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read everything back and compare counts and checksums",
+    )
+    parser.add_argument(
+        "--spark",
+        metavar="MASTER",
+        help="do it on Spark: local[*], spark://host:7077, yarn ..., or Spark Connect: sc://host",
+    )
+    parser.add_argument(
+        "--script", action="store_true", help="print the path of a file for spark-submit"
+    )
+    add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        nargs="*",
+        metavar="SOURCE",
+        help="file, directory or pattern; with --format table or sql: its name, or the query",
+    )
+    parser.add_argument(
+        "--format",
+        choices=(*FORMATS, *_QUERIES),
+        help="default: by the suffix; table and sql need --spark",
+    )
+    parser.add_argument("--delimiter", metavar="CHAR", help="of CSV; default: a comma")
+    parser.add_argument(
+        "--infer-types",
+        action="store_true",
+        help="of CSV: find types by looking at the first rows; else all is text, as it stands",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load, and tell what became of the rows."""
+    if options.script:
+        print(_SCRIPT)
+        return 0
+    _check(options)
+    outcome = embedded(options) if options.spark is None else on_spark(options)
+    return _tell_of(options, outcome)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what can never be."""
+    if not options.source:
+        raise UserError("load: name a source: a file, a directory or a pattern")
+    if options.format in _QUERIES and options.spark is None:
+        raise UserError(f"--format {options.format}: only Spark reads it; add --spark MASTER")
+    if options.format in _QUERIES and len(options.source) > 1:
+        raise UserError(f"--format {options.format}: one at a time; quote it")
+
+
+def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
+    """Print the summary, and read back what was written if that is wanted; the exit status."""
+    summary = outcome.summary
+    tell("\n".join(summary_lines(summary, options.topic, outcome.servers, outcome.seconds)))
+    good = not summary.refused and outcome.trouble is None
+    if outcome.trouble is not None:
+        tell(outcome.trouble)
+    if outcome.signal:
+        tell(f"ended by {signal.Signals(outcome.signal).name}")
+        return 128 + outcome.signal
+    if options.verify:
+        same, text = verified(summary, outcome.servers)
+        tell(text)
+        good = good and same
+    return 0 if good else 1

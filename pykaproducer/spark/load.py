@@ -1,0 +1,125 @@
+"""A load on Spark: Spark reads, and its tasks make messages of the rows and send them."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pykaproducer._load.files import SourceError, format_of
+from pykaproducer._load.job import Job
+from pykaproducer._load.rejects import Origin
+from pykaproducer._load.summary import Summary
+from pykaproducer.producer import Producer
+from pykaproducer.spark.producers import producer_for
+
+__all__ = ["Job", "Reading", "SparkError", "arrow_schema", "read", "send", "session_on"]
+
+_CONNECT = "sc://"
+#: As a master: the session that spark-submit has prepared.
+SUBMITTED = "submitted"
+#: How Spark calls our formats.
+_FORMATS = {"jsonl": "json"}
+
+
+class SparkError(Exception):
+    """Spark could not do it; the text is what it said."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What Spark reads."""
+
+    #: Paths, or the name of a table, or a query.
+    source: tuple[str, ...]
+    #: None: by the suffix; ``table`` and ``sql`` are what they say.
+    format: str | None
+    delimiter: str | None
+    infer_types: bool
+
+
+def session_on(master: str) -> tuple[Any, bool]:
+    """A session, and whether it was made here and is to be stopped."""
+    if master == SUBMITTED:
+        return SparkSession.builder.getOrCreate(), True
+    builder = SparkSession.builder.appName("pykaproducer load")
+    connect = master.startswith(_CONNECT)
+    builder = builder.remote(master) if connect else builder.master(master)
+    try:
+        return builder.getOrCreate(), True
+    except (PySparkException, RuntimeError, ImportError, OSError) as error:
+        raise SparkError(_text(error)) from error
+
+
+def read(session: Any, reading: Reading) -> Any:
+    """The DataFrame of a source.
+
+    Raises:
+        SparkError: it cannot be read.
+    """
+    try:
+        if reading.format == "sql":
+            return session.sql(reading.source[0])
+        if reading.format == "table":
+            return session.table(reading.source[0])
+        kind = reading.format or format_of(reading.source[0])
+        reader = session.read.format(_FORMATS.get(kind, kind))
+        if kind == "csv":
+            reader = reader.options(
+                header=True, inferSchema=reading.infer_types, sep=reading.delimiter or ","
+            )
+        return reader.load(list(reading.source))
+    except (PySparkException, SourceError) as error:
+        raise SparkError(_text(error)) from error
+
+
+def arrow_schema(df: Any) -> Any:
+    """The ``pyarrow.Schema`` of the batches that tasks are given."""
+    return to_arrow_schema(df.schema, timezone="UTC")
+
+
+def send(df: Any, settings: dict[str, Any], job: Job) -> Summary:
+    """Send the rows of *df*; what became of them.
+
+    Raises:
+        SparkError: a task failed for good.
+    """
+    wanted = df.select([df[f"`{name}`"] for name in job.mapping.columns])
+    task = functools.partial(_task, tuple(sorted(settings.items())), job)
+    try:
+        return Summary.of(
+            pickle.loads(row.summary) for row in wanted.mapInArrow(task, "summary binary").collect()
+        )
+    except PySparkException as error:
+        raise SparkError(_text(error)) from error
+
+
+def _task(
+    settings: tuple[tuple[str, Any], ...], job: Job, batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    context = TaskContext.get()
+    assert context is not None
+    part = f"{context.partitionId()}-{context.taskAttemptId()}"
+    with producer_for(settings, lambda: Producer(**dict(settings))) as producer:
+        summary = job.run(producer, _origins(batches), part)
+    yield pyarrow.record_batch({"summary": [pickle.dumps(summary)]})
+
+
+def _origins(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
+    row = 0
+    for batch in batches:
+        yield Origin(batch, None, row)
+        row += batch.num_rows
+
+
+def _text(error: BaseException) -> str:
+    """What Spark said, without the stack of its JVM."""
+    return str(error).partition("\n\nJVM stacktrace")[0].strip()

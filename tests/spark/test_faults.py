@@ -1,0 +1,50 @@
+"""A small cluster in which something dies in the middle of a write: the write ends well."""
+
+from __future__ import annotations
+
+import pathlib
+from collections import Counter
+
+from pykaproducer.testing import KafkaCluster
+
+from .fault_app import FAULTS, FIRST_TASK, ROWS
+from .helper import Meeting, records, start_application, wait_for_rows
+
+#: How long an application may take on a busy machine (seconds).
+SOON = 300
+
+
+def test_nothing_is_lost(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str]
+) -> None:
+    for fault in FAULTS:
+        cluster.create_topic(f"{topic}-{fault}", partitions=3)
+    meetings = {fault: Meeting(tmp_path / f"sign-{fault}") for fault in FAULTS}
+    arguments = {
+        "servers": cluster.bootstrap_servers,
+        "topic": topic,
+        "local": str(tmp_path),
+        "sign": str(tmp_path / "sign"),
+    }
+    application = start_application("fault_app.py", arguments, tmp_path / "log")
+    for fault, meeting in meetings.items():
+        meeting.wait(SOON)
+        # It was in the middle: rows of the attempt that is lost are in the log.
+        wait_for_rows(cluster, f"{topic}-{fault}", FIRST_TASK, 3)
+        if fault == "broker":
+            cluster.kill(0)
+        meeting.go_on()
+    cluster.restart(0)
+    application.wait(SOON)
+    log = (tmp_path / "log").read_text()
+    assert application.returncode == 0, log[-5000:]
+    assert log.count("Lost task 0.0") == 2, "the worker's and the executor's"
+    for fault in FAULTS:
+        found = records(cluster, f"{topic}-{fault}", 3)
+        counts = Counter(int(record.value or b"") for record in found)
+        assert set(counts) == set(range(ROWS))
+        # A task that is started again writes its rows again; the others' are there once.
+        again = sum(counts.values()) - ROWS
+        tell.append(f"Spark, the {fault} dies in a write of {ROWS:,} rows: {again:,} twice")
+        assert again <= ROWS // 2
+        assert (again == 0) == (fault == "broker")
