@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -69,8 +70,10 @@ class Job:
 
     def _send(self, writer: Writer, refused: Rejects, origin: Origin) -> None:
         mapped = self.mapping(origin.batch)
+        batch = mapped.batch
         if mapped.refused:
             refused.take(origin, list(unsent(mapped.refused, writer.rows)))
             if refused.ends_the_load:
-                return
-        writer.write(mapped.batch, origin._replace(rows=mapped.rows))
+                assert mapped.rows is not None
+                batch = batch.slice(0, bisect.bisect(mapped.rows, mapped.refused[0][0]))
+        writer.write(batch, origin._replace(rows=mapped.rows))

@@ -32,8 +32,6 @@ def summary_lines(
         yield f"  {count:,} refused; the first: {text}"
     for file in summary.files:
         yield f"  refused rows are in {file}"
-    if summary.refused and not summary.files:
-        yield "  the load ended there; with --rejects DIR it keeps such rows and goes on"
 
 
 def verified(summary: Summary, servers: str) -> tuple[bool, str]:

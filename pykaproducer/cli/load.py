@@ -126,7 +126,10 @@ def _check(options: argparse.Namespace) -> None:
 def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
     """Print the summary, and read back what was written if that is wanted; the exit status."""
     summary = outcome.summary
-    tell("\n".join(summary_lines(summary, options.topic, outcome.servers, outcome.seconds)))
+    lines = list(summary_lines(summary, options.topic, outcome.servers, outcome.seconds))
+    if summary.refused and options.rejects is None and not outcome.signal:
+        lines.append("  the load ended there; with --rejects DIR it keeps such rows and goes on")
+    tell("\n".join(lines))
     good = not summary.refused and outcome.trouble is None
     if outcome.trouble is not None:
         tell(outcome.trouble)

@@ -47,14 +47,19 @@ class Reading:
 
 
 def session_on(master: str) -> tuple[Any, bool]:
-    """A session, and whether it was made here and is to be stopped."""
+    """A session, and whether it was made here and is to be stopped.
+
+    Raises:
+        SparkError: there is none to be had.
+    """
+    ours = SparkSession.getActiveSession() is None
     if master == SUBMITTED:
-        return SparkSession.builder.getOrCreate(), True
+        return SparkSession.builder.getOrCreate(), ours
     builder = SparkSession.builder.appName("pykaproducer load")
     connect = master.startswith(_CONNECT)
     builder = builder.remote(master) if connect else builder.master(master)
     try:
-        return builder.getOrCreate(), True
+        return builder.getOrCreate(), ours
     except (PySparkException, RuntimeError, ImportError, OSError) as error:
         raise SparkError(_text(error)) from error
 

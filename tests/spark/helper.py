@@ -15,6 +15,9 @@ from pykaproducer.testing import KafkaCluster
 from tests.cluster.readback import PATIENCE, Record, read_log
 from tests.fix_spark import spark_environment
 
+#: In /proc/net/tcp.
+_ESTABLISHED = "01"
+
 
 def save(df: Any, cluster: KafkaCluster, **options: str) -> None:
     """Write *df* with the sink; ``kafka_x_y`` stands for ``kafka.x.y``."""
@@ -42,6 +45,17 @@ def wait_for_rows(cluster: KafkaCluster, topic: str, numbers: range, partitions:
     deadline = time.monotonic() + PATIENCE
     while not any(int(value or b"") in numbers for value in values(cluster, topic, partitions)):
         assert time.monotonic() < deadline, f"none of {numbers} comes to {topic}"
+
+
+def connections_to(cluster: KafkaCluster) -> int:
+    """How many connections clients have to the broker, of all processes."""
+    port = int(cluster.bootstrap_servers.rpartition(":")[2])
+    lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
+    states = [(line.split()[2], line.split()[3]) for line in lines]
+    return sum(
+        int(remote.rpartition(":")[2], 16) == port and state == _ESTABLISHED
+        for remote, state in states
+    )
 
 
 def start_application(

@@ -1,0 +1,253 @@
+"""``load``: every row of a file is a message, or is kept; and what was sent can be verified."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+from typing import Any
+
+import fastavro
+import pyarrow
+import pytest
+from pyarrow import csv, orc, parquet
+
+from pykaproducer._load.summary import Summary, Written
+from pykaproducer.cli import main
+from pykaproducer.cli._load_report import verified
+from pykaproducer.delivery import TopicPartition
+from pykaproducer.testing import KafkaCluster
+
+from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
+
+ROWS = [
+    {"id": 1, "name": "Ärger", "price": 1.5},
+    {"id": 2, "name": 'says "no"', "price": None},
+    {"id": 3, "name": None, "price": -2.0},
+]
+
+
+def write_rows(path: pathlib.Path) -> None:
+    table = pyarrow.Table.from_pylist(ROWS)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    elif path.suffix == ".orc":
+        orc.write_table(table, path)
+    elif path.suffix == ".csv":
+        csv.write_csv(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+
+def load(cluster: KafkaCluster, topic: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    servers = cluster.bootstrap_servers
+    return run("load", "-t", topic, "--bootstrap-servers", servers, *arguments)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
+def test_each_row_is_an_object_of_json(
+    suffix: str, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    write_rows(tmp_path / f"rows.{suffix}")
+    done = load(cluster, topic, str(tmp_path / f"rows.{suffix}"), "--verify")
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    assert f"3 of 3 rows delivered to {topic}" in said
+    assert "verified: 3 rows read back, count and checksum are the same" in said
+    found = [json.loads(record.value) for record in consume(cluster.bootstrap_servers, topic, 3)]
+    if suffix == "csv":  # where all is text, as it stands
+        assert [row["id"] for row in found] == ["1", "2", "3"]
+        assert [row["name"] for row in found] == [row["name"] for row in ROWS]
+    else:
+        assert found == ROWS
+
+
+def test_a_selection_makes_every_part_of_a_message(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic, partitions=2)
+    parquet.write_table(
+        pyarrow.table(
+            {
+                "id": [7],
+                "shard": [1],
+                "at": pyarrow.array([1_600_000_000_123], pyarrow.timestamp("ms", tz="UTC")),
+                "name": ["a"],
+            }
+        ),
+        tmp_path / "rows.parquet",
+    )
+    schema = {
+        "type": "record",
+        "name": "Row",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+    }
+    (tmp_path / "row.avsc").write_text(json.dumps(schema))
+    select = (
+        f"key=id, value=avro(*, '{tmp_path}/row.avsc'), headers.source='import', "
+        f"headers.name=name, timestamp=at, partition=shard"
+    )
+    done = load(cluster, topic, str(tmp_path), "--format", "parquet", "--select", select)
+    assert done.returncode == 2, "the directory has a file that is no Parquet"
+    assert "row.avsc" in done.stderr.decode()
+    done = load(cluster, topic, str(tmp_path / "*.parquet"), "--select", select)
+    assert done.returncode == 0, done.stderr.decode()
+    (record,) = consume(cluster.bootstrap_servers, topic, 1, partitions=[1])
+    assert (record.key, record.timestamp) == (b"7", 1_600_000_000_123)
+    assert record.headers == [("source", b"import"), ("name", b"a")]
+    from io import BytesIO
+
+    assert fastavro.schemaless_reader(BytesIO(record.value), schema) == {"id": 7, "name": "a"}
+
+
+def test_refused_rows_are_kept_and_can_be_loaded_again(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """Rows that are no message, that the producer refuses, and that the broker refuses."""
+    cluster.create_topic(topic, config={"max.message.bytes": "3000"})
+    rows = [{"n": n, "shard": "0", "pad": ""} for n in range(1000)]
+    rows[10]["shard"] = "none"
+    rows[20]["shard"] = "-1"
+    rows[30]["shard"] = "9"
+    rows[40]["pad"] = "x" * 10_000
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    select = ["--select", "key=n, value=json(*), partition=shard"]
+    rejects = tmp_path / "rejects"
+    source = str(tmp_path / "rows.jsonl")
+    done = load(cluster, topic, source, *select, "--rejects", str(rejects), "--verify")
+    said = done.stderr.decode()
+    assert done.returncode == 1, said
+    assert "996 of 1,000 rows delivered" in said
+    assert "verified: 996 rows" in said
+    kept = parquet.read_table(rejects).sort_by("n").to_pylist()
+    assert [{**row, "pykaproducer_error": None} for row in kept] == [
+        {**rows[n], "pykaproducer_error": None} for n in (10, 20, 30, 40)
+    ]
+    errors = [row["pykaproducer_error"] for row in kept]
+    assert [error["row"] for error in errors] == [10, 20, 30, 40]
+    assert {error["file"] for error in errors} == {source}
+    assert {error["status"] for error in errors} == {"NOT_PERSISTED"}
+    assert f"{source}, row 10: " in said
+
+    larger = f"{topic}-larger"
+    cluster.create_topic(larger)
+    done = load(cluster, larger, str(rejects), "--select", "key=n, value=json(*)", "--verify")
+    assert done.returncode == 0, done.stderr.decode()
+    again = consume(cluster.bootstrap_servers, larger, 4)
+    assert sorted(json.loads(record.value)["n"] for record in again) == [10, 20, 30, 40]
+    assert json.loads(again[0].value).keys() == rows[0].keys()
+
+
+def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """What had been accepted before it is delivered."""
+    cluster.create_topic(topic)
+    lines = ["shard,n\n", *(f"0,{n}\n" for n in range(300_000))]
+    lines[200_001] = "none,200000\n"
+    (tmp_path / "rows.csv").write_text("".join(lines))
+    source = str(tmp_path / "rows.csv")
+    done = load(cluster, topic, source, "--select", "value=n, partition=shard")
+    said = done.stderr.decode()
+    assert done.returncode == 1, said
+    assert f"1 refused; the first: {source}, row 200000: " in said
+    assert "with --rejects DIR it keeps such rows and goes on" in said
+    assert end_of(cluster.bootstrap_servers, topic) == 200_000
+
+
+def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    (tmp_path / "a.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(1000)))
+    line = "x" * 100 + "\n"
+    (tmp_path / "b.csv").write_text("n\n" + 200_000 * line + "2,too,many\n")
+    done = load(cluster, topic, str(tmp_path / "*.csv"))
+    said = done.stderr.decode()
+    assert done.returncode == 1, said
+    assert "b.csv" in said
+    assert "not all of it was read" in said
+    assert end_of(cluster.bootstrap_servers, topic) >= 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--select", "value=json(*"], "--select: selection: "),
+        (["--select", "value=nme"], "name"),
+        (["--select", "key=id"], "value"),
+        (["--format", "sql"], "--format sql: only Spark reads it; add --spark MASTER"),
+        (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given"),
+        (["--rejects", "/proc/none"], "--rejects /proc/none: "),
+        (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_sent(
+    arguments: list[str], told: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "rows.csv")
+    source = [] if arguments[0].startswith("/no") else [str(tmp_path / "rows.csv")]
+    base = ["load", "-t", "t", "--bootstrap-servers", NOWHERE]
+    assert main([*base, *source, *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_topic_must_be_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(tmp_path / "rows.csv")
+    assert main(["load", str(tmp_path / "rows.csv")]) == 2
+    assert "no topic: -t TOPIC, or topic=COLUMN in --select" in capsys.readouterr().err
+    assert main(["load", "-t", "t"]) == 2
+    assert "name a source" in capsys.readouterr().err
+
+
+def test_servers_that_do_not_answer_are_named(tmp_path: pathlib.Path) -> None:
+    write_rows(tmp_path / "rows.csv")
+    more = ["--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=1000"]
+    done = run("load", "-t", "t", str(tmp_path / "rows.csv"), *more)
+    assert done.returncode == 1
+    assert f"no connection to {NOWHERE}" in done.stderr.decode()
+    assert "0 of 3 rows delivered" in done.stderr.decode()
+
+
+def test_an_interrupt_ends_it_soon(cluster: KafkaCluster, topic: str, tmp_path: Any) -> None:
+    """With a broker that does not answer, whose buffer is full."""
+    cluster.create_topic(topic)
+    parquet.write_table(pyarrow.table({"value": ["x" * 1000] * 200_000}), tmp_path / "a.parquet")
+    cluster.pause(0)
+    try:
+        with subprocess.Popen(
+            [
+                *command("load", "-t", topic, "--bootstrap-servers", cluster.bootstrap_servers),
+                *(str(tmp_path / "a.parquet"), "-X", "buffer_memory=1000000"),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr is not None
+            # It has found that nobody answers, so it is at work.
+            first = process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            rest = process.communicate(timeout=PATIENCE)[1]
+    finally:
+        cluster.resume(0)
+    assert process.returncode == 128 + signal.SIGTERM, first + rest
+    assert "ended by SIGTERM" in rest
+
+
+def test_a_difference_is_found(cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path) -> None:
+    """What --verify would say if the log did not hold what was sent."""
+    cluster.create_topic(topic)
+    write_rows(tmp_path / "rows.csv")
+    assert load(cluster, topic, str(tmp_path / "rows.csv")).returncode == 0
+    place = TopicPartition(topic, 0)
+    summary = Summary({place: Written(3, 10, 0, 2)}, ranges={place: [range(3)]}, checksum=17)
+    same, text = verified(summary, cluster.bootstrap_servers)
+    assert not same
+    assert text == "NOT VERIFIED: 3 rows were delivered, and the checksums differ"
+
+
+def test_the_script_for_spark_submit_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", "--script"]) == 0
+    assert pathlib.Path(capsys.readouterr().out.strip()).is_file()

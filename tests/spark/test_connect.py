@@ -1,0 +1,39 @@
+"""Spark Connect, and the sink found without a word; workers that end leave nothing behind."""
+
+from __future__ import annotations
+
+import pathlib
+
+from pykaproducer.testing import KafkaCluster
+
+from .helper import connections_to, start_application, values
+
+SOON = 300
+
+
+def test_a_session_of_spark_connect(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    for name in ("batch", "write", "stream"):
+        cluster.create_topic(f"{topic}-{name}")
+    before = connections_to(cluster)
+    arguments = {
+        "servers": cluster.bootstrap_servers,
+        "topic": topic,
+        "local": str(tmp_path / "local"),
+        "input": str(tmp_path / "in"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("".join(f"{number}\n" for number in range(100)))
+    application = start_application("connect_app.py", arguments, tmp_path / "log")
+    assert application.wait(SOON) == 0, (tmp_path / "log").read_text()[-5000:]
+    expected = sorted(b"%d" % number for number in range(100))
+    for name in ("batch", "write", "stream"):
+        assert values(cluster, f"{topic}-{name}") == expected
+    log = (tmp_path / "log").read_text()
+    assert "summary: 100 rows (190 bytes) to 1 partitions" in log
+    # What the driver is told: a line for each batch.
+    assert f"write: 100 rows (190 bytes) to 1 partitions; {topic}-batch[0]: 100 rows" in log
+    assert "INFO pykaproducer.spark: stream lines batch 0: 100 rows" in log
+    assert connections_to(cluster) <= before

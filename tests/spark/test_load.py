@@ -1,0 +1,164 @@
+"""``load --spark``: the same load by the tasks of an application; also of tables and queries."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pykaproducer.cli import main
+from pykaproducer.testing import KafkaCluster
+from tests.fix_spark import spark_environment
+
+from .helper import records, values
+
+SOON = 240
+
+
+def load(cluster: KafkaCluster, topic: str, *arguments: str) -> int:
+    return main(
+        [
+            *("load", "-t", topic, "--bootstrap-servers", cluster.bootstrap_servers),
+            *("--spark", "local[2]"),
+            *arguments,
+        ]
+    )
+
+
+def test_both_modes_make_the_same_messages(
+    spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    table = pyarrow.table(
+        {
+            "id": range(1000),
+            "price": [None, 1.5, -0.1, 1e300] * 250,
+            "name": ["ä", '"', None, ""] * 250,
+            "at": pyarrow.array(range(1000), pyarrow.timestamp("us", tz="UTC")),
+            "tags": [["a"], [], None, [None]] * 250,
+        }
+    )
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    arguments = [
+        str(tmp_path / "rows.parquet"),
+        *("--select", "key=id, value=json(*), headers.name=name, timestamp=at"),
+        "--verify",
+    ]
+    for name in (topic, f"{topic}-embedded"):
+        cluster.create_topic(name)
+    assert load(cluster, topic, *arguments) == 0
+    servers = cluster.bootstrap_servers
+    embedded = ["load", "-t", f"{topic}-embedded", "--bootstrap-servers", servers, *arguments]
+    assert main(embedded) == 0
+
+    def messages(name: str) -> list[Any]:
+        return sorted(record[1:] for record in records(cluster, name))
+
+    assert messages(topic) == messages(f"{topic}-embedded")
+    assert len(messages(topic)) == 1000
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "orc", "table", "sql"])
+def test_what_spark_reads(
+    kind: str, spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    df = spark.sql("SELECT '1' AS id, 'one' AS name UNION ALL SELECT '2', 'two'")
+    source = str(tmp_path / "rows")
+    if kind == "sql":
+        df.createOrReplaceTempView("numbers")
+        source = "SELECT id, name FROM numbers"
+    elif kind == "table":
+        df.createOrReplaceTempView("numbers")
+        source = "numbers"
+    else:
+        written = {"jsonl": "json"}.get(kind, kind)
+        df.write.format(written).option("header", True).save(source)
+    assert load(cluster, topic, source, "--format", kind, "--select", "key=id,value=json(*)") == 0
+    assert sorted(json.loads(value or b"")["name"] for value in values(cluster, topic)) == [
+        "one",
+        "two",
+    ]
+
+
+def test_refused_rows_are_kept(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic)
+    query = "SELECT id, IF(id % 100 = 7, 'none', '0') AS shard FROM range(0, 1000, 1, 4)"
+    arguments = ["--format", "sql", "--select", "value=id, partition=shard"]
+    rejects = tmp_path / "rejects"
+    assert load(cluster, topic, query, *arguments, "--rejects", str(rejects), "--verify") == 1
+    said = capsys.readouterr().err
+    assert "990 of 1,000 rows delivered" in said
+    assert "10 refused; the first: row 7: " in said
+    assert "verified: 990 rows" in said
+    kept = parquet.read_table(rejects).to_pylist()
+    assert sorted(row["id"] for row in kept) == list(range(7, 1000, 100))
+    # Without a place for them, the first of each task ends the task's part of the load.
+    assert load(cluster, topic, query, *arguments) == 1
+    assert "with --rejects DIR it keeps such rows and goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["/no/such/file.parquet"], 1, "/no/such/file.parquet"),
+        (["nowhere", "--format", "table"], 1, "nowhere"),
+        (["SELEC 1", "--format", "sql"], 1, "SELEC"),
+        (["SELECT 1 AS a", "--format", "sql", "--select", "value=b"], 2, "--select: "),
+    ],
+)
+def test_a_mistake_is_told(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    arguments: list[str],
+    status: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert load(cluster, topic, *arguments) == status
+    said = capsys.readouterr().err
+    assert told in said
+    assert "Traceback" not in said
+
+
+def test_spark_submit_runs_the_script(
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import os
+
+    import pyspark
+
+    cluster.create_topic(topic)
+    parquet.write_table(pyarrow.table({"value": ["a", "b"]}), tmp_path / "rows.parquet")
+    assert main(["load", "--script"]) == 0
+    script = capsys.readouterr().out.strip()
+    done = subprocess.run(
+        [
+            str(pathlib.Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            *("--master", "local[1]", "--conf", "spark.ui.enabled=false"),
+            *("--conf", "spark.driver.host=127.0.0.1", script),
+            *(str(tmp_path / "rows.parquet"), "-t", topic),
+            *("--bootstrap-servers", cluster.bootstrap_servers),
+        ],
+        env={**os.environ, **spark_environment()},
+        capture_output=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-5000:]
+    assert b"2 of 2 rows delivered" in done.stdout  # where spark-submit puts all that a script says
+    assert values(cluster, topic) == [b"a", b"b"]

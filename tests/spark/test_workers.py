@@ -1,0 +1,45 @@
+"""What lives in Spark's Python workers: one producer for each configuration, however many tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pykaproducer.spark import register
+from pykaproducer.testing import KafkaCluster
+
+from .helper import connections_to, save, values
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered(spark: Any) -> None:
+    register(spark)
+
+
+def test_connections_do_not_grow_with_batches(
+    spark: Any, cluster: KafkaCluster, topic: str
+) -> None:
+    cluster.create_topic(topic, partitions=2)
+    df = spark.range(20, numPartitions=2).selectExpr("CAST(id AS STRING) AS value")
+    before = connections_to(cluster)
+    counts = []
+    for _ in range(20):
+        save(df, cluster, topic=topic)
+        counts.append(connections_to(cluster) - before)
+    # Two workers, each with a connection for metadata and one to the broker.
+    assert max(counts) <= 4, counts
+    assert counts[-1] <= max(counts[:3])
+    assert len(values(cluster, topic, 2)) == 400
+
+
+def test_configurations_that_are_no_longer_used_do_not_pile_up(
+    spark: Any, cluster: KafkaCluster, topic: str
+) -> None:
+    cluster.create_topic(topic)
+    df = spark.range(1, numPartitions=1).selectExpr("CAST(id AS STRING) AS value")
+    before = connections_to(cluster)
+    for number in range(12):
+        save(df, cluster, topic=topic, kafka_linger_ms=str(number))
+    # At most four producers in each of two workers.
+    assert connections_to(cluster) - before <= 16
