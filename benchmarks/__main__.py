@@ -25,6 +25,7 @@ from benchmarks import (
     plot,
     report,
     send,
+    spark,
     startup,
     sync,
     topics,
@@ -51,9 +52,9 @@ BENCHMARKS: dict[str, Any] = {
     "topics": topics,
 }
 
-#: Those that compare nobody: each has ``HELP``, ``add_arguments(parser)``,
+#: Those that run nobody of the table of peers: each has ``HELP``, ``add_arguments(parser)``,
 #: ``check(parser, arguments)`` and ``run(arguments, words)``, whose result is the exit status.
-OTHERS: dict[str, Any] = {"kernel": kernel, "chaos": chaos, "plot": plot}
+OTHERS: dict[str, Any] = {"spark": spark, "kernel": kernel, "chaos": chaos, "plot": plot}
 
 
 def _parser() -> argparse.ArgumentParser:

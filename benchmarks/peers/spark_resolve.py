@@ -1,0 +1,38 @@
+"""Ask jgo for the jars of Spark's own Kafka sink, alone: a script, run in a process of its own.
+
+What they depend on stays away: Spark brings it along, in its own versions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from jgo.maven import MavenContext
+
+#: Seconds for one answer of the repository.
+_TIMEOUT = 60
+
+
+def main() -> None:
+    """``spark_resolve.py OUTPUT COORDINATE ...``: write the paths of the jars as a JSON list.
+
+    The exit status is 3 if the repository does not have all of them.
+    """
+    output, *coordinates = sys.argv[1:]
+    context = MavenContext(timeout=_TIMEOUT)
+    jars = []
+    for coordinate in coordinates:
+        group, name, version = coordinate.split(":")
+        artifact = context.project(group, name).at_version(version).artifact()
+        try:
+            jars.append(str(artifact.resolve()))
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            sys.exit(3)
+    Path(output).write_text(json.dumps(jars))
+
+
+if __name__ == "__main__":
+    main()
