@@ -26,6 +26,7 @@ from benchmarks import (
     report,
     send,
     spark,
+    spark_memory,
     startup,
     sync,
     topics,
@@ -54,7 +55,13 @@ BENCHMARKS: dict[str, Any] = {
 
 #: Those that run nobody of the table of peers: each has ``HELP``, ``add_arguments(parser)``,
 #: ``check(parser, arguments)`` and ``run(arguments, words)``, whose result is the exit status.
-OTHERS: dict[str, Any] = {"spark": spark, "kernel": kernel, "chaos": chaos, "plot": plot}
+OTHERS: dict[str, Any] = {
+    "spark": spark,
+    "spark-memory": spark_memory,
+    "kernel": kernel,
+    "chaos": chaos,
+    "plot": plot,
+}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -40,6 +40,17 @@ def wait_until_served(cluster: KafkaCluster, topics: Sequence[str], partitions: 
         count()
 
 
+def wait_for_a_message(
+    cluster: KafkaCluster, topic: str, partitions: int, patience: float
+) -> None:
+    """Wait until something is in the log; else RunFailed."""
+    deadline = time.monotonic() + patience
+    with _messages(cluster, [topic], partitions) as count:
+        while not count():
+            if time.monotonic() > deadline:
+                raise RunFailed(f"nothing came to the log within {patience:g} s")
+
+
 @contextmanager
 def _messages(
     cluster: KafkaCluster, topics: Sequence[str], partitions: int

@@ -46,7 +46,7 @@ cdef class SentBlock:
         cdef Chunk chunk
         while self.settled_segments < len(self.segments):
             chunk = (<Segment>self.segments[self.settled_segments]).chunk
-            while self.settled_rows < chunk.count:
+            while not chunk.compact and self.settled_rows < chunk.count:
                 if not flags_of(chunk, self.settled_rows) & SETTLED:
                     return new_handle(chunk, self.settled_rows)
                 self.settled_rows += 1
@@ -67,15 +67,18 @@ cdef class SentBlock:
         cdef list failed = []
         for segment in self.segments:
             tallies.begin(segment.chunk.topic)
-            for i in range(segment.chunk.count):
+            i = 0
+            while True:
+                i = tallies.add_run(segment.chunk, i)
+                if i == segment.chunk.count:
+                    break
                 outcome = outcome_of(segment.chunk, i)
-                if not outcome.flags & SETTLED:
-                    continue
                 if outcome.flags & FAILED:
                     flags_at(segment.chunk, i)[0] |= TOLD
                     failed.append((segment.number(i), segment.chunk.errors[outcome.error]))
-                else:
+                elif outcome.flags & SETTLED:
                     tallies.add(&outcome)
+                i += 1
         failed.sort(key=_first_of)
         failed += [(row, self.refusal) for row in range(self.accepted, self.count)]
         return tallies.end(), failed

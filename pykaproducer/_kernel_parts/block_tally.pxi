@@ -46,6 +46,26 @@ cdef class Tallies:
             self.move(outcome.partition)
         tally.first = tally.last = outcome.offset
 
+    cdef uint32_t add_run(self, Chunk chunk, uint32_t i) noexcept:
+        """Count delivered rows from *i* on, as long as each follows its partition's last; the first
+        that does not."""
+        cdef Outcome *outcome
+        cdef Tally *tally
+        if not chunk.compact or chunk.rows == NULL:
+            return i
+        while i < chunk.count:
+            outcome = &(<Outcome *>chunk.rows)[i]
+            if outcome.flags & FAILED or not 0 <= outcome.partition < self.room:
+                return i
+            tally = &self.tallies[outcome.partition]
+            if tally.first < 0 or outcome.offset != tally.last + 1:
+                return i
+            tally.last = outcome.offset
+            tally.rows += 1
+            tally.size += max(outcome.key_size, 0) + max(outcome.value_size, 0)
+            i += 1
+        return i
+
     cdef grow(self, int64_t least):
         cdef int64_t room = max(least, 2 * self.room, 16), i
         cdef void *larger = realloc(self.tallies, room * sizeof(Tally))
