@@ -40,9 +40,7 @@ def wait_until_served(cluster: KafkaCluster, topics: Sequence[str], partitions: 
         count()
 
 
-def wait_for_a_message(
-    cluster: KafkaCluster, topic: str, partitions: int, patience: float
-) -> None:
+def wait_for_a_message(cluster: KafkaCluster, topic: str, partitions: int, patience: float) -> None:
     """Wait until something is in the log; else RunFailed."""
     deadline = time.monotonic() + patience
     with _messages(cluster, [topic], partitions) as count:

@@ -33,6 +33,7 @@ HELP = "rows a second and processor time of a DataFrame that is written"
 COLUMNS = (
     Column("rows_per_s", "M rows/s", unit=1e6),
     Column("worker_us", "Python workers, CPU us/row", compared=False),
+    Column("sink_us", "of it the sink's", compared=False),
     Column("jvm_us", "JVM, CPU us/row"),
     Column("broker_us", "broker, CPU us/row"),
     Column("all_us", "all, CPU us/row"),
@@ -41,6 +42,8 @@ COLUMNS = (
 
 #: Seconds for a write: this, and a second for each so many rows.
 _LIMIT, _SLOWEST = 120.0, 20_000
+#: The format of a sink that only counts (``peers/spark_count.py``).
+COUNTING = "counting"
 #: Milliseconds without a message after which no more are to come.
 _READ_MS = 20_000
 
@@ -182,14 +185,14 @@ def _one_write(
     sink: str,
 ) -> Measures:
     application = applications[sink]
+    limit = _LIMIT + rows / _SLOWEST
     # A new topic each time, deleted with its files: no write finds the last one's in memory.
     with options.fresh_topic(cluster, partitions) as topic:
         readback.wait_until_served(cluster, [topic], partitions)
-        found = calibrated(
-            lambda: _watched_write(cluster, application, topic, _LIMIT + rows / _SLOWEST)
-        )
+        found = calibrated(lambda: _watched_write(cluster, application, topic, limit))
         readback.check_log(cluster, [topic], partitions, rows)
-    return measures(rows, found)
+    counted = application.write("rows", "", limit, sink=COUNTING) if sink == spark.OURS else {}
+    return measures(rows, found, counted.get("workers"))
 
 
 def _watched_write(
@@ -204,14 +207,18 @@ def _watched_write(
     return {**found, "broker": used, "other_cores": watch.other_cores()}
 
 
-def measures(rows: int, found: Mapping[str, Any]) -> Measures:
-    """Seconds of one write (``wall``, and of processors) as what the table shows."""
+def measures(rows: int, found: Mapping[str, Any], counted: float | None = None) -> Measures:
+    """Seconds of one write (``wall``, and of processors) as what the table shows.
+
+    *counted*: what the workers take for a sink that only counts the rows.
+    """
     jvm, workers, planners = found["jvm"], found["workers"], found["planners"]
     broker, each = found["broker"], 1e6 / rows
     unknown = workers is None
     return {
         "rows_per_s": rows / found["wall"],
         "worker_us": None if unknown else workers * each,
+        "sink_us": None if unknown or counted is None else (workers - counted) * each,
         "jvm_us": jvm * each,
         "broker_us": broker * each,
         "all_us": None if unknown else (workers + planners + jvm + broker) * each,

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kafka import errors as kafka_errors
+
+#: Kafka's rule for topic names.
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+
+def check_topic(topic: object) -> None:
+    """Raise if a topic cannot be called so.
+
+    Raises:
+        TypeError, ValueError: it cannot.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be str, not {type(topic).__name__}")
+    if not _TOPIC_NAME.match(topic) or topic in (".", ".."):
+        raise ValueError(
+            f"topic {topic!r} is not a topic name: 1 to 249 letters, digits, '.', '_' or '-', "
+            f"and not '.' or '..'"
+        )
 
 
 def place(topic: str, partition: int | None = None) -> str:

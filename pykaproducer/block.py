@@ -84,6 +84,12 @@ class BlockDelivery:
     def __bool__(self) -> bool:
         return True  # also without messages
 
+    @property
+    def accepted(self) -> int:
+        """How many of its messages were accepted: the first so many. The others found no space in
+        ``buffer_memory``, and have failed."""
+        return self._block.accepted
+
     def done(self) -> bool:
         """Whether every message has its outcome."""
         return self._block.pending() is None

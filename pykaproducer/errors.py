@@ -112,9 +112,11 @@ class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueErr
     ``max.message.bytes`` together. ``row`` is its number in a block, None outside of blocks.
     """
 
-    def __init__(self, message: str, *, row: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, about: str, *, row: int | None = None) -> None:
+        super().__init__(about if row is None else f"row {row}: {about}")
         self.row = row
+        #: The text without the number.
+        self.about_row = about
 
 
 class MetadataTimeoutError(PykaproducerError, KafkaTimeoutError):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import _thread
 import functools
 import logging
-import re
 import threading
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -23,6 +22,7 @@ from pykaproducer._net.transport import Network
 from pykaproducer._no_transactions import NoTransactions
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import spawn, wake_all
+from pykaproducer._texts import check_topic
 from pykaproducer.block import BlockProducer
 from pykaproducer.config import Config
 from pykaproducer.delivery import HandleContext
@@ -38,9 +38,6 @@ from pykaproducer.errors import (
 )
 
 log = logging.getLogger("pykaproducer.producer")
-
-#: Kafka's rule for topic names.
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 #: Why messages have failed after ``abort()``.
 GIVEN_UP = "abort() was called, or close(0)"
@@ -147,20 +144,14 @@ class Producer(BlockProducer, NoTransactions):
             pipeline.dispatcher.put(slot)
 
     def _check_topic(self, topic: object) -> None:
-        if not isinstance(topic, str):
-            raise TypeError(f"topic must be str, not {type(topic).__name__}")
-        if not _TOPIC_NAME.match(topic) or topic in (".", ".."):
-            raise ValueError(
-                f"topic {topic!r} is not a topic name: 1 to 249 letters, digits, '.', '_' or '-', "
-                f"and not '.' or '..'"
-            )
+        check_topic(topic)
 
     def _too_large(self, topic: str, size: int, row: int | None = None) -> NoReturn:
-        what = "the message" if row is None else f"row {row}"
+        allowed = f"max_request_size allows {self.config.max_request_size}"
+        if size <= self.config.max_request_size:
+            allowed = f"buffer_memory is {self._budget.limit} bytes"
         raise MessageTooLargeError(
-            f"topic {topic!r}: {what} would take {size} bytes; max_request_size allows "
-            f"{self.config.max_request_size}",
-            row=row,
+            f"topic {topic!r}: the message would take {size} bytes; {allowed}", row=row
         )
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:

@@ -22,6 +22,15 @@ class DefaultSource(DataSource):
         """What ``format()`` is given."""
         return "pykaproducer"
 
+    def schema(self) -> Any:
+        """Asked for where something is to be read, or a view has no columns."""
+        from pykaproducer.spark import SinkError
+
+        raise SinkError(
+            "pykaproducer writes to Kafka and reads nothing; a view or a table of it names its "
+            "columns, as (key STRING, value STRING)"
+        )
+
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """The writer of a batch: :class:`pykaproducer.spark.sink.Sink`."""
         from pykaproducer.spark.sink import BatchSink

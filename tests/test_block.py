@@ -348,7 +348,7 @@ BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
     "too large": (
         lambda p: p.send_many("t", [b"", bytes(2_000_000)]),
         MessageTooLargeError,
-        "row 1 would take 2000",
+        "row 1: .* would take 2000",
     ),
     "too large, in the second batch": (
         lambda p: p.send_arrow(
@@ -356,7 +356,7 @@ BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
             "t",
         ),
         MessageTooLargeError,
-        "row 2 would take 2000",
+        "row 2: .* would take 2000",
     ),
     "in pieces": (
         lambda p: p.send_many("t", pyarrow.chunked_array([[b"v"], [b"w"]])),
@@ -433,6 +433,24 @@ def test_nothing_of_a_bad_block_is_accepted(
     assert shared.accepted == before
     shared.flush(SOON)
     assert shared._budget.used == 0
+
+
+def test_headers_are_lists_of_structs(shared: Producer) -> None:
+    union = pyarrow.UnionArray.from_dense(
+        pyarrow.array([0, 1], pyarrow.int8()),
+        pyarrow.array([0, 0], pyarrow.int32()),
+        [pyarrow.array(["name"]), pyarrow.array([b"value"])],
+    )
+    headers = pyarrow.ListArray.from_arrays([0, 2], union)
+    with pytest.raises(TypeError, match="a list of structs of key and value, or a map, not a list"):
+        shared.send_arrow(pyarrow.record_batch({"value": ["v"], "headers": headers}), "t")
+
+
+def test_a_header_that_is_null_has_no_name(shared: Producer) -> None:
+    kind = pyarrow.struct({"key": pyarrow.string(), "value": pyarrow.binary()})
+    headers = pyarrow.array([[{"key": "a", "value": b""}], [None]], pyarrow.list_(kind))
+    with pytest.raises(ValueError, match="row 1: a header has no name"):
+        shared.send_arrow(pyarrow.record_batch({"value": ["v", "w"], "headers": headers}), "t")
 
 
 # Space

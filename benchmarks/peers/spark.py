@@ -109,12 +109,15 @@ class Application:
     ) -> None:
         self._resources.close()
 
-    def write(self, frame: str, topic: str, limit: float) -> dict[str, float]:
+    def write(
+        self, frame: str, topic: str, limit: float, *, sink: str | None = None
+    ) -> dict[str, float]:
         """Write one of its frames (``rows``, ``keys``) to a topic: what the write has used.
 
-        Raises :class:`RunFailed`, and ends the application after *limit* seconds.
+        *sink*: another than its own. Raises :class:`RunFailed`, and ends the application after
+        *limit* seconds.
         """
-        request = {"frame": frame, "topic": topic, "limit": limit + _LAST_WORDS}
+        request = {"frame": frame, "topic": topic, "sink": sink, "limit": limit + _LAST_WORDS}
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")

@@ -50,8 +50,10 @@ class Application:
         self._options: dict[str, str] = job["options"]
         if self._format == "pykaproducer":
             import pykaproducer.spark
+            from benchmarks.peers import spark_count
 
             pykaproducer.spark.register(self._spark)
+            self._spark.dataSource.register(spark_count.Source)
         self._frames = {
             "rows": _cached(self._spark, job["rows"], job["tasks"]),
             "keys": self._spark.range(_KEY_COUNT).selectExpr(*_KEYS),
@@ -60,9 +62,9 @@ class Application:
     def ready(self) -> dict[str, Any]:
         return {"jvm": self._java.pid, "keys": _KEY_COUNT, "spark": self._spark.version}
 
-    def write(self, frame: str, topic: str) -> dict[str, Any]:
+    def write(self, frame: str, topic: str, sink: str | None = None) -> dict[str, Any]:
         """One write, from the call until it has returned."""
-        writer = self._frames[frame].write.format(self._format).mode("append")
+        writer = self._frames[frame].write.format(sink or self._format).mode("append")
         writer = writer.options(**self._options).option("topic", topic)
         before = running()
         start = time.perf_counter()
@@ -119,7 +121,7 @@ def main() -> None:
         # A hang ends by itself, and shows where every thread stood.
         faulthandler.dump_traceback_later(request["limit"], exit=True)
         try:
-            answer = application.write(request["frame"], request["topic"])
+            answer = application.write(request["frame"], request["topic"], request["sink"])
         except failures as error:
             # The next write may succeed.
             answer = {"failed": _reason(str(error))}

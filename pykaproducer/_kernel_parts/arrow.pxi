@@ -71,14 +71,16 @@ cdef check_numbers(const Numbers *numbers, int64_t count, str name, int64_t most
     for i in range(count):
         n = number(numbers, i)
         if n != _NONE and not 0 <= n <= most:
-            raise row_error(
-                base + i, f"{name}[{base + i}] must be between 0 and {most}, not {n}")
+            raise row_error(base + i, f"{name} must be between 0 and {most}, not {n}",
+                            f"{name}[{base + i}] must be between 0 and {most}, not {n}")
 
 
-cdef row_error(int64_t row, str text):
-    """A ValueError that says, as ``row``, which row of the call it means."""
-    error = ValueError(text)
+cdef row_error(int64_t row, str about, str text=None):
+    """A ValueError that says which row of the call it means, as ``row``, and what is wrong with it,
+    without the number: ``about_row``."""
+    error = ValueError(f"row {row}: {about}" if text is None else text)
     error.row = row
+    error.about_row = about
     return error
 
 
@@ -152,7 +154,13 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
                         f"not of Arrow format {text!r}")
     entry = schema.children[0]
     entries = array.children[0]
+    if entry.format.decode() != "+s":
+        raise TypeError(f"column 'headers' must be a list of structs of key and value, or a map, "
+                        f"not a list of Arrow format {entry.format.decode()!r}")
     headers.there = True
+    headers.entries_offset = entries.offset
+    if entries.n_buffers and entries.null_count != 0:
+        headers.entries_validity = <const uint8_t *>entries.buffers[0]
     headers.large = text == "+L"
     headers.offset = array.offset + shift
     if array.null_count != 0:

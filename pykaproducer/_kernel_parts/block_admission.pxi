@@ -19,13 +19,16 @@ cdef class BlockAdmission(Admission):
         cdef Terms terms
         cdef Columns columns
         cdef int64_t total = 0, size, bad
+        # No row may be larger than a request, nor than the whole buffer.
+        cdef int64_t most = min(self.max_request_size,
+                                self.budget.limit - _ROW_COST + _HEADER + _RECORD)
         cdef list parts = []
         if not self._ready:
             self._start()
         self.check_terms(&terms, None, None, delivery_timeout_ms, None)
         for columns in batches:
             with nogil:
-                bad = measure(columns, self.max_request_size, &size)
+                bad = measure(columns, most, &size)
             if bad >= 0:
                 self.refuse_row(topic, columns, bad, block.count)
             if columns.count:
@@ -152,12 +155,12 @@ cdef class BlockAdmission(Admission):
                 return routes
             data = cell(&columns.topic, i, &size)
             if size < 0:
-                raise row_error(base + i, f"row {base + i}: column 'topic' is null")
+                raise row_error(base + i, "column 'topic' is null")
             name = PyBytes_FromStringAndSize(<const char *>data, size)
             try:
                 routes.add(self.slot_of(name.decode()), name)
             except ValueError as error:
-                raise row_error(base + i, f"row {base + i}: {error}") from None
+                raise row_error(base + i, str(error)) from None
 
     cdef TopicSlot slot_of(self, topic):
         if not PyUnicode_CheckExact(topic):
@@ -170,6 +173,6 @@ cdef class BlockAdmission(Admission):
         cdef Payload payload
         cdef int64_t size = look_at_row(columns, row, &payload)
         if size < 0:
-            raise row_error(base + row, f"row {base + row}: a header has no name")
+            raise row_error(base + row, "a header has no name")
         name = topic if topic is not None else "of the column"
         self._too_large(name, size + _HEADER + _RECORD, base + row)

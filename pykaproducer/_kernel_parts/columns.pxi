@@ -39,6 +39,8 @@ cdef struct HeaderCells:        # Arrow's lists of key and value
     int64_t offset
     const uint8_t *validity
     const void *offsets
+    const uint8_t *entries_validity     # of the structs; a null one has no name
+    int64_t entries_offset
     Cells key, value
 
 cdef int64_t _MOST_PARTITION = 0x7fffffff
@@ -135,7 +137,7 @@ cdef int64_t headers_size(const HeaderCells *headers, int64_t i) noexcept nogil:
     total = varint_size(last - first)
     for j in range(first, last):
         cell(&headers.key, j, &size)
-        if size < 0:
+        if size < 0 or is_null(headers.entries_validity, j + headers.entries_offset):
             return -1
         total += varint_size(size) + size
         cell(&headers.value, j, &size)

@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
-_Headers = Iterable[tuple[str | bytes, str | bytes | None]]
-
 
 def row_checksum(
-    key: str | bytes | None, value: str | bytes | None, headers: _Headers | None
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str | bytes | None, bytes | None]] | None,
 ) -> int:
     """The checksum of one message."""
     found = hashlib.blake2b(digest_size=8)
@@ -28,20 +28,10 @@ def row_checksum(
 
 def checksum_of(batch: Any, without: Collection[int] = ()) -> int:
     """The sum for the rows of a ``pyarrow.RecordBatch`` as ``send_arrow()`` takes it."""
-    names = batch.schema.names
-    keys, values, headers = (
-        batch.column(name).to_pylist() if name in names else [None] * batch.num_rows
-        for name in ("key", "value", "headers")
-    )
-    rows = enumerate(zip(keys, values, headers, strict=True))
+    from pykaproducer._load.cells import messages  # which needs pyarrow
+
     return sum(
-        row_checksum(key, value, header_pairs(pairs))
-        for number, (key, value, pairs) in rows
+        row_checksum(*message)
+        for number, message in enumerate(messages(batch))
         if number not in without
     )
-
-
-def header_pairs(cell: Any) -> list[tuple[str | bytes, str | bytes | None]]:
-    """A cell of column ``headers`` (a list of structs or a map), as pairs."""
-    pairs = (tuple(each.values()) if isinstance(each, dict) else each for each in cell or ())
-    return [(name, value) for name, value in pairs]

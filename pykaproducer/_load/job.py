@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,10 +18,6 @@ from pykaproducer.producer import Producer
 GRACE = 5.0
 
 
-class Interrupted(Exception):
-    """The load is to end now. Raised by what ``Job.run()`` is given as *look*."""
-
-
 @dataclass(frozen=True)
 class Job:
     """What is to be done. Can be pickled."""
@@ -33,47 +30,56 @@ class Job:
     #: Keep what is needed to read everything back.
     verify: bool = False
 
-    def run(
-        self,
-        producer: Producer,
-        origins: Iterable[Origin],
-        part: str,
-        look: Callable[[], None] | None = None,
-    ) -> Summary:
-        """Send the rows of *origins*; what became of them.
+    def begin(self, producer: Producer, part: str, look: Callable[[], None] | None = None) -> Load:
+        """Begin a part of the load.
 
         Args:
-            producer (Producer): sends them.
-            origins: batches of the source, of the columns that the mapping wants.
-            part (str): which part of the load it is, unlike all others.
-            look: called several times a second; raises :class:`Interrupted` to end the load, which
-                gives what was sent a few seconds, and the producer up.
+            producer (Producer): sends it.
+            part (str): its name, unlike that of all others.
+            look: called several times a second; raises
+                ``writer.Interrupted`` to end the load.
         """
-        refused = Rejects(self.rejects, part)
-        writer = Writer(producer, self.topic, refused, verifiable=self.verify, look=look)
-        try:
-            for origin in origins:
-                if look is not None:
-                    look()
-                self._send(writer, refused, origin)
-                if refused.ends_the_load:
-                    break
-            return writer.finish()
-        except Interrupted:
-            try:
-                producer.flush(GRACE)
-            except (FlushTimeoutError, DeliveryFailures):
-                pass  # the summary tells of them
-            producer.close(timeout=0)
-            writer.look = None
-            return writer.finish()
+        return Load(self, producer, part, look)
 
-    def _send(self, writer: Writer, refused: Rejects, origin: Origin) -> None:
-        mapped = self.mapping(origin.batch)
+
+class Load:
+    """A part of a load under way: all of it in one process, or a task on Spark."""
+
+    def __init__(
+        self, job: Job, producer: Producer, part: str, look: Callable[[], None] | None
+    ) -> None:
+        self._job = job
+        self._producer = producer
+        self._summary: Summary | None = None
+        self._refused = Rejects(job.rejects, part)
+        self._writer = Writer(producer, job.topic, self._refused, verifiable=job.verify, look=look)
+
+    def send(self, origins: Iterable[Origin]) -> None:
+        """Send batches of the source, of the columns that the mapping wants."""
+        for origin in origins:
+            self._send_one(origin)
+            if self._refused.ends_the_load:
+                return
+
+    def finish(self) -> Summary:
+        """Wait until every row has its outcome; what became of them. May be called again."""
+        if self._summary is None:
+            self._summary = self._writer.finish()
+        return self._summary
+
+    def interrupt(self) -> None:
+        """Give what was sent a few seconds; then the producer is to be closed."""
+        self._writer.look = None
+        # The summary tells of those that fail.
+        with contextlib.suppress(FlushTimeoutError, DeliveryFailures):
+            self._producer.flush(GRACE)
+
+    def _send_one(self, origin: Origin) -> None:
+        mapped = self._job.mapping(origin.batch)
         batch = mapped.batch
         if mapped.refused:
-            refused.take(origin, list(unsent(mapped.refused, writer.rows)))
-            if refused.ends_the_load:
+            self._refused.take(origin, list(unsent(mapped.refused, self._writer.rows)))
+            if self._refused.ends_the_load:
                 assert mapped.rows is not None
                 batch = batch.slice(0, bisect.bisect(mapped.rows, mapped.refused[0][0]))
-        writer.write(batch, origin._replace(rows=mapped.rows))
+        self._writer.write(batch, origin._replace(rows=mapped.rows))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pykaproducer._load.checksum import header_pairs
 from pykaproducer._load.summary import Summary
 from pykaproducer.delivery import Delivery, Status
 from pykaproducer.errors import PykaproducerError
@@ -13,6 +12,8 @@ from pykaproducer.producer import Producer
 
 #: Of how many rows an error tells.
 _TOLD = 3
+#: After so many dead letters they are waited for.
+_GATHERED = 10_000
 
 
 class RefusedRow(NamedTuple):
@@ -90,18 +91,24 @@ class DeadLetters:
 
     def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
         """Send them to the topic."""
+        from pykaproducer._load.cells import cells, messages  # which need pyarrow
+
         for refused in rows:
-            row = origin.slice(refused.place, 1).to_pylist()[0]
-            value, key = _as_bytes(row["value"]), _as_bytes(row.get("key"))
-            headers = [*_headers_of(row.get("headers")), *self._why(row, refused)]
+            row = origin.slice(refused.place, 1)
+            message = messages(row)[0]
+            topic = self._meant_for or _text((cells(row, "topic") or [None])[0])
+            headers = [(_text(name), value) for name, value in message.headers if name is not None]
+            why = _why(refused, topic)
             try:
-                sent = self._producer.send(self._topic, value, key, headers)
+                sent = self._producer.send(
+                    self._topic, message.value, message.key, [*headers, *why]
+                )
             except (PykaproducerError, ValueError) as error:
                 error.__cause__ = refused.error
                 self._fail.take(None, [refused._replace(error=error)])
             else:
                 self._sent.append((refused, sent))
-        if len(self._sent) > 10_000:
+        if len(self._sent) > _GATHERED:
             self._settle()
 
     def finish(self, summary: Summary) -> None:
@@ -117,32 +124,34 @@ class DeadLetters:
         self._count += len(self._sent)
         self._sent.clear()
 
-    def _why(self, row: dict[str, Any], refused: RefusedRow) -> list[tuple[str, bytes]]:
-        status = getattr(refused.error, "status", Status.NOT_PERSISTED)
-        facts = {
-            "class": type(refused.error).__name__,
-            "message": str(refused.error),
-            "status": status.name,
-            "topic": self._meant_for or row.get("topic") or "",
-            "row": str(refused.row),
-        }
-        return [(f"pykaproducer.error.{name}", text.encode()) for name, text in facts.items()]
+
+def _why(refused: RefusedRow, topic: str) -> list[tuple[str, bytes]]:
+    """The headers that say why a row was refused."""
+    facts = {
+        "class": type(refused.error).__name__,
+        "message": text_of(refused.error),
+        "status": status_of(refused.error),
+        "topic": topic,
+        "row": str(refused.row),
+    }
+    return [(f"pykaproducer.error.{name}", text.encode()) for name, text in facts.items()]
+
+
+def status_of(error: BaseException) -> str:
+    """Whether the row may be in the log all the same, as a name of ``Status``."""
+    status = getattr(error, "status", None)
+    return status.name if isinstance(status, Status) else Status.NOT_PERSISTED.name
+
+
+def text_of(error: BaseException) -> str:
+    """What is wrong with a row. Its number in the error is one of a block that nobody knows."""
+    return getattr(error, "about_row", None) or str(error)
 
 
 def describe(error: BaseException) -> str:
-    """An error as a part of a sentence about its row, whose number in the batch nobody knows."""
-    text = str(error).removeprefix(f"row {getattr(error, 'row', None)}: ")
-    return f"{type(error).__name__}: {text}"
+    """The same with the error's class."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
-def _as_bytes(cell: Any) -> bytes | None:
-    return cell.encode() if isinstance(cell, str) else cell
-
-
-def _headers_of(cell: Any) -> list[tuple[str, bytes | None]]:
-    """A cell of column ``headers``, as ``send()`` takes it."""
-    return [
-        (name.decode() if isinstance(name, bytes) else name, _as_bytes(value))
-        for name, value in header_pairs(cell)
-        if name is not None
-    ]
+def _text(cell: bytes | None) -> str:
+    return "" if cell is None else cell.decode(errors="replace")

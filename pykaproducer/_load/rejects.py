@@ -7,6 +7,7 @@ column out.
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,8 @@ import pyarrow
 from pyarrow import fs, parquet
 
 from pykaproducer._load.grammar import ERROR_COLUMN
-from pykaproducer._load.refused import RefusedRow, describe
+from pykaproducer._load.refused import RefusedRow, describe, status_of, text_of
 from pykaproducer._load.summary import Summary
-from pykaproducer.delivery import Status
 
 #: So many rows are gathered before they are written.
 _GATHERED = 10_000
@@ -40,8 +40,8 @@ class Origin(NamedTuple):
 
     #: A ``pyarrow.RecordBatch``.
     batch: Any
-    #: Where it is from; None: nobody knows.
-    file: str | None
+    #: Where it is from: a file, or "Spark partition 3".
+    file: str
     #: The number of its first row there.
     first_row: int
     #: The row of *batch* that each row sent was made of; None: they are the same.
@@ -53,17 +53,21 @@ class Origin(NamedTuple):
 
     def where(self, place: int) -> str:
         """The place of that row, for an error."""
-        row = self.first_row + self.row_of(place)
-        return f"row {row}" if self.file is None else f"{self.file}, row {row}"
+        return f"{self.file}, row {self.first_row + self.row_of(place)}"
 
 
 @dataclass(frozen=True)
 class RejectsDirectory:
     """Where the files are put: a directory, or a URI that pyarrow knows. Can be pickled."""
 
-    name: str
+    name: str  # absolute, or a URI: tasks of Spark run in directories of their own
     #: In the names of all files of one load.
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    @classmethod
+    def of(cls, name: str) -> RejectsDirectory:
+        """The directory that a user means by *name*."""
+        return cls(name if "://" in name else os.path.abspath(name))
 
     def prepare(self) -> None:
         """Make it if it is not there.
@@ -79,8 +83,10 @@ class RejectsDirectory:
         return f"{self._opened()[1]}/rejects-{self.run}-{part}.parquet"
 
     def write(self, path: str, schema: Any) -> Any:
-        """A ``ParquetWriter``."""
-        return parquet.ParquetWriter(path, schema, filesystem=self._opened()[0])
+        """A ``ParquetWriter``; where a task runs, the directory need not be there yet."""
+        system, directory = self._opened()
+        system.create_dir(directory, recursive=True)
+        return parquet.ParquetWriter(path, schema, filesystem=system)
 
     def forget_others(self, files: Sequence[str]) -> None:
         """Remove what parts of this load have left that were done again, or never ended."""
@@ -93,7 +99,7 @@ class RejectsDirectory:
         if "://" in self.name:
             system, path = fs.FileSystem.from_uri(self.name)
             return system, path
-        return fs.LocalFileSystem(), os.path.abspath(self.name)
+        return fs.LocalFileSystem(), self.name
 
 
 class Rejects:
@@ -102,6 +108,8 @@ class Rejects:
     def __init__(self, directory: RejectsDirectory | None, part: str) -> None:
         self.wants_rows = True  # an error names the file and the row
         self.count = 0
+        #: Why not all of them are kept, or None.
+        self.trouble: str | None = None
         self._directory = directory
         self._path = None if directory is None else directory.path_for(part)
         self._reasons: dict[str, tuple[str, int]] = {}
@@ -112,13 +120,13 @@ class Rejects:
     @property
     def ends_the_load(self) -> bool:
         """Whether a row was refused that nobody keeps."""
-        return self.count > 0 and self._directory is None
+        return self.count > 0 and (self._directory is None or self.trouble is not None)
 
     def take(self, origin: Origin, rows: Sequence[RefusedRow]) -> None:
         """Count them, and keep them."""
         self.count += len(rows)
         for refused in rows:
-            kind = f"{type(refused.error).__name__} {_status_of(refused.error)}"
+            kind = f"{type(refused.error).__name__} {status_of(refused.error)}"
             text = f"{origin.where(refused.place)}: {describe(refused.error)}"
             text, before = self._reasons.get(kind, (text, 0))
             self._reasons[kind] = (text, before + 1)
@@ -130,47 +138,73 @@ class Rejects:
 
     def finish(self, summary: Summary) -> None:
         """Write what is left; tell of all."""
-        self._write()
+        self._write(last=True)
         if self._writer is not None:
-            self._writer.close()
             assert self._path is not None
             summary.files.append(self._path)
+        if self.trouble is not None:
+            summary.troubles.append(self.trouble)
         summary.refused += self.count
         summary.add_reasons(self._reasons)
 
-    def _write(self) -> None:
-        if not self._gathered:
-            return
+    def _write(self, *, last: bool = False) -> None:
+        """Write what has been gathered. What cannot be written ends the load, with a reason."""
+        try:
+            if self._gathered and self.trouble is None:
+                self._write_gathered()
+            if last and self._writer is not None:
+                self._writer.close()
+        except (OSError, pyarrow.ArrowException) as error:
+            self.trouble = f"--rejects: not all refused rows are kept: {self._path}: {error}"
+        self._gathered.clear()
+        self._gathered_rows = 0
+
+    def _write_gathered(self) -> None:
         table = pyarrow.Table.from_batches(self._gathered)
         if self._writer is None:
             assert self._directory is not None
             assert self._path is not None
             self._writer = self._directory.write(self._path, table.schema)
         self._writer.write_table(table)
-        self._gathered.clear()
-        self._gathered_rows = 0
 
 
 def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:
     """The source's rows, with their errors."""
     places = [origin.row_of(each.place) for each in rows]
-    found = origin.batch.take(pyarrow.array(places, pyarrow.int64()))
+    # Not by take(), which does not know all types.
+    found = pyarrow.concat_batches([origin.batch.slice(place, 1) for place in places])
+    kept = [_kept(found.column(name)) for name in found.schema.names]
     errors = [
         {
             "class": type(each.error).__name__,
-            "message": str(each.error),
-            "status": _status_of(each.error),
+            "message": text_of(each.error),
+            "status": status_of(each.error),
             "file": origin.file,
             "row": origin.first_row + place,
         }
         for each, place in zip(rows, places, strict=True)
     ]
-    return found.append_column(ERROR_COLUMN, pyarrow.array(errors, _ERROR))
+    return pyarrow.RecordBatch.from_arrays(
+        [*kept, pyarrow.array(errors, _ERROR)], [*found.schema.names, ERROR_COLUMN]
+    )
 
 
-def _status_of(error: BaseException) -> str:
-    status = getattr(error, "status", None)
-    return status.name if isinstance(status, Status) else Status.NOT_PERSISTED.name
+def _kept(column: Any) -> Any:
+    """A column; where Parquet has no type for it, as for a struct without fields, its text."""
+    if _can_be_written(column.type):
+        return column
+    cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
+    return pyarrow.array(cells, pyarrow.string())
+
+
+@functools.lru_cache(maxsize=256)
+def _can_be_written(kind: Any) -> bool:
+    schema = pyarrow.schema([("column", kind)])
+    try:
+        parquet.write_table(schema.empty_table(), pyarrow.BufferOutputStream())
+    except pyarrow.ArrowException:
+        return False
+    return True
 
 
 def unsent(failures: Sequence[tuple[int, Exception]], before: int) -> Iterator[RefusedRow]:

@@ -52,6 +52,8 @@ class Summary:
     checksum: int = 0
     #: The files that hold refused rows.
     files: list[str] = field(default_factory=list)
+    #: What went wrong besides, as sentences.
+    troubles: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -100,6 +102,7 @@ class Summary:
         self.add_reasons(other.reasons)
         self.add_checksum(other.checksum)
         self.files += other.files
+        self.troubles += other.troubles
 
     @classmethod
     def of(cls, parts: Iterable[Summary]) -> Summary:

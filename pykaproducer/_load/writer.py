@@ -23,20 +23,30 @@ from pykaproducer.producer import Producer
 _SHARE = 4
 #: What a row takes beside its payload.
 _ROW_COST = 64
+#: Rows that are sent at once behind one that was refused.
+_CAREFUL = 1_000
 #: How long to wait for an outcome before somebody is asked whether to go on (seconds).
 _LOOK = 0.2
+
+
+class Interrupted(Exception):
+    """The writer is to end now: for ``look`` to raise."""
 
 
 class _Sent(NamedTuple):
     """A block under way."""
 
     block: BlockDelivery
+    #: How many of its rows were accepted; the others are sent again.
+    accepted: int
     #: The number of its first row among all rows, and in its batch.
     first: int
     place: int
     #: What was sent, and what it was made of; None if nobody wants them.
     rows: Any
     origin: Any
+    #: What is kept of it, in bytes.
+    size: int
 
 
 class Writer:
@@ -70,6 +80,9 @@ class Writer:
         self._verifiable = verifiable
         self._room = producer.config.buffer_memory // _SHARE
         self._sent: collections.deque[_Sent] = collections.deque()
+        #: What they keep, and the most that they may before the oldest is waited for (bytes).
+        self._kept = 0
+        self._most_kept = producer.config.buffer_memory
 
     def write(self, batch: Any, origin: Any = None) -> None:
         """Send the rows of a ``pyarrow.RecordBatch`` with the columns of ``send_arrow()``.
@@ -104,7 +117,7 @@ class Writer:
         another: the producer looks at one column after the other. It has four to look at.)
         """
         while rows.num_rows:
-            error = self._try(rows, start + place, place, origin)
+            error = self._try(rows, start, place, origin)
             if error is None:
                 return
             bad = error.row
@@ -112,10 +125,17 @@ class Writer:
             place += bad
             self._refused.take(origin, [RefusedRow(start + place, place, error)])
             rows, place = rows.slice(bad + 1), place + 1
+            if rows.num_rows > _CAREFUL:
+                # Where one is wrong others may be: each would have all behind it looked at again.
+                for skip in range(0, rows.num_rows, _CAREFUL):
+                    self._send(rows.slice(skip, _CAREFUL), start, place + skip, origin)
+                return
 
-    def _try(self, rows: Any, first: int, place: int, origin: Any) -> Any:
+    def _try(self, rows: Any, start: int, place: int, origin: Any) -> Any:
         """Send *rows*, or none of them; the error of one that can never be right, or None."""
-        while True:
+        while rows.num_rows:
+            if self.look is not None:
+                self.look()
             try:
                 block = self._producer.send_arrow(rows, self._topic)
             except BufferFullError:
@@ -128,31 +148,55 @@ class Writer:
                     raise
                 return error
             else:
-                kept = rows if self._verifiable else None
-                wanted = origin if self._refused.wants_rows else None
-                self._sent.append(_Sent(block, first, place, kept, wanted))
-                return None
+                self._add(block, rows, start, place, origin)
+                # The rest found no room. (A block that the buffer cannot hold goes in by pieces.)
+                rows, place = rows.slice(block.accepted), place + block.accepted
+        return None
+
+    def _add(self, block: BlockDelivery, rows: Any, start: int, place: int, origin: Any) -> None:
+        kept = rows if self._verifiable else None
+        wanted = origin if self._refused.wants_rows else None
+        size = block.accepted * _ROW_COST
+        if kept is not None or wanted is not None:
+            size += rows.nbytes
+        self._kept += size
+        self._sent.append(_Sent(block, block.accepted, start + place, place, kept, wanted, size))
 
     def _settle(self, *, wait: bool) -> None:
-        """Look at the blocks that have their outcome; with *wait*, at all."""
+        """Look at the blocks that have their outcome; with *wait*, at all.
+
+        Not only at the oldest: its broker may be silent, while others bring the outcomes of
+        thousands of blocks behind it.
+        """
         while self._sent and (wait or self._sent[0].block.done()):
+            self._settle_one()
+        if self._kept > self._most_kept // 2:
+            sent, self._sent = self._sent, collections.deque()
+            for each in sent:
+                if each.block.done():
+                    self._settled(each)
+                else:
+                    self._sent.append(each)
+        while self._kept > self._most_kept:
             self._settle_one()
 
     def _settle_one(self) -> None:
-        sent = self._sent[0]
-        self._wait_for(sent.block)
-        del self._sent[0]
+        self._wait_for(self._sent[0].block)
+        self._settled(self._sent.popleft())
+
+    def _settled(self, sent: _Sent) -> None:
+        """Count what became of a block."""
+        self._kept -= sent.size
         found = sent.block.outcome()
+        failed = [(row, error) for row, error in found.failed if row < sent.accepted]
         self.summary.add_block(found, ranges=self._verifiable)
         if self._verifiable:
-            self.summary.add_checksum(checksum_of(sent.rows, {row for row, _ in found.failed}))
-        if found.failed:
+            rows = sent.rows.slice(0, sent.accepted)
+            self.summary.add_checksum(checksum_of(rows, {row for row, _ in failed}))
+        if failed:
             self._refused.take(
                 sent.origin,
-                [
-                    RefusedRow(sent.first + row, sent.place + row, error)
-                    for row, error in found.failed
-                ],
+                [RefusedRow(sent.first + row, sent.place + row, error) for row, error in failed],
             )
 
     def _wait_for(self, block: BlockDelivery) -> None:

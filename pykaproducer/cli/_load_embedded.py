@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pykaproducer._load.sources import Options, Source, SourceError, open_source
-from pykaproducer._load.summary import Summary
+from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
 from pykaproducer.cli._load_plan import Outcome, rejects_of, selection_of
 from pykaproducer.cli._progress import Progress, progress
 from pykaproducer.cli.common import UserError, log_hidden, log_shown, servers_text, settings_of
+from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
 #: How long send() may wait before we look for a signal (milliseconds).
@@ -24,18 +25,38 @@ def embedded(options: argparse.Namespace) -> Outcome:
     settings = settings_of(options.settings, options.bootstrap_servers)
     source = _open(options)
     job = _job(options, source)
-    began = time.monotonic()
+    began, trouble = time.monotonic(), None
     with _signals.counted() as signals:
-        producer = Producer(**{"max_block_ms": _LOOK_MS, **settings})
-        servers = servers_text(producer.config.bootstrap_servers)
-        feed = _Feed(source, job)
+        # The writer waits as long as it takes, and looks for a signal meanwhile.
+        producer = Producer(**{**settings, "max_block_ms": _LOOK_MS})
+        load = job.begin(producer, "0", _interrupted_by(signals))
+        reading = _Reading(source, job.mapping.columns)
         try:
             with log_shown(), progress(f"to {options.topic or 'its topics'}", source.size) as shown:
-                summary = feed.send(producer, shown, signals)
+                load.send(reading.origins(shown))
+                load.finish()
+        except Interrupted:
+            load.interrupt()
+        except PykaproducerError as error:
+            trouble = f"the load ended early: {error}"
         finally:
-            with log_hidden():
+            with log_hidden():  # the summary tells of what is given up
                 producer.close(timeout=0)
-    return Outcome(summary, servers, time.monotonic() - began, feed.trouble, signals.number)
+    return Outcome(
+        load.finish(),
+        servers_text(producer.config.bootstrap_servers),
+        time.monotonic() - began,
+        reading.trouble or trouble,
+        signals.number,
+    )
+
+
+def _interrupted_by(signals: _signals.Signals) -> Callable[[], None]:
+    def look() -> None:
+        if signals.count:
+            raise Interrupted
+
+    return look
 
 
 def _open(options: argparse.Namespace) -> Source:
@@ -54,32 +75,21 @@ def _job(options: argparse.Namespace, source: Source) -> Any:
     return Job(options.topic, mapping, rejects_of(options), options.verify)
 
 
-class _Feed:
-    """Reads a source and remembers what could not be read."""
+class _Reading:
+    """Reads a source, and remembers what could not be read."""
 
-    def __init__(self, source: Source, job: Any) -> None:
+    def __init__(self, source: Source, columns: Sequence[str]) -> None:
         self.trouble: str | None = None
         self._source = source
-        self._job = job
+        self._columns = columns
 
-    def send(self, producer: Producer, shown: Progress, signals: _signals.Signals) -> Summary:
-        """Send everything; what became of it."""
-        from pykaproducer._load.job import Interrupted
-
-        def look() -> None:
-            if signals.count:
-                raise Interrupted
-
-        origins = self._origins(shown)
-        found: Summary = self._job.run(producer, origins, "0", look)
-        return found
-
-    def _origins(self, shown: Progress) -> Iterator[Any]:
+    def origins(self, shown: Progress) -> Iterator[Any]:
+        """Its batches."""
         from pykaproducer._load.rejects import Origin
 
         position = 0
         try:
-            for batch in self._source.batches(self._job.mapping.columns):
+            for batch in self._source.batches(self._columns):
                 shown.advance(batch.position - position)
                 position = batch.position
                 yield Origin(batch.batch, batch.file, batch.first_row)

@@ -46,7 +46,7 @@ def rejects_of(options: argparse.Namespace) -> Any:
 
     if options.rejects is None:
         return None
-    directory = RejectsDirectory(options.rejects)
+    directory = RejectsDirectory.of(options.rejects)
     try:
         directory.prepare()
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pykaproducer._load.files import FORMATS
+from pykaproducer._texts import check_topic
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
 from pykaproducer.cli._load_plan import Outcome
@@ -119,8 +120,17 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("load: name a source: a file, a directory or a pattern")
     if options.format in _QUERIES and options.spark is None:
         raise UserError(f"--format {options.format}: only Spark reads it; add --spark MASTER")
+    if options.topic is not None:
+        _check_topic(options.topic)
     if options.format in _QUERIES and len(options.source) > 1:
         raise UserError(f"--format {options.format}: one at a time; quote it")
+
+
+def _check_topic(name: str) -> None:
+    try:
+        check_topic(name)
+    except ValueError as error:
+        raise UserError(f"-t: {error}") from None
 
 
 def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
@@ -128,11 +138,15 @@ def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
     summary = outcome.summary
     lines = list(summary_lines(summary, options.topic, outcome.servers, outcome.seconds))
     if summary.refused and options.rejects is None and not outcome.signal:
-        lines.append("  the load ended there; with --rejects DIR it keeps such rows and goes on")
+        ended = "the load" if options.spark is None else "its task"
+        lines.append(
+            f"  {ended} ended there; with --rejects DIR such rows are kept, and it goes on"
+        )
     tell("\n".join(lines))
-    good = not summary.refused and outcome.trouble is None
-    if outcome.trouble is not None:
-        tell(outcome.trouble)
+    troubles = [*summary.troubles, *([outcome.trouble] if outcome.trouble else [])]
+    for trouble in troubles:
+        tell(trouble)
+    good = not summary.refused and not troubles
     if outcome.signal:
         tell(f"ended by {signal.Signals(outcome.signal).name}")
         return 128 + outcome.signal

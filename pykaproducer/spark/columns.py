@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     ByteType,
+    CharType,
     DataType,
     IntegerType,
     LongType,
@@ -23,18 +24,20 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
 from pykaproducer.spark.options import SinkError
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-_BYTES = (StringType, BinaryType)
+_TEXTS = (StringType, CharType, VarcharType)
+_BYTES = (*_TEXTS, BinaryType)
 
 #: What a column may be, and how to say it.
 _KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "value": (_BYTES, "string or binary"),
     "key": (_BYTES, "string or binary"),
-    "topic": ((StringType,), "string"),
+    "topic": (_TEXTS, "string"),
     "partition": (_INTEGERS, "int"),
     "timestamp": ((TimestampType, TimestampNTZType, LongType), "timestamp, or bigint (ms)"),
 }
@@ -97,7 +100,7 @@ def _are_headers(kind: Any) -> bool:
         pair = tuple(field.dataType for field in kind.elementType.fields)
     else:
         return False
-    return isinstance(pair[0], StringType) and isinstance(pair[1], _BYTES)
+    return isinstance(pair[0], _TEXTS) and isinstance(pair[1], _BYTES)
 
 
 def _unknown(name: str) -> str:

@@ -47,6 +47,8 @@ def _as_sink_options(options: dict[str, Any]) -> dict[str, str]:
     """*options* as the sink is given them: texts, and settings with their prefix."""
     found = {}
     for name, value in options.items():
+        if value is None:
+            continue
         if name == "on_error":
             name = "onError"
         elif name in _NAMES:

@@ -12,9 +12,11 @@ import pyarrow
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from pykaproducer._load.files import SourceError, format_of
+from pykaproducer._load.files import SourceError, delimiter_of, format_of
 from pykaproducer._load.job import Job
 from pykaproducer._load.rejects import Origin
 from pykaproducer._load.summary import Summary
@@ -76,19 +78,50 @@ def read(session: Any, reading: Reading) -> Any:
         if reading.format == "table":
             return session.table(reading.source[0])
         kind = reading.format or format_of(reading.source[0])
-        reader = session.read.format(_FORMATS.get(kind, kind))
-        if kind == "csv":
-            reader = reader.options(
-                header=True, inferSchema=reading.infer_types, sep=reading.delimiter or ","
-            )
+        reader = session.read.format(_FORMATS.get(kind, kind)).options(
+            **_as_embedded(kind, reading)
+        )
         return reader.load(list(reading.source))
     except (PySparkException, SourceError) as error:
         raise SparkError(_text(error)) from error
 
 
+def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
+    """The options with which Spark reads files as the embedded load does (``_load/formats.py``).
+
+    By default Spark makes nulls of what it cannot read, and takes the columns of one file for all.
+    """
+    if kind == "csv":
+        return {
+            "header": True,
+            "inferSchema": reading.infer_types,
+            "sep": reading.delimiter or delimiter_of(reading.source[0]),
+            "multiLine": True,
+            "quote": '"',
+            "escape": '"',
+            "mode": "FAILFAST",
+        }
+    if kind == "jsonl":
+        return {"mode": "FAILFAST"}
+    return {"mergeSchema": True}
+
+
 def arrow_schema(df: Any) -> Any:
-    """The ``pyarrow.Schema`` of the batches that tasks are given."""
-    return to_arrow_schema(df.schema, timezone="UTC")
+    """The ``pyarrow.Schema`` of the batches that tasks are given.
+
+    Raises:
+        SparkError: a column has a type that Arrow has not.
+    """
+    fields = []
+    for each in df.schema.fields:
+        try:
+            fields += to_arrow_schema(StructType([each]), timezone="UTC")
+        except PySparkException as error:
+            raise SparkError(
+                f"column {each.name} is {each.dataType.simpleString()}, which cannot be handed to "
+                f"Python; cast it, or leave it out (--format sql)"
+            ) from error
+    return pyarrow.schema(fields)
 
 
 def send(df: Any, settings: dict[str, Any], job: Job) -> Summary:
@@ -97,9 +130,11 @@ def send(df: Any, settings: dict[str, Any], job: Job) -> Summary:
     Raises:
         SparkError: a task failed for good.
     """
-    wanted = df.select([df[f"`{name}`"] for name in job.mapping.columns])
+    names = [name.replace("`", "``") for name in job.mapping.columns]
     task = functools.partial(_task, tuple(sorted(settings.items())), job)
     try:
+        # Rows without a column would be no rows in a task.
+        wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
         return Summary.of(
             pickle.loads(row.summary) for row in wanted.mapInArrow(task, "summary binary").collect()
         )
@@ -114,14 +149,16 @@ def _task(
     assert context is not None
     part = f"{context.partitionId()}-{context.taskAttemptId()}"
     with producer_for(settings, lambda: Producer(**dict(settings))) as producer:
-        summary = job.run(producer, _origins(batches), part)
+        load = job.begin(producer, part)
+        load.send(_origins(f"Spark partition {context.partitionId()}", batches))
+        summary = load.finish()
     yield pyarrow.record_batch({"summary": [pickle.dumps(summary)]})
 
 
-def _origins(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
+def _origins(where: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:
     row = 0
     for batch in batches:
-        yield Origin(batch, None, row)
+        yield Origin(batch, where, row)
         row += batch.num_rows
 
 

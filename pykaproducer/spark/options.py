@@ -18,6 +18,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pykaproducer._texts import check_topic
 from pykaproducer.config import SETTINGS, Config, resolve
 from pykaproducer.errors import ConfigurationError, PykaproducerError, UnsupportedFeatureError
 
@@ -98,8 +99,10 @@ def _checked(settings: dict[str, str]) -> tuple[tuple[str, str], ...]:
             raise SinkError(_NO_SERVERS)
         Config(**resolve(found, texts=True))
     except (ConfigurationError, UnsupportedFeatureError) as error:
-        text = str(error).removeprefix("setting ")
-        raise SinkError(f"option {_PREFIX}{text}") from None
+        text = str(error)
+        if text.startswith("setting "):
+            text = f"option {_PREFIX}{text.removeprefix('setting ')}"
+        raise SinkError(text) from None
     return tuple(sorted(found.items()))
 
 
@@ -108,13 +111,16 @@ def _unknown(name: str) -> str:
     if name.lower() in settings:
         return f"option {name} is a setting of the producer: write it as {_PREFIX}{name}"
     near = difflib.get_close_matches(name, _SPELLED, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     return f"option {name} is not known{hint} Options are topic, onError and kafka.SETTING"
 
 
 def _topic(option: str, name: str | None) -> str | None:
-    if name is not None and not name.strip():
-        raise SinkError(f"option {option}: a topic needs a name")
+    if name is not None:
+        try:
+            check_topic(name)
+        except ValueError as error:
+            raise SinkError(f"option {option}: {error}") from None
     return name
 
 

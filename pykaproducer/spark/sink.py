@@ -40,12 +40,12 @@ class _Planned:
 
     def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
         if overwrite:
-            raise SinkError(
-                "mode overwrite: a topic cannot be overwritten, only appended to; "
-                'use mode("append")'
-            )
+            raise SinkError(self._no_overwriting)
         self._options = SinkOptions.of(options)
         self._columns = columns_of(schema, self._options.topic)
+
+    #: Why a topic is not overwritten, and what to do.
+    _no_overwriting: str
 
     def write(self, batches: Iterator[Any]) -> Commit:
         """Send the rows of one task."""
@@ -54,6 +54,10 @@ class _Planned:
 
 class BatchSink(_Planned, DataSourceArrowWriter):
     """Writes a DataFrame."""
+
+    _no_overwriting = (
+        'mode overwrite: a topic cannot be overwritten, only appended to; use mode("append")'
+    )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every task has ended well."""
@@ -67,8 +71,19 @@ class BatchSink(_Planned, DataSourceArrowWriter):
 class StreamSink(_Planned, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
+    _no_overwriting = (
+        "output mode complete: a topic cannot be overwritten, only appended to; use "
+        'outputMode("append"), or foreachBatch() with pykaproducer.spark.write()'
+    )
+
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Every task of the micro-batch has ended well."""
+        if not all(isinstance(each, Commit) for each in messages):
+            # trigger(continuous=...) commits epochs whose rows Spark has handed to nobody.
+            raise SinkError(
+                f"{self._query} batch {batchId}: Spark commits tasks that were given no rows; "
+                f"trigger(continuous=...) cannot write to a sink in Python"
+            )
         _log_line(f"{self._query} batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -84,7 +99,7 @@ def register(spark: Any) -> None:
     """Make ``format("pykaproducer")`` known to a session.
 
     Spark finds the sink on its own where the package is installed. It does not if another package
-    named ``pyspark_*`` cannot be imported, or if ours came by ``addPyFile``.
+    named ``pyspark_*`` cannot be imported.
 
     Args:
         spark (SparkSession): also one of Spark Connect.

@@ -13,6 +13,8 @@ import pyarrow
 import pytest
 from pyarrow import csv, orc, parquet
 
+from pykaproducer._load.refused import RefusedRow
+from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory
 from pykaproducer._load.summary import Summary, Written
 from pykaproducer.cli import main
 from pykaproducer.cli._load_report import verified
@@ -140,6 +142,44 @@ def test_refused_rows_are_kept_and_can_be_loaded_again(
     assert json.loads(again[0].value).keys() == rows[0].keys()
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([{}, {}], pyarrow.struct([])),
+        pyarrow.array(["a", "b"], pyarrow.string_view()),
+        pyarrow.array([b"\xff", b"\xfe"]).view(pyarrow.string()),
+        pyarrow.array(["a", "a"]).dictionary_encode(),
+    ],
+    ids=["empty struct", "view", "not UTF-8", "dictionary"],
+)
+def test_rows_of_every_type_are_kept(column: Any, tmp_path: pathlib.Path) -> None:
+    """Also where Parquet has no such type, or pyarrow cannot take rows of it."""
+    rows = pyarrow.record_batch({"column": column, "n": [1, 2]})
+    rejects = Rejects(RejectsDirectory.of(str(tmp_path)), "part")
+    origin = Origin(rows, "file", 10)
+    rejects.take(origin, [RefusedRow(11, 1, ValueError("wrong"))])
+    summary = Summary()
+    rejects.finish(summary)
+    assert summary.troubles == []
+    kept = parquet.read_table(tmp_path)
+    assert kept.column("n").to_pylist() == [2]
+    assert kept.column("pykaproducer_error").to_pylist()[0]["row"] == 11
+
+
+def test_rejects_that_cannot_be_written_end_the_load_with_a_reason(tmp_path: pathlib.Path) -> None:
+    directory = RejectsDirectory.of(str(tmp_path / "rejects"))
+    directory.prepare()
+    (tmp_path / "rejects").rmdir()
+    (tmp_path / "rejects").touch()
+    rejects = Rejects(directory, "part")
+    rows = pyarrow.record_batch({"n": [1]})
+    rejects.take(Origin(rows, "file", 0), [RefusedRow(0, 0, ValueError("wrong"))])
+    summary = Summary()
+    rejects.finish(summary)
+    assert "not all refused rows are kept" in summary.troubles[0]
+    assert rejects.ends_the_load
+
+
 def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -153,7 +193,7 @@ def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
     said = done.stderr.decode()
     assert done.returncode == 1, said
     assert f"1 refused; the first: {source}, row 200000: " in said
-    assert "with --rejects DIR it keeps such rows and goes on" in said
+    assert "with --rejects DIR such rows are kept, and it goes on" in said
     assert end_of(cluster.bootstrap_servers, topic) == 200_000
 
 
@@ -181,6 +221,7 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
         (["--format", "sql"], "--format sql: only Spark reads it; add --spark MASTER"),
         (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given"),
         (["--rejects", "/proc/none"], "--rejects /proc/none: "),
+        (["-t", "no topic"], "-t: topic 'no topic' is not a topic name"),
         (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
     ],
 )

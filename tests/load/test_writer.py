@@ -10,7 +10,13 @@ import pytest
 
 from pykaproducer import MessageTooLargeError, TopicPartition
 from pykaproducer._load.checksum import checksum_of, row_checksum
-from pykaproducer._load.refused import Fail, RefusedRow, RowsRefusedError
+from pykaproducer._load.refused import (
+    DeadLetters,
+    Fail,
+    RefusedRow,
+    RowsRefusedError,
+    describe,
+)
 from pykaproducer._load.summary import Summary, Written
 from pykaproducer._load.writer import Writer
 from pykaproducer.testing import ScriptedCluster
@@ -81,6 +87,44 @@ def test_a_full_buffer_is_waited_for(cluster: ScriptedCluster) -> None:
     assert looks
 
 
+def test_rows_that_lie_small_and_travel_large_are_waited_for(cluster: ScriptedCluster) -> None:
+    """A dictionary's rows are numbers in Arrow, and whole in the buffer: they go in by pieces."""
+    hold = Hold()
+    values = pyarrow.array(["x" * 1000] * 1000).dictionary_encode()
+    with cluster.producer(buffer_memory=100_000, max_block_ms=1) as producer:
+        producer.send("t", b"first", partition=0).result(SOON)
+        cluster.next("produce", hold)
+        looks = []
+
+        def look() -> None:
+            looks.append(True)
+            if len(looks) > 10:
+                hold.release()
+
+        writer = Writer(producer, "t", Fail("rows"), look=look)
+        writer.write(batch(value=values, number=range(1000)).select(["value"]))
+        assert writer.finish().rows == 1000
+
+
+def test_what_is_kept_is_bounded_while_the_oldest_row_waits(cluster: ScriptedCluster) -> None:
+    """One partition has no outcome, and thousands of rows behind it have theirs."""
+    hold = Hold()
+    kept = Kept()
+    with cluster.producer(buffer_memory=200_000, batch_size=1000) as producer:
+        producer.send("t", b"first", partition=0).result(SOON)
+        producer.send("t", b"first", partition=1).result(SOON)
+        cluster.next("produce", hold)
+        writer = Writer(producer, "t", kept)
+        writer.write(batch(value=["oldest"], partition=[0]))
+        rows = batch(value=["x" * 1000] * 20, partition=[1] * 20)
+        for number in range(200):
+            if number == 190:
+                hold.release()
+            writer.write(rows)
+            assert writer._kept <= 2 * 200_000
+        assert writer.finish().rows == 4001
+
+
 def test_rows_that_can_never_be_right_are_refused_each_by_itself(cluster: ScriptedCluster) -> None:
     """Whichever column is wrong, in whichever order the producer looks at them."""
     kept = Kept()
@@ -108,6 +152,10 @@ def test_rows_that_can_never_be_right_are_refused_each_by_itself(cluster: Script
     assert {10 + values.index(row["value"]) for _, row, _ in kept.rows} == {10 + n for n in bad}
     errors = {row - 10: error for row, _, error in kept.rows}
     assert isinstance(errors[20], MessageTooLargeError)
+    # Their numbers are the write's; those of the blocks that were tried nobody knows.
+    assert describe(errors[0]) == "ValueError: column 'topic' is null"
+    assert describe(errors[90]).startswith("ValueError: partition must be between 0 and")
+    assert "row" not in describe(errors[20])
 
 
 def test_rows_that_the_broker_refuses_are_named_by_their_numbers(cluster: ScriptedCluster) -> None:
@@ -139,6 +187,50 @@ def test_without_a_place_for_them_the_first_ends_the_write(cluster: ScriptedClus
         )
         assert isinstance(caught.value.__cause__, ValueError)
         assert writer.finish().rows == 1
+
+
+def test_a_row_larger_than_the_buffer_is_refused_by_itself(cluster: ScriptedCluster) -> None:
+    kept = Kept()
+    with cluster.producer(buffer_memory=50_000) as producer:
+        writer = Writer(producer, "t", kept)
+        writer.write(batch(value=["a", "x" * 60_000, "b"]))
+        assert writer.finish().rows == 2
+    assert [row for row, _, _ in kept.rows] == [1]
+    assert "buffer_memory is 50000 bytes" in str(kept.rows[0][2])
+
+
+def test_dead_letters_of_rows_that_python_cannot_hold(cluster: ScriptedCluster) -> None:
+    """Text that is not UTF-8, a time far away, a header that is null."""
+    cluster.add_topic("lost", 1)
+    header = pyarrow.struct({"key": pyarrow.string(), "value": pyarrow.binary()})
+    headers = pyarrow.array([[{"key": "h", "value": b"v"}, None], [], []], pyarrow.list_(header))
+    text = pyarrow.array([b"\xff", b"b", b"c"]).view(pyarrow.string())
+    stamps = pyarrow.array([1, 2**61, -(2**61)], pyarrow.int64()).cast(pyarrow.timestamp("us"))
+    rows = batch(value=text, headers=headers, timestamp=stamps)
+    with cluster.producer() as producer:
+        letters = DeadLetters(producer, "lost", "t", "rows")
+        writer = Writer(producer, "t", letters)
+        writer.write(rows)
+        summary = writer.finish()
+    assert (summary.rows, summary.refused) == (1, 2)
+    assert {record.value for record in cluster.log("lost")} == {b"\xff", b"c"}
+    assert [record.value for p in range(2) for record in cluster.log("t", p)] == [b"b"]
+    assert checksum_of(rows) != 0
+
+
+def test_headers_of_a_slice(cluster: ScriptedCluster) -> None:
+    """Of lists and of maps: what is counted is what is sent."""
+    pairs = [[("a", b"1")], [("b", b"2"), ("c", None)], None, [("d", b"4")]]
+    as_map = pyarrow.array(pairs, pyarrow.map_(pyarrow.string(), pyarrow.binary()))
+    kind = pyarrow.struct({"key": pyarrow.string(), "value": pyarrow.binary()})
+    as_list = pyarrow.array(
+        [each and [{"key": k, "value": v} for k, v in each] for each in pairs], pyarrow.list_(kind)
+    )
+    for column in (as_map, as_list):
+        rows = batch(value=numbers(range(4)), headers=column).slice(1, 3)
+        expected = [row_checksum(None, b"%d" % n, pairs[n]) for n in (1, 2, 3)]
+        assert checksum_of(rows) == sum(expected)
+        assert checksum_of(rows.slice(2)) == expected[2]
 
 
 def test_a_wrong_column_is_no_matter_of_a_row(cluster: ScriptedCluster) -> None:

@@ -67,8 +67,8 @@ def test_a_wrong_column_is_named_when_the_write_is_planned(
         ({"linger.ms": "5"}, "write it as kafka.linger.ms"),
         ({"topics": "t"}, "option topics is not known; did you mean topic?"),
         ({"onError": "ignore"}, "option onError: 'ignore' was given; allowed: fail, or dead"),
-        ({"onError": "deadletter:"}, "option onError: a topic needs a name"),
-        ({"topic": " "}, "option topic: a topic needs a name"),
+        ({"onError": "deadletter:"}, "option onError: topic '' is not a topic name"),
+        ({"topic": "no topic"}, "option topic: topic 'no topic' is not a topic name"),
         ({"kafka.bootstrap.servers": "nowhere:port"}, "option kafka.bootstrap.servers: "),
     ],
 )
@@ -92,6 +92,11 @@ def test_what_is_missing_is_named(spark: Any, untouched: str) -> None:
         to.mode("append").save()
     with pytest.raises(AnalysisException, match="mode overwrite: a topic cannot be overwritten"):
         to.option("topic", "t").mode("overwrite").save()
+
+
+def test_no_topic_is_none_and_not_its_name(spark: Any, untouched: str) -> None:
+    with pytest.raises(ValueError, match="no topic: give the option topic"):
+        write(spark.sql("SELECT 'v' AS value"), topic=None, bootstrap_servers=untouched)
 
 
 def test_a_row_without_topic_is_named(spark: Any, cluster: KafkaCluster, topic: str) -> None:

@@ -85,6 +85,42 @@ def test_what_spark_reads(
     ]
 
 
+def test_a_selection_without_a_column_has_a_message_for_each_row(
+    spark: Any, cluster: KafkaCluster, topic: str
+) -> None:
+    cluster.create_topic(topic)
+    query = ["SELECT * FROM range(3)", "--format", "sql", "--select", "value='x'", "--verify"]
+    assert load(cluster, topic, *query) == 0
+    assert values(cluster, topic) == [b"x"] * 3
+
+
+def test_spark_reads_files_as_the_embedded_load_does(
+    spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """Lines in cells, quotes in cells, columns of some files; and a broken line is an error."""
+    cluster.create_topic(topic)
+    source = tmp_path / "rows.tsv"
+    source.write_text('a\tb\n1\t"two\nlines"\n2\t"say ""hi"""\n3\t\n4\t""\n')
+    assert load(cluster, topic, str(source)) == 0
+    assert [json.loads(value or b"") for value in values(cluster, topic)] == [
+        {"a": "1", "b": "two\nlines"},
+        {"a": "2", "b": 'say "hi"'},
+        {"a": "3", "b": None},
+        {"a": "4", "b": ""},
+    ]
+    for number, names in enumerate((["a"], ["a", "b"])):
+        table = pyarrow.table({name: [number] for name in names})
+        parquet.write_table(table, tmp_path / f"{number}.parquet")
+    cluster.create_topic(f"{topic}-parquet")
+    files = [str(tmp_path / f"{number}.parquet") for number in range(2)]
+    assert load(cluster, f"{topic}-parquet", *files) == 0
+    assert values(cluster, f"{topic}-parquet") == [b'{"a":0,"b":null}', b'{"a":1,"b":1}']
+    for name, text in (("rows.jsonl", '{"a":1}\n{"a":2\n'), ("rows.csv", "a,b\n1,2\n3,4,5\n")):
+        (tmp_path / name).write_text(text)
+        assert load(cluster, topic, str(tmp_path / name)) == 1
+    assert len(values(cluster, topic)) <= 6
+
+
 def test_refused_rows_are_kept(
     spark: Any,
     cluster: KafkaCluster,
@@ -99,13 +135,13 @@ def test_refused_rows_are_kept(
     assert load(cluster, topic, query, *arguments, "--rejects", str(rejects), "--verify") == 1
     said = capsys.readouterr().err
     assert "990 of 1,000 rows delivered" in said
-    assert "10 refused; the first: row 7: " in said
+    assert "10 refused; the first: Spark partition 0, row 7: " in said
     assert "verified: 990 rows" in said
     kept = parquet.read_table(rejects).to_pylist()
     assert sorted(row["id"] for row in kept) == list(range(7, 1000, 100))
     # Without a place for them, the first of each task ends the task's part of the load.
     assert load(cluster, topic, query, *arguments) == 1
-    assert "with --rejects DIR it keeps such rows and goes on" in capsys.readouterr().err
+    assert "with --rejects DIR such rows are kept, and it goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

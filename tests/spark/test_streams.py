@@ -9,8 +9,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
-from pykaproducer.spark import register, write
+from pykaproducer.spark import SinkError, Summary, register, write
+from pykaproducer.spark.sink import Commit, StreamSink
 from pykaproducer.testing import KafkaCluster
 
 from .helper import Meeting, start_application, values, wait_for_rows
@@ -101,6 +103,34 @@ def test_a_query_fails_with_the_brokers_error(
     )
     with pytest.raises(Exception, match=r"row 0: .*[Tt]oo[_ ]?[Ll]arge"):
         query.awaitTermination(SOON)
+
+
+def test_a_stream_that_would_overwrite_is_told_what_to_do(
+    spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    put_lines(tmp_path / "in", "a", range(10))
+    counts = spark.readStream.text(str(tmp_path / "in")).groupBy("value").count()
+    query = (
+        counts.select("value")
+        .writeStream.format("pykaproducer")
+        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode("complete")
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match=r"output mode complete: .*foreachBatch\(\) with"):
+        query.awaitTermination(SOON)
+
+
+def test_epochs_without_rows_are_not_committed() -> None:
+    """trigger(continuous=...) commits what Spark has handed to nobody."""
+    schema = StructType([StructField("value", StringType())])
+    sink = StreamSink({"kafka.bootstrap.servers": "h", "topic": "t"}, schema, overwrite=False)
+    sink.commit([Commit(Summary())], 0)
+    with pytest.raises(SinkError, match=r"trigger\(continuous=...\) cannot write"):
+        sink.commit([Commit(Summary()), None], 1)
 
 
 def test_nothing_is_lost_when_the_driver_is_killed_in_the_middle_of_a_batch(
