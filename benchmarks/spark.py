@@ -71,19 +71,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--memory", default="3g", help="of each JVM; %(default)s")
     group.add_argument(
+        "--conf",
+        nargs="+",
+        default=[],
+        type=partial(_assignment, "spark."),
+        metavar="spark.NAME=VALUE",
+        help="of the sessions",
+    )
+    group.add_argument(
         "--set",
         nargs="+",
         default=[],
-        type=_assignment,
+        type=partial(_assignment, "kafka."),
         metavar="kafka.NAME=VALUE",
         help="options of the write besides kafka.acks=all; else each sink has its own defaults",
     )
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def _assignment(prefix: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name.startswith("kafka."):
-        raise argparse.ArgumentTypeError(f"must be kafka.NAME=VALUE, not {text}")
+    if not equals or not name.startswith(prefix):
+        raise argparse.ArgumentTypeError(f"must be {prefix}NAME=VALUE, not {text}")
     return name, value
 
 
@@ -150,6 +158,7 @@ def _measure(arguments: argparse.Namespace, session: Session) -> str | None:
             arguments.memory,
             {"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.acks": "all"}
             | dict(arguments.set),
+            dict(arguments.conf),
         )
         applications = {
             sink: kept.enter_context(spark.Application(sink, load, arguments.jars))

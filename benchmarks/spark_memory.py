@@ -97,14 +97,16 @@ def _peaks(
 
         writing = threading.Thread(target=write)
         writing.start()
-        readback.wait_for_a_message(cluster, topic, partitions, limit)
-        cluster.pause(0)
-        if not writing.is_alive():
-            raise found.get("failed") or RunFailed("the write had ended before the broker stopped")
-        time.sleep(arguments.pause)
-        peaks = _workers(application)
-        cluster.resume(0)
-        writing.join()
+        try:
+            readback.wait_for_a_message(cluster, topic, partitions, limit)
+            cluster.pause(0)
+            if not writing.is_alive():
+                raise found.get("failed") or RunFailed("the write ended before the broker stopped")
+            time.sleep(arguments.pause)
+            peaks = _workers(application)
+        finally:
+            cluster.resume(0)
+            writing.join()
         if "failed" in found:
             raise found["failed"]
         readback.check_log(cluster, [topic], partitions, arguments.rows)

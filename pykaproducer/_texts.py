@@ -1,4 +1,5 @@
-"""How the texts of this library call things: topics, partitions, Kafka's error codes."""
+"""How the texts of this library call things: topics, partitions, Kafka's error codes; and what
+topics may be called."""
 
 from __future__ import annotations
 

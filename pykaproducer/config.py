@@ -326,6 +326,12 @@ SETTINGS: tuple[Setting, ...] = (*_FIELDS, *NOT_HONOURED)
 _NAMES = {name: row for row in SETTINGS for name in (*row.dotted, row.name)}
 
 
+def own_name(name: str) -> str | None:
+    """Our own name of a setting, whichever of its names is given; None: nobody knows it."""
+    row = _NAMES.get(name)
+    return None if row is None else row.name
+
+
 def resolve(settings: Mapping[str, Any], *, texts: bool = False) -> dict[str, Any]:
     """The fields of :class:`Config` that *settings* gives, by their own names, checked.
 

@@ -146,12 +146,13 @@ class Producer(BlockProducer, NoTransactions):
     def _check_topic(self, topic: object) -> None:
         check_topic(topic)
 
-    def _too_large(self, topic: str, size: int, row: int | None = None) -> NoReturn:
+    def _too_large(self, topic: str | None, size: int, row: int | None = None) -> NoReturn:
         allowed = f"max_request_size allows {self.config.max_request_size}"
         if size <= self.config.max_request_size:
             allowed = f"buffer_memory is {self._budget.limit} bytes"
+        where = "" if topic is None else f"topic {topic!r}: "
         raise MessageTooLargeError(
-            f"topic {topic!r}: the message would take {size} bytes; {allowed}", row=row
+            f"{where}the message would take {size} bytes; {allowed}", row=row
         )
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:

@@ -32,7 +32,7 @@ class DefaultSource(DataSource):
         )
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """The writer of a batch: :class:`pykaproducer.spark.sink.Sink`."""
+        """The writer of a batch: :class:`pykaproducer.spark.sink.BatchSink`."""
         from pykaproducer.spark.sink import BatchSink
 
         return BatchSink(self.options, schema, overwrite)

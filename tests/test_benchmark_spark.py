@@ -133,11 +133,12 @@ def test_measures_are_for_each_row() -> None:
     benchmark = importlib.import_module("benchmarks.spark")
     found = {"wall": 2.0, "jvm": 3.0, "workers": 0.5, "planners": 0.1, "broker": 1.4}
     assert benchmark.measures(
-        1_000_000, found | {"other_cores": 0.5, "calibration_ns": 15.0}
+        1_000_000, found | {"other_cores": 0.5, "calibration_ns": 15.0}, counted=0.2
     ) == pytest.approx(
         {
             "rows_per_s": 500_000,
             "worker_us": 0.5,
+            "sink_us": 0.3,
             "jvm_us": 3.0,
             "broker_us": 1.4,
             "all_us": 5.0,

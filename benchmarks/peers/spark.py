@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,6 +49,8 @@ class Load:
     memory: str
     #: The options of the write, the same for both sinks.
     options: Mapping[str, str]
+    #: Of the session.
+    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(sinks: Sequence[str]) -> list[Path]:
@@ -142,6 +144,7 @@ class Application:
             "spark.ui.showConsoleProgress": "false",
             "spark.local.dir": directory,
             "spark.sql.warehouse.dir": directory,
+            **self._load.conf,
         }
         if self._sink == JVM:
             session["spark.jars"] = ",".join(map(str, self._jars))

@@ -174,5 +174,4 @@ cdef class BlockAdmission(Admission):
         cdef int64_t size = look_at_row(columns, row, &payload)
         if size < 0:
             raise row_error(base + row, "a header has no name")
-        name = topic if topic is not None else "of the column"
-        self._too_large(name, size + _HEADER + _RECORD, base + row)
+        self._too_large(topic, size + _HEADER + _RECORD, base + row)

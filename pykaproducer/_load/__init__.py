@@ -7,6 +7,7 @@ order in which a row meets them:
   read them), ``select`` (which columns make a message: ``grammar`` reads the text, ``binding``
   holds it against the columns, ``mapping`` makes messages, ``encoders`` and ``avro`` make bytes),
   and ``job`` (the load as a whole);
-* ``writer`` (through a producer, and each row's outcome), ``refused`` and ``rejects`` (what becomes
-  of a row that was not delivered), ``summary`` and ``checksum`` (what is told of the others).
+* ``writer`` (through a producer, and each row's outcome), ``refused`` (what becomes of a row that
+  was not delivered; of the command: ``rejects``), ``summary`` (what is told of the others);
+  ``cells`` and ``checksum`` look at single messages, where that is asked for.
 """

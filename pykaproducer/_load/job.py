@@ -76,10 +76,13 @@ class Load:
 
     def _send_one(self, origin: Origin) -> None:
         mapped = self._job.mapping(origin.batch)
-        batch = mapped.batch
-        if mapped.refused:
-            self._refused.take(origin, list(unsent(mapped.refused, self._writer.rows)))
-            if self._refused.ends_the_load:
-                assert mapped.rows is not None
-                batch = batch.slice(0, bisect.bisect(mapped.rows, mapped.refused[0][0]))
+        batch, refused = mapped.batch, mapped.refused
+        if refused and self._job.rejects is None:
+            # The first of them ends the load. Those before it go.
+            refused = refused[:1]
+            assert mapped.rows is not None
+            batch = batch.slice(0, bisect.bisect(mapped.rows, refused[0][0]))
+        before = self._writer.rows
         self._writer.write(batch, origin._replace(rows=mapped.rows))
+        if refused and not self._refused.ends_the_load:
+            self._refused.take(origin, list(unsent(refused, before)))

@@ -29,15 +29,8 @@ class RefusedRow(NamedTuple):
 class RowsRefusedError(PykaproducerError):
     """Rows of a write were not delivered, and nobody was to take them.
 
-    ``rows`` has the first of them with their errors; the first one's is the cause. What the write
-    had sent before them may be in the log.
+    The first row's error is the cause. What the write had sent before may be in the log.
     """
-
-    def __init__(self, message: str, rows: Sequence[RefusedRow] = ()) -> None:
-        super().__init__(message)
-        self.rows = tuple(rows[:_TOLD])
-        if rows:
-            self.__cause__ = rows[0].error
 
 
 class Refused(Protocol):
@@ -45,6 +38,10 @@ class Refused(Protocol):
 
     #: Whether it wants the rows themselves: what they came from is kept until they are settled.
     wants_rows: bool
+
+    @property
+    def ends_the_load(self) -> bool:
+        """Whether a row was refused that nobody takes: nothing more is to be sent."""
 
     def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
         """Rows were not delivered; *origin* is what ``Writer.write()`` was given with them."""
@@ -57,6 +54,7 @@ class Fail:
     """The first row that is refused ends the write."""
 
     wants_rows = False
+    ends_the_load = False  # for it raises
 
     def __init__(self, who: str) -> None:
         #: Whose rows they are, as "Spark partition 3 (attempt 0)".
@@ -66,7 +64,8 @@ class Fail:
         """Raise."""
         shown = "; ".join(f"row {each.row}: {describe(each.error)}" for each in rows[:_TOLD])
         count = "1 row was" if len(rows) == 1 else f"{len(rows):,} rows were"
-        raise RowsRefusedError(f"{self._who}: {count} not delivered: {shown}", rows)
+        text = f"{self._who}: {count} not delivered: {shown}"
+        raise RowsRefusedError(text) from rows[0].error
 
     def finish(self, summary: Summary) -> None:
         """None were taken."""
@@ -80,6 +79,7 @@ class DeadLetters:
     """
 
     wants_rows = True
+    ends_the_load = False
 
     def __init__(self, producer: Producer, topic: str, meant_for: str | None, who: str) -> None:
         self._producer = producer

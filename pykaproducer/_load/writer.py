@@ -1,8 +1,9 @@
 """Arrow batches through a producer, and what became of each row.
 
 Blocks are sent one after the other without waiting, as far as ``buffer_memory`` goes, and looked at
-in the order in which they were sent. So little is kept of rows that are through, and the first
-row that fails ends the write while most of its rows have not been sent.
+when they have their outcome: in the order in which they were sent, or, once much is kept, as they
+come. So little is kept of rows that are through, and a row that fails can end the write while most
+of its rows have not been sent.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Writer:
         start = self.rows
         self.rows += batch.num_rows
         for place, piece in self._pieces(batch):
+            if self._refused.ends_the_load:
+                return
             self._settle(wait=False)
             self._send(piece, start, place, batch if origin is None else origin)
 
@@ -123,11 +126,17 @@ class Writer:
             bad = error.row
             self._send(rows.slice(0, bad), start, place, origin)
             place += bad
+            if self._refused.ends_the_load:
+                return
             self._refused.take(origin, [RefusedRow(start + place, place, error)])
+            if self._refused.ends_the_load:
+                return
             rows, place = rows.slice(bad + 1), place + 1
             if rows.num_rows > _CAREFUL:
                 # Where one is wrong others may be: each would have all behind it looked at again.
                 for skip in range(0, rows.num_rows, _CAREFUL):
+                    if self._refused.ends_the_load:
+                        return
                     self._send(rows.slice(skip, _CAREFUL), start, place + skip, origin)
                 return
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pykaproducer._load.checksum import row_checksum
 from pykaproducer._load.summary import Summary
 from pykaproducer.cli.common import human_bytes
-from pykaproducer.delivery import TopicPartition
 
 #: Seconds without a message after which no more are to come.
 _READING = 30.0
@@ -69,7 +68,7 @@ def _all_ranges(summary: Summary) -> Iterator[range]:
 def _sorted_ranges(summary: Summary, topic: str) -> dict[int, list[range]]:
     return {
         place.partition: sorted(summary.ranges[place], key=lambda each: each.start)
-        for place in (TopicPartition(*each) for each in summary.ranges)
+        for place in summary.ranges
         if place.topic == topic
     }
 

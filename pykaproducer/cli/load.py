@@ -65,7 +65,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--rejects",
         metavar="DIR",
-        help="keep the rows that are refused, as Parquet, and go on; else the first ends the load",
+        help="keep the rows that are refused, as Parquet, and go on; else the first ends the load "
+        "(on Spark its task)",
     )
     parser.add_argument(
         "--verify",
@@ -96,7 +97,9 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         choices=(*FORMATS, *_QUERIES),
         help="default: by the suffix; table and sql need --spark",
     )
-    parser.add_argument("--delimiter", metavar="CHAR", help="of CSV; default: a comma")
+    parser.add_argument(
+        "--delimiter", metavar="CHAR", help="of CSV; default: a comma, and a tab in .tsv"
+    )
     parser.add_argument(
         "--infer-types",
         action="store_true",

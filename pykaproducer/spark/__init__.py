@@ -8,6 +8,9 @@ In the order of a write: the driver checks options (:mod:`~pykaproducer.spark.op
 batches through the producer of its Python worker (:mod:`~pykaproducer.spark.producers`); what was
 written comes back to the driver (:mod:`~pykaproducer.spark.sink`, or the caller of
 :func:`~pykaproducer.spark.job.write`).
+
+:mod:`~pykaproducer.spark.load` is the half of ``pykaproducer load --spark`` that needs Spark, and
+:mod:`~pykaproducer.spark.submit` its file for spark-submit.
 """
 
 from __future__ import annotations

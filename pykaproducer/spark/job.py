@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow
 
 from pykaproducer._load.summary import Summary
-from pykaproducer.config import SETTINGS
+from pykaproducer.config import own_name
 from pykaproducer.spark.columns import columns_of
 from pykaproducer.spark.options import SinkOptions
+from pykaproducer.spark.summaries import as_batch, collect
 from pykaproducer.spark.task import send
-
-_SCHEMA = "summary binary"
-_NAMES = {name for row in SETTINGS for name in (row.name, *row.dotted)}
 
 
 def write(df: Any, **options: Any) -> Summary:
@@ -39,8 +36,7 @@ def write(df: Any, **options: Any) -> Summary:
     """
     planned = SinkOptions.of(_as_sink_options(options))
     columns = columns_of(df.schema, planned.topic)
-    tasks = df.mapInArrow(functools.partial(_send, planned, columns), _SCHEMA)
-    return Summary.of(pickle.loads(row.summary) for row in tasks.collect())
+    return collect(df, functools.partial(_send, planned, columns))
 
 
 def _as_sink_options(options: dict[str, Any]) -> dict[str, str]:
@@ -51,7 +47,7 @@ def _as_sink_options(options: dict[str, Any]) -> dict[str, str]:
             continue
         if name == "on_error":
             name = "onError"
-        elif name in _NAMES:
+        elif own_name(name) is not None:
             name = f"kafka.{name}"
         found[name] = ",".join(value) if isinstance(value, (list, tuple)) else str(value)
     return found
@@ -60,5 +56,4 @@ def _as_sink_options(options: dict[str, Any]) -> dict[str, str]:
 def _send(
     options: SinkOptions, columns: tuple[str, ...], batches: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
-    summary = send(options, columns, batches)
-    yield pyarrow.record_batch({"summary": [pickle.dumps(summary)]})
+    yield as_batch(send(options, columns, batches))

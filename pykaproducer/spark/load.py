@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from pykaproducer._load.rejects import Origin
 from pykaproducer._load.summary import Summary
 from pykaproducer.producer import Producer
 from pykaproducer.spark.producers import producer_for
+from pykaproducer.spark.summaries import as_batch, collect
 
 __all__ = ["Job", "Reading", "SparkError", "arrow_schema", "read", "send", "session_on"]
 
@@ -55,11 +55,11 @@ def session_on(master: str) -> tuple[Any, bool]:
         SparkError: there is none to be had.
     """
     ours = SparkSession.getActiveSession() is None
-    if master == SUBMITTED:
-        return SparkSession.builder.getOrCreate(), ours
     builder = SparkSession.builder.appName("pykaproducer load")
-    connect = master.startswith(_CONNECT)
-    builder = builder.remote(master) if connect else builder.master(master)
+    if master.startswith(_CONNECT):
+        builder = builder.remote(master)
+    elif master != SUBMITTED:
+        builder = builder.master(master)
     try:
         return builder.getOrCreate(), ours
     except (PySparkException, RuntimeError, ImportError, OSError) as error:
@@ -99,6 +99,8 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
             "multiLine": True,
             "quote": '"',
             "escape": '"',
+            # Else "" is null, too.
+            "nullValue": "\0",
             "mode": "FAILFAST",
         }
     if kind == "jsonl":
@@ -135,9 +137,7 @@ def send(df: Any, settings: dict[str, Any], job: Job) -> Summary:
     try:
         # Rows without a column would be no rows in a task.
         wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
-        return Summary.of(
-            pickle.loads(row.summary) for row in wanted.mapInArrow(task, "summary binary").collect()
-        )
+        return collect(wanted, task)
     except PySparkException as error:
         raise SparkError(_text(error)) from error
 
@@ -152,7 +152,7 @@ def _task(
         load = job.begin(producer, part)
         load.send(_origins(f"Spark partition {context.partitionId()}", batches))
         summary = load.finish()
-    yield pyarrow.record_batch({"summary": [pickle.dumps(summary)]})
+    yield as_batch(summary)
 
 
 def _origins(where: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Origin]:

@@ -8,8 +8,8 @@
 ``includeHeaders``        accepted: headers are written whenever the column is there
 ========================= ==========================================================================
 
-Spark adds ``path``, ``checkpointLocation`` and ``queryName`` by itself. Names are without regard to
-case, as in Spark.
+Spark adds ``path``, ``checkpointLocation`` and ``queryName`` by itself; the last of them names the
+lines of the log. Names are without regard to case, as in Spark.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pykaproducer._texts import check_topic
-from pykaproducer.config import SETTINGS, Config, resolve
+from pykaproducer.config import Config, own_name, resolve
 from pykaproducer.errors import ConfigurationError, PykaproducerError, UnsupportedFeatureError
 
 _PREFIX = "kafka."
 _SERVERS = "bootstrap_servers"
 #: What Spark adds to the user's options, and what its Kafka sink takes without an effect here.
-_WITHOUT_EFFECT = ("path", "checkpointlocation", "queryname", "includeheaders")
-_OWN = ("topic", "onerror")
+_WITHOUT_EFFECT = ("path", "checkpointlocation", "includeheaders")
+_OWN = ("topic", "onerror", "queryname")
 #: As users write them.
 _SPELLED = ("topic", "onError", "includeHeaders", "kafka.bootstrap.servers")
 _DEAD_LETTER = "deadletter:"
@@ -78,37 +79,28 @@ class SinkOptions:
             query=own.get("queryname"),
         )
 
-    @property
-    def servers(self) -> str:
-        """The servers, as they were given."""
-        return dict(self.settings)[_SERVERS]
-
-    def config(self) -> Config:
-        """The producer's configuration."""
-        given = {"client_id": "pykaproducer-spark", **dict(self.settings)}
-        return Config(**resolve(given, texts=True))
+    def producer_settings(self) -> dict[str, Any]:
+        """What the producer is made with."""
+        return resolve({"client_id": "pykaproducer-spark", **dict(self.settings)}, texts=True)
 
 
 def _checked(settings: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """*settings* by their own names, if a producer can be made of them."""
-    own_names = {name: row.name for row in SETTINGS for name in (*row.dotted, row.name)}
     try:
-        resolve(settings, texts=True)
-        found = {own_names[name]: text for name, text in settings.items()}
-        if _SERVERS not in found:
-            raise SinkError(_NO_SERVERS)
-        Config(**resolve(found, texts=True))
+        Config(**resolve(settings, texts=True))
     except (ConfigurationError, UnsupportedFeatureError) as error:
         text = str(error)
         if text.startswith("setting "):
             text = f"option {_PREFIX}{text.removeprefix('setting ')}"
         raise SinkError(text) from None
+    found = {own_name(name) or name: text for name, text in settings.items()}
+    if _SERVERS not in found:
+        raise SinkError(_NO_SERVERS)
     return tuple(sorted(found.items()))
 
 
 def _unknown(name: str) -> str:
-    settings = {each for row in SETTINGS for each in (row.name, *row.dotted)}
-    if name.lower() in settings:
+    if own_name(name.lower()) is not None:
         return f"option {name} is a setting of the producer: write it as {_PREFIX}{name}"
     near = difflib.get_close_matches(name, _SPELLED, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "."

@@ -7,16 +7,15 @@ its sockets; so nothing is left to the end of the process, and a task has flushe
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from pykaproducer.producer import Producer
 
 #: How many are kept; of more the one that was not used for longest is closed.
 _KEPT = 4
 
-_lock = threading.Lock()
+#: By their settings, the last used behind.
 _idle: collections.OrderedDict[object, Producer] = collections.OrderedDict()
 
 
@@ -27,23 +26,11 @@ def producer_for(settings: object, make: Callable[[], Producer]) -> Iterator[Pro
     One whose task failed is given up with all that it still held: the task's rows will be sent
     again by its next attempt, which begins with a producer that knows of no trouble.
     """
-    with _lock:
-        producer = _idle.pop(settings, None)
-    if producer is None:
-        producer = make()
-    try:
+    producer = _idle.pop(settings, None) or make()
+    with ExitStack() as failed:
+        failed.callback(producer.close, timeout=0)
         yield producer
-    except BaseException:
-        producer.close(timeout=0)
-        raise
-    _keep(settings, producer)
-
-
-def _keep(settings: object, producer: Producer) -> None:
-    with _lock:
-        surplus = [_idle.pop(settings)] if settings in _idle else []
-        _idle[settings] = producer
-        if len(_idle) > _KEPT:
-            surplus.append(_idle.popitem(last=False)[1])
-    for each in surplus:
-        each.close()
+        failed.pop_all()
+    _idle[settings] = producer
+    if len(_idle) > _KEPT:
+        _idle.popitem(last=False)[1].close()

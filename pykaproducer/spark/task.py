@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ def send(options: SinkOptions, columns: Sequence[str], batches: Iterator[Any]) -
     Every row has its outcome when it returns. It raises for a row that failed, unless a
     dead-letter topic has taken it.
     """
-    with producer_for(options.settings, lambda: _producer(options)) as producer:
+    make = functools.partial(Producer, **options.producer_settings())
+    with producer_for(options.settings, make) as producer:
         refused = _refused(options, producer)
         writer = Writer(producer, options.topic, refused)
         for batch in batches:
@@ -29,16 +31,10 @@ def send(options: SinkOptions, columns: Sequence[str], batches: Iterator[Any]) -
         return writer.finish()
 
 
-def _producer(options: SinkOptions) -> Producer:
-    config = options.config()
-    return Producer(**{name: getattr(config, name) for name in config.__dataclass_fields__})
-
-
 def _refused(options: SinkOptions, producer: Producer) -> Refused:
     context = TaskContext.get()
-    who = "rows of a task"
-    if context is not None:
-        who = f"Spark partition {context.partitionId()} (attempt {context.attemptNumber()})"
+    assert context is not None, "a task has a context"
+    who = f"Spark partition {context.partitionId()} (attempt {context.attemptNumber()})"
     if options.dead_letter is None:
         return Fail(who)
     return DeadLetters(producer, options.dead_letter, options.topic, who)

@@ -197,6 +197,18 @@ def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
     assert end_of(cluster.bootstrap_servers, topic) == 200_000
 
 
+def test_so_does_a_row_that_the_producer_refuses(
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    cluster.create_topic(topic)
+    rows = [f"{-1 if n == 20_000 else 0},{n}\n" for n in range(50_000)]
+    (tmp_path / "rows.csv").write_text("".join(["shard,n\n", *rows]))
+    done = load(cluster, topic, str(tmp_path / "*.csv"), "--select", "value=n, partition=shard")
+    assert done.returncode == 1
+    assert "1 refused; the first: " in done.stderr.decode()
+    assert end_of(cluster.bootstrap_servers, topic) == 20_000
+
+
 def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
@@ -253,10 +265,10 @@ def test_servers_that_do_not_answer_are_named(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_interrupt_ends_it_soon(cluster: KafkaCluster, topic: str, tmp_path: Any) -> None:
-    """With a broker that does not answer, whose buffer is full."""
+    """With a full buffer, and no broker."""
     cluster.create_topic(topic)
     parquet.write_table(pyarrow.table({"value": ["x" * 1000] * 200_000}), tmp_path / "a.parquet")
-    cluster.pause(0)
+    cluster.kill(0)
     try:
         with subprocess.Popen(
             [
@@ -272,7 +284,7 @@ def test_an_interrupt_ends_it_soon(cluster: KafkaCluster, topic: str, tmp_path: 
             process.send_signal(signal.SIGTERM)
             rest = process.communicate(timeout=PATIENCE)[1]
     finally:
-        cluster.resume(0)
+        cluster.restart(0)
     assert process.returncode == 128 + signal.SIGTERM, first + rest
     assert "ended by SIGTERM" in rest
 

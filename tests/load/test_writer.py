@@ -30,6 +30,7 @@ class Kept:
     """Keeps what is refused."""
 
     wants_rows = True
+    ends_the_load = False
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Any, BaseException]] = []

@@ -19,8 +19,6 @@ def main(arguments: dict[str, str]) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", arguments["local"])
-        # A worker ends with its task.
-        .config("spark.python.worker.reuse", "false")
         .getOrCreate()
     )
     servers, topic = arguments["servers"], arguments["topic"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from pykaproducer.testing import KafkaCluster
@@ -58,12 +61,13 @@ def connections_to(cluster: KafkaCluster) -> int:
     )
 
 
-def start_application(
+@contextlib.contextmanager
+def application(
     script: str, arguments: dict[str, str], log: pathlib.Path
-) -> subprocess.Popen[bytes]:
-    """A Spark application of its own, in a process group of its own, which writes to *log*."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A Spark application of its own, which writes to *log*; killed if it is still there."""
     with open(log, "ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(pathlib.Path(__file__).parent / script), json.dumps(arguments)],
             env={**os.environ, **spark_environment()},
             stdin=subprocess.DEVNULL,
@@ -71,6 +75,13 @@ def start_application(
             stderr=output,
             start_new_session=True,
         )
+    try:
+        yield process
+    finally:
+        # Its JVM is in its group; the workers end with the JVM.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class Meeting:

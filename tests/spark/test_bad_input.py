@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -47,13 +48,13 @@ def untouched() -> Iterator[str]:
 def test_a_wrong_column_is_named_when_the_write_is_planned(
     spark: Any, untouched: str, columns: str, said: str
 ) -> None:
-    df = spark.range(1).selectExpr(*columns.split(", ")).select("*")
+    df = spark.range(1).selectExpr(*columns.split(", "))
     with pytest.raises(AnalysisException) as caught:
         df.write.format("pykaproducer").option("kafka.bootstrap.servers", untouched).option(
             "topic", "t"
         ).mode("append").save()
     assert said in str(caught.value)
-    with pytest.raises(ValueError, match=said.split("<")[0].split("?")[0]):
+    with pytest.raises(ValueError, match=re.escape(said)):
         write(df, topic="t", bootstrap_servers=untouched)
 
 
@@ -168,7 +169,7 @@ def test_rows_that_the_broker_refuses_go_to_the_dead_letter_topic(
 def test_rows_that_can_never_be_sent_go_to_the_dead_letter_topic(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
-    """Too large for a request, without a topic, for a partition below zero: each by itself."""
+    """Without a topic, for a partition below zero: each by itself."""
     lost = f"{topic}-lost"
     cluster.create_topic(topic)
     cluster.create_topic(lost)

@@ -1,4 +1,4 @@
-"""Spark Connect, and the sink found without a word; workers that end leave nothing behind."""
+"""Spark Connect, and the sink found without a word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pathlib
 
 from pykaproducer.testing import KafkaCluster
 
-from .helper import connections_to, start_application, values
+from .helper import application, values
 
 SOON = 300
 
@@ -16,7 +16,6 @@ def test_a_session_of_spark_connect(
 ) -> None:
     for name in ("batch", "write", "stream"):
         cluster.create_topic(f"{topic}-{name}")
-    before = connections_to(cluster)
     arguments = {
         "servers": cluster.bootstrap_servers,
         "topic": topic,
@@ -26,8 +25,8 @@ def test_a_session_of_spark_connect(
     }
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text("".join(f"{number}\n" for number in range(100)))
-    application = start_application("connect_app.py", arguments, tmp_path / "log")
-    assert application.wait(SOON) == 0, (tmp_path / "log").read_text()[-5000:]
+    with application("connect_app.py", arguments, tmp_path / "log") as running:
+        assert running.wait(SOON) == 0, (tmp_path / "log").read_text()[-5000:]
     expected = sorted(b"%d" % number for number in range(100))
     for name in ("batch", "write", "stream"):
         assert values(cluster, f"{topic}-{name}") == expected
@@ -36,4 +35,3 @@ def test_a_session_of_spark_connect(
     # What the driver is told: a line for each batch.
     assert f"write: 100 rows (190 bytes) to 1 partitions; {topic}-batch[0]: 100 rows" in log
     assert "INFO pykaproducer.spark: stream lines batch 0: 100 rows" in log
-    assert connections_to(cluster) <= before

@@ -8,7 +8,7 @@ from collections import Counter
 from pykaproducer.testing import KafkaCluster
 
 from .fault_app import FAULTS, FIRST_TASK, ROWS
-from .helper import Meeting, records, start_application, wait_for_rows
+from .helper import Meeting, application, records, wait_for_rows
 
 #: How long an application may take on a busy machine (seconds).
 SOON = 300
@@ -26,18 +26,21 @@ def test_nothing_is_lost(
         "local": str(tmp_path),
         "sign": str(tmp_path / "sign"),
     }
-    application = start_application("fault_app.py", arguments, tmp_path / "log")
-    for fault, meeting in meetings.items():
-        meeting.wait(SOON)
-        # It was in the middle: rows of the attempt that is lost are in the log.
-        wait_for_rows(cluster, f"{topic}-{fault}", FIRST_TASK, 3)
-        if fault == "broker":
-            cluster.kill(0)
-        meeting.go_on()
-    cluster.restart(0)
-    application.wait(SOON)
+    with application("fault_app.py", arguments, tmp_path / "log") as running:
+        for fault, meeting in meetings.items():
+            meeting.wait(SOON)
+            # It was in the middle: rows of the attempt that is lost are in the log.
+            wait_for_rows(cluster, f"{topic}-{fault}", FIRST_TASK, 3)
+            if fault != "broker":
+                meeting.go_on()
+        cluster.kill(0)
+        try:
+            meetings["broker"].go_on()
+        finally:
+            cluster.restart(0)
+        status = running.wait(SOON)
     log = (tmp_path / "log").read_text()
-    assert application.returncode == 0, log[-5000:]
+    assert status == 0, log[-5000:]
     assert log.count("Lost task 0.0") == 2, "the worker's and the executor's"
     for fault in FAULTS:
         found = records(cluster, f"{topic}-{fault}", 3)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import signal
 from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pykaproducer.spark import SinkError, Summary, register, write
 from pykaproducer.spark.sink import Commit, StreamSink
 from pykaproducer.testing import KafkaCluster
 
-from .helper import Meeting, start_application, values, wait_for_rows
+from .helper import Meeting, application, values, wait_for_rows
 
 #: How long a query, or a whole Spark, may take on a busy machine (seconds).
 SOON = 240
@@ -101,7 +100,7 @@ def test_a_query_fails_with_the_brokers_error(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(Exception, match=r"row 0: .*[Tt]oo[_ ]?[Ll]arge"):
+    with pytest.raises(StreamingQueryException, match=r"row 0: .*[Tt]oo[_ ]?[Ll]arge"):
         query.awaitTermination(SOON)
 
 
@@ -120,7 +119,9 @@ def test_a_stream_that_would_overwrite_is_told_what_to_do(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(Exception, match=r"output mode complete: .*foreachBatch\(\) with"):
+    with pytest.raises(
+        StreamingQueryException, match=r"output mode complete: .*foreachBatch\(\) with"
+    ):
         query.awaitTermination(SOON)
 
 
@@ -151,17 +152,14 @@ def test_nothing_is_lost_when_the_driver_is_killed_in_the_middle_of_a_batch(
         "local": str(tmp_path / "local"),
     }
     log = tmp_path / "log"
-    first = start_application("stream_app.py", arguments, log)
-    try:
+    with application("stream_app.py", arguments, log):
         meeting.wait(SOON)  # in the third batch, of which a part is in the log
         wait_for_rows(cluster, topic, range(rows // 3, rows // 2), 2)
-    finally:
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait(SOON)
+    # Killed. And once more, to the end:
     written = len(values(cluster, topic, 2))
     assert 0 < written < rows
-    second = start_application("stream_app.py", {**arguments, "finish": "yes"}, log)
-    assert second.wait(SOON) == 0, log.read_text()[-5000:]
+    with application("stream_app.py", {**arguments, "finish": "yes"}, log) as second:
+        assert second.wait(SOON) == 0, log.read_text()[-5000:]
     counts = Counter(int(value or b"") for value in values(cluster, topic, 2))
     assert set(counts) == set(range(rows))
     again = sum(counts.values()) - rows
