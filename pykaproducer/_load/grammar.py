@@ -177,7 +177,8 @@ class _Parser:
             raise mistake(
                 self._text,
                 len(self._text),
-                "selection: it says no value; value=null sends messages without one",
+                "selection: it says no value; add value=json(*) for the whole row, or value=null "
+                "for messages without one",
             )
         return tuple(found)
 

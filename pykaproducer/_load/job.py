@@ -36,7 +36,7 @@ class Job:
         Args:
             producer (Producer): sends it.
             part (str): its name, unlike that of all others.
-            look: called several times a second; raises
+            look: called many times a second; raises
                 ``writer.Interrupted`` to end the load.
         """
         return Load(self, producer, part, look)

@@ -9,6 +9,7 @@ of its rows have not been sent.
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ _ROW_COST = 64
 #: Rows that are sent at once behind one that was refused.
 _CAREFUL = 1_000
 #: How long to wait for an outcome before somebody is asked whether to go on (seconds).
-_LOOK = 0.2
+_LOOK = 0.02
 
 
 class Interrupted(Exception):
@@ -69,7 +70,7 @@ class Writer:
             topic (str): for all rows; None: column ``topic`` says it.
             refused (Refused): takes the rows that are not delivered.
             verifiable (bool): keep the ranges of offsets and a checksum of what was delivered.
-            look: called several times a second while it waits; what it raises ends the wait.
+            look: called many times a second while it waits; what it raises ends the wait.
         """
         self.summary = Summary()
         #: How many rows it was given.
@@ -96,12 +97,15 @@ class Writer:
         for place, piece in self._pieces(batch):
             if self._refused.ends_the_load:
                 return
-            self._settle(wait=False)
+            self._settle()
+            while self._kept > self._most_kept:
+                self._wait_a_moment()
             self._send(piece, start, place, batch if origin is None else origin)
 
     def finish(self) -> Summary:
         """Wait until every row has its outcome; what became of them."""
-        self._settle(wait=True)
+        while self._sent:
+            self._wait_a_moment()
         self._refused.finish(self.summary)
         return self.summary
 
@@ -151,7 +155,7 @@ class Writer:
                 # Not for max_block_ms. What fills the buffer has a deadline, and may be ours.
                 if not self._sent:
                     raise
-                self._settle_one()
+                self._wait_a_moment()
             except (ValueError, TypeError) as error:
                 if getattr(error, "row", None) is None:
                     raise
@@ -171,32 +175,38 @@ class Writer:
         self._kept += size
         self._sent.append(_Sent(block, block.accepted, start + place, place, kept, wanted, size))
 
-    def _settle(self, *, wait: bool) -> None:
-        """Look at the blocks that have their outcome; with *wait*, at all.
+    def _settle(self) -> None:
+        """Look at the blocks that have their outcome.
 
         Not only at the oldest: its broker may be silent, while others bring the outcomes of
         thousands of blocks behind it.
         """
-        while self._sent and (wait or self._sent[0].block.done()):
-            self._settle_one()
+        while self._sent and self._sent[0].block.done():
+            self._settled(self._sent.popleft())
         if self._kept > self._most_kept // 2:
-            sent, self._sent = self._sent, collections.deque()
-            for each in sent:
-                if each.block.done():
-                    self._settled(each)
-                else:
-                    self._sent.append(each)
-        while self._kept > self._most_kept:
-            self._settle_one()
+            self._settle_all_done()
 
-    def _settle_one(self) -> None:
-        self._wait_for(self._sent[0].block)
-        self._settled(self._sent.popleft())
+    def _settle_all_done(self) -> None:
+        sent, self._sent = self._sent, collections.deque()
+        while sent:
+            each = sent.popleft()
+            if each.block.done():
+                self._settled(each)
+            else:
+                self._sent.append(each)
+
+    def _wait_a_moment(self) -> None:
+        """Wait for the oldest block, but not for long; then look at all."""
+        if self.look is not None:
+            self.look()
+        with contextlib.suppress(OutcomeTimeoutError):
+            self._sent[0].block.outcome(_LOOK)
+        self._settle_all_done()
 
     def _settled(self, sent: _Sent) -> None:
         """Count what became of a block."""
         self._kept -= sent.size
-        found = sent.block.outcome()
+        found = sent.block.outcome(0)
         failed = [(row, error) for row, error in found.failed if row < sent.accepted]
         self.summary.add_block(found, ranges=self._verifiable)
         if self._verifiable:
@@ -207,11 +217,3 @@ class Writer:
                 sent.origin,
                 [RefusedRow(sent.first + row, sent.place + row, error) for row, error in failed],
             )
-
-    def _wait_for(self, block: BlockDelivery) -> None:
-        while self.look is not None and not block.done():
-            self.look()
-            try:
-                block.outcome(_LOOK)
-            except OutcomeTimeoutError:
-                continue

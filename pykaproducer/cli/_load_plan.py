@@ -35,8 +35,13 @@ def selection_of(options: argparse.Namespace, schema: Any) -> Any:
         mapping = selection.bind(schema)
     except SelectionError as error:
         raise UserError(f"--select: {error}") from None
-    if options.topic is None and "topic" not in [name for name, _, _ in mapping.made]:
+    by_row = "topic" in [name for name, _, _ in mapping.made]
+    if options.topic is None and not by_row:
         raise UserError("no topic: -t TOPIC, or topic=COLUMN in --select")
+    if options.topic is not None and by_row and options.select is not None:
+        raise UserError(
+            f"-t {options.topic} and topic= in --select: one of them says where rows go"
+        )
     return mapping
 
 
@@ -46,6 +51,10 @@ def rejects_of(options: argparse.Namespace) -> Any:
 
     if options.rejects is None:
         return None
+    if options.rejects in options.source:
+        raise UserError(
+            f"--rejects {options.rejects}: it is the source, too; keep those of this load elsewhere"
+        )
     directory = RejectsDirectory.of(options.rejects)
     try:
         directory.prepare()

@@ -38,7 +38,14 @@ partition and topic as they are, or, without a column value, all columns as a JS
   value=avro(*, 'schema.avsc')       a record of Avro, without a schema registry's prefix
   headers.source='import'            a literal: 'text', a number, null
   timestamp=created_at               a time, a date, milliseconds, or text of these
-  partition=shard topic=kind         where each row goes
+  partition=shard topic=kind         where each row goes (topic=, or -t)
+
+Text is UTF-8. A file that cannot be read to its end ends the load. Refused rows (which cannot be
+encoded, or which the producer or a broker refuses) are what --rejects DIR keeps: with all columns
+that were read, and the reason in a column pykaproducer_error, which json(*) leaves out when DIR is
+loaded in turn. Take a new DIR each time.
+
+At least once: a load that is repeated sends again what had been delivered.
 
 exit status:
   0  every row was delivered (and, with --verify, read back)   2    a mistake in the command
@@ -123,6 +130,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("load: name a source: a file, a directory or a pattern")
     if options.format in _QUERIES and options.spark is None:
         raise UserError(f"--format {options.format}: only Spark reads it; add --spark MASTER")
+    if options.delimiter is not None and len(options.delimiter.encode()) != 1:
+        raise UserError(f"--delimiter {options.delimiter}: it must be one character of ASCII")
     if options.topic is not None:
         _check_topic(options.topic)
     if options.format in _QUERIES and len(options.source) > 1:
@@ -151,7 +160,10 @@ def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
         tell(trouble)
     good = not summary.refused and not troubles
     if outcome.signal:
-        tell(f"ended by {signal.Signals(outcome.signal).name}")
+        name = signal.Signals(outcome.signal).name
+        tell(
+            f"ended by {name} before the end of the source; loaded again, it is sent from the start"
+        )
         return 128 + outcome.signal
     if options.verify:
         same, text = verified(summary, outcome.servers)

@@ -233,6 +233,8 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
         (["--format", "sql"], "--format sql: only Spark reads it; add --spark MASTER"),
         (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given"),
         (["--rejects", "/proc/none"], "--rejects /proc/none: "),
+        (["--select", "value=id, topic=name"], "-t t and topic= in --select: one of them says"),
+        (["--delimiter", ";;"], "--delimiter ;;: it must be one character"),
         (["-t", "no topic"], "-t: topic 'no topic' is not a topic name"),
         (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
     ],

@@ -71,7 +71,7 @@ def test_blanks_and_lines_do_not_matter() -> None:
     ("text", "position", "said"),
     [
         ("", 0, "expected a field"),
-        ("key=a", 5, "no value; value=null"),
+        ("key=a", 5, "no value; add value=json(*)"),
         ("value", 5, "expected = after value; found the end"),
         ("value=", 6, "expected a column, 'text', a whole number, null, json"),
         ("valeu=a", 0, "no field 'valeu'; fields are key, value"),
