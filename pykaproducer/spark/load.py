@@ -23,11 +23,18 @@ from pykaproducer.producer import Producer
 from pykaproducer.spark.producers import producer_for
 from pykaproducer.spark.summaries import as_batch, collect
 
+try:
+    from py4j.protocol import Py4JError
+except ImportError:  # a client of Spark Connect has no JVM of its own
+    Py4JError = PySparkException
+
 __all__ = ["Job", "Reading", "SparkError", "arrow_schema", "read", "send", "session_on"]
 
 _CONNECT = "sc://"
 #: As a master: the session that spark-submit has prepared.
 SUBMITTED = "submitted"
+#: How Spark says that it could not; some errors of its JVM have no class in Python.
+_FAILURES = (PySparkException, Py4JError)
 #: How Spark calls our formats.
 _FORMATS = {"jsonl": "json"}
 
@@ -62,7 +69,7 @@ def session_on(master: str) -> tuple[Any, bool]:
         builder = builder.master(master)
     try:
         return builder.getOrCreate(), ours
-    except (PySparkException, RuntimeError, ImportError, OSError) as error:
+    except (*_FAILURES, RuntimeError, ImportError, OSError) as error:
         raise SparkError(_text(error)) from error
 
 
@@ -82,7 +89,7 @@ def read(session: Any, reading: Reading) -> Any:
             **_as_embedded(kind, reading)
         )
         return reader.load(list(reading.source))
-    except (PySparkException, SourceError) as error:
+    except (*_FAILURES, SourceError) as error:
         raise SparkError(_text(error)) from error
 
 
@@ -138,7 +145,7 @@ def send(df: Any, settings: dict[str, Any], job: Job) -> Summary:
         # Rows without a column would be no rows in a task.
         wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
         return collect(wanted, task)
-    except PySparkException as error:
+    except _FAILURES as error:
         raise SparkError(_text(error)) from error
 
 
@@ -164,4 +171,4 @@ def _origins(where: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Ori
 
 def _text(error: BaseException) -> str:
     """What Spark said, without the stack of its JVM."""
-    return str(error).partition("\n\nJVM stacktrace")[0].strip()
+    return str(error).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
