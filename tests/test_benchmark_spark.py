@@ -49,7 +49,6 @@ def test_what_cannot_be_run_is_refused(
 def test_without_java_an_error_says_what_to_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyspark")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SystemExit):
@@ -183,7 +182,6 @@ def test_the_sinks_take_turns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Spark's own takes part if its jars have been fetched before: nothing is, for a test."""
-    pytest.importorskip("pyspark")
     for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cluster, "stop", lambda: None)

@@ -33,22 +33,26 @@ def put_lines(directory: pathlib.Path, name: str, numbers: range) -> None:
     hidden.rename(directory / name)
 
 
+def stream_to(cluster: KafkaCluster, topic: str, df: Any, checkpoint: pathlib.Path) -> Any:
+    """What writes all that is there of a stream to the topic, when it is started."""
+    return (
+        df.writeStream.format("pykaproducer")
+        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+        .option("topic", topic)
+        .option("checkpointLocation", str(checkpoint))
+        .queryName("numbers")
+        .trigger(availableNow=True)
+    )
+
+
 def test_a_stream_stops_and_goes_on(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
     cluster.create_topic(topic, partitions=2)
 
     def run() -> None:
-        query = (
-            spark.readStream.text(str(tmp_path / "in"))
-            .writeStream.format("pykaproducer")
-            .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-            .option("topic", topic)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .queryName("numbers")
-            .trigger(availableNow=True)
-            .start()
-        )
+        lines = spark.readStream.text(str(tmp_path / "in"))
+        query = stream_to(cluster, topic, lines, tmp_path / "checkpoint").start()
         assert query.awaitTermination(SOON)
         assert query.exception() is None
 
@@ -91,15 +95,8 @@ def test_a_query_fails_with_the_brokers_error(
     cluster.create_topic(topic, config={"max.message.bytes": "100"})
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text("x" * 1000)
-    query = (
-        spark.readStream.text(str(tmp_path / "in"))
-        .writeStream.format("pykaproducer")
-        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-        .option("topic", topic)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    query = stream_to(cluster, topic, lines, tmp_path / "checkpoint").start()
     with pytest.raises(StreamingQueryException, match=r"row 0: .*[Tt]oo[_ ]?[Ll]arge"):
         query.awaitTermination(SOON)
 
@@ -109,16 +106,8 @@ def test_a_stream_that_would_overwrite_is_told_what_to_do(
 ) -> None:
     put_lines(tmp_path / "in", "a", range(10))
     counts = spark.readStream.text(str(tmp_path / "in")).groupBy("value").count()
-    query = (
-        counts.select("value")
-        .writeStream.format("pykaproducer")
-        .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-        .option("topic", topic)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .outputMode("complete")
-        .trigger(availableNow=True)
-        .start()
-    )
+    to = stream_to(cluster, topic, counts.select("value"), tmp_path / "checkpoint")
+    query = to.outputMode("complete").start()
     with pytest.raises(
         StreamingQueryException, match=r"output mode complete: .*foreachBatch\(\) with"
     ):
