@@ -1,20 +1,18 @@
 """Time, and every way of waiting for it, behind one object.
 
-Nothing in the package calls :func:`time.sleep` or passes a timeout to a lock, a queue or a
-selector by itself: it asks the clock with a *deadline* (a point on :meth:`Clock.monotonic`,
-``None`` for "no deadline"). A test puts :class:`pykaproducer.testing.FakeClock` in its place
+Nothing in the package calls :func:`time.sleep` or passes a timeout to a lock or a selector by
+itself: it asks the clock with a *deadline* (a point on :meth:`Clock.monotonic`, ``None`` for "no
+deadline"). A test puts :class:`pykaproducer.testing.FakeClock` in its place
 and moves the time by hand, so no test sleeps.
 """
 
 from __future__ import annotations
 
-import queue
+import _thread
 import selectors
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
-
-T = TypeVar("T")
+from typing import Any, Protocol
 
 #: The longest single wait that the platform's lock and select calls take (seconds).
 #: A longer deadline is waited for in several pieces.
@@ -25,6 +23,41 @@ class Waitable(Protocol):
     """What :meth:`Clock.acquire` can wait for: a raw lock."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+
+
+class Bell:
+    """What a stage's thread sleeps by: rung when something has come for it.
+
+    It stays rung until the thread has heard it, and is rung once however often. One thread alone
+    waits for it, through :meth:`Clock.hear`; any may ring, also a signal handler that strikes while
+    its own thread rings.
+
+    Not a ``queue.SimpleQueue`` of tokens: a ``get`` of it with a timeout may wait for ever (seen in
+    CPython 3.11: with nothing in the queue its lock may be free at first; the time runs out
+    while ``get`` takes it; what is left, now negative, counts as no timeout). A deadline that is
+    near would then stop a stage for good.
+    """
+
+    def __init__(self) -> None:
+        # Held: not rung.
+        self._silence = _thread.allocate_lock()
+        self._silence.acquire()
+
+    @property
+    def is_rung(self) -> bool:
+        """Whether nobody has heard it yet."""
+        return not self._silence.locked()
+
+    def ring(self) -> None:
+        """Wake whoever waits, or comes to wait next."""
+        try:
+            self._silence.release()
+        except RuntimeError:
+            pass  # it is rung
+
+    def heard(self, timeout: float = -1) -> bool:
+        """Wait until it is rung, at most *timeout* seconds; for :meth:`Clock.hear`."""
+        return self._silence.acquire(timeout=timeout)
 
 
 class Clock:
@@ -41,14 +74,12 @@ class Clock:
         """Seconds since the epoch: what a message's timestamp is made of."""
         return time.time()
 
-    def get(self, inbox: queue.SimpleQueue[T], deadline: float | None) -> T:
-        """Take the next item of *inbox*; :class:`queue.Empty` when *deadline* has come."""
+    def hear(self, bell: Bell, deadline: float | None) -> bool:
+        """Wait for *bell* to ring; false when *deadline* has come."""
         if deadline is None:
-            return inbox.get()
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return inbox.get_nowait()
-        return inbox.get(timeout=min(left, _LONGEST_WAIT))
+            return bell.heard()
+        left = max(0.0, deadline - time.monotonic())
+        return bell.heard(min(left, _LONGEST_WAIT))
 
     def acquire(self, lock: Waitable, deadline: float | None) -> bool:
         """Acquire *lock*, which somebody else will release; false when *deadline* has come."""

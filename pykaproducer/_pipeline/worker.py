@@ -10,16 +10,15 @@ and marks it broken (P9).
 Relies on: inboxes being unbounded. Memory is bounded at admission (P2), so responses, retries and
 stop items can always be put and no cycle of full queues can arise.
 
-**Wake-ups.** Items stand in a deque; the queue beside it carries wake-up tokens. It is a
-``queue.SimpleQueue``, whose ``put`` is re-entrant: (1) the main thread is in ``put``; (2) a signal
-arrives, and its handler sends or closes: with ``queue.Queue`` it would wait for the mutex that its
-own thread holds. No item is overlooked:
+**Wake-ups.** Items stand in a deque; a bell beside it wakes the thread. Both are re-entrant: (1)
+the main thread is in ``put``; (2) a signal arrives, and its handler sends or closes: with
+``queue.Queue`` it would wait for the mutex that its own thread holds. No item is overlooked:
 
-1. a putter appends its item and finds a token in the queue: it adds none;
-2. the thread takes the token, and only then empties the deque;
-3. so whoever found a token appended before the deque is emptied.
+1. a putter appends its item and finds the bell rung: it does not ring it;
+2. the thread hears the bell, which ends its ringing, and only then empties the deque;
+3. so whoever found it rung appended before the deque is emptied.
 
-A user's thread always adds a token, and once more if it is interrupted before it has.
+A user's thread always rings, and once more if it is interrupted before it has.
 
 **In place.** A hop to a sleeping thread costs 15 to 20 us, and more while user code holds the GIL.
 A stage that is idle is therefore run by the thread that brings the item, if that is a stage's
@@ -35,26 +34,20 @@ own thread as well; others only ever try to take it, so nothing can wait in a ci
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from pykaproducer import _kernel
-from pykaproducer._clock import Clock
+from pykaproducer._clock import Bell, Clock
 
 
 class _Stop:
     """The last item of an inbox."""
 
 
-class _Token:
-    """There is something in the deque."""
-
-
 STOP: Final = _Stop()
-_TOKEN: Final = _Token()
 
 #: A turn comes at least this often, also while the inbox never empties.
 _STEPS_A_TURN: Final = 64
@@ -154,8 +147,9 @@ class Worker:
         self.name = name
         self.clock = clock
         self._on_crash = on_crash
-        self.inbox: queue.SimpleQueue[_Token] = queue.SimpleQueue()
+        # The inbox.
         self._items: deque[Any] = deque()
+        self._bell = Bell()
         # Held by whoever runs the stage.
         self._running = threading.Lock()
         # Under _running: until when the stage's own thread sleeps if nobody wakes it.
@@ -229,8 +223,8 @@ class Worker:
 
     def wake(self, *, at_end: bool = False) -> None:
         """Have the stage's own thread look at its inbox; *at_end*: after ``stop`` too."""
-        if not _here.is_stage or self.inbox.empty():
-            self.inbox.put(_TOKEN)
+        if not _here.is_stage or not self._bell.is_rung:
+            self._bell.ring()
             _kernel.stage_wanted()
         self._need_thread(at_end)
 
@@ -301,11 +295,8 @@ class Worker:
                 if stop_has_come and self.may_end():
                     break
                 deadline = self._sleeps_until = self.deadline()
-            try:
-                self.clock.get(self.inbox, deadline)
+            if self.clock.hear(self._bell, deadline):
                 _kernel.stage_runs()
-            except queue.Empty:
-                pass
         self.at_end()
 
     def _work(self) -> bool:

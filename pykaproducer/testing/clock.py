@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import queue
 import selectors
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-from pykaproducer._clock import Clock, Waitable
-
-T = TypeVar("T")
+from pykaproducer._clock import Bell, Clock, Waitable
 
 #: How often a wait for a raw lock looks at the time (real seconds): nothing can wait for a lock
 #: and for something else at once.
@@ -30,7 +27,7 @@ class FakeClock(Clock):
 
     A jump sets the time and picks whom to wake under the same lock. If it comes before step 1, step
     2 sees the new time; if after, the thread is among those picked, and the wake-up reaches it
-    also between step 2 and the wait: it lies in the inbox then, or in the selector's socket.
+    also between step 2 and the wait: the bell stays rung, or it lies in the selector's socket.
 
     The deadlines of the library are points in time counted from ``send()``, so a test may jump at
     once, before the threads have got anywhere. Where a wait is counted from what a thread does (a
@@ -88,23 +85,13 @@ class FakeClock(Clock):
     def time(self) -> float:
         return self._epoch + self._now
 
-    def get(self, inbox: queue.SimpleQueue[T], deadline: float | None) -> T:
+    def hear(self, bell: Bell, deadline: float | None) -> bool:
         if deadline is None:
-            return inbox.get()
-        tick = _Tick()
-
-        def wake() -> None:
-            tick.sent = True
-            inbox.put(tick)  # type: ignore[arg-type]
-
-        with self._waits(deadline, wake):
-            item = inbox.get_nowait() if self._now >= deadline else inbox.get()
-        # From here on no tick is sent any more.
-        if item is tick:
-            return inbox.get_nowait()
-        if tick.sent:
-            _remove(tick, inbox)
-        return item
+            return bell.heard()
+        # What a jump rings may be heard as if somebody had come, and once more the next time:
+        # whoever hears a bell looks at what has come and at the time.
+        with self._waits(deadline, bell.ring):
+            return bell.heard(0) if self._now >= deadline else bell.heard()
 
     def acquire(self, lock: Waitable, deadline: float | None) -> bool:
         if deadline is None:
@@ -143,25 +130,6 @@ class FakeClock(Clock):
 
     def __reduce__(self) -> Any:
         raise TypeError("a FakeClock cannot be pickled: time would stand still elsewhere")
-
-
-class _Tick:
-    """Put into an inbox to wake who waits for it. It never gets out of :meth:`FakeClock.get`."""
-
-    sent = False
-
-
-def _remove(tick: _Tick, inbox: queue.SimpleQueue[Any]) -> None:
-    """Take out a tick that came when the wait had been ended by an item.
-
-    One thread alone takes items out of an inbox, so the tick is there. Somebody may have looked
-    into the inbox meanwhile and taken it for an item; but the wait is over only after this, and
-    then its owner looks at what it was woken for.
-    """
-    items = [inbox.get_nowait() for _ in range(inbox.qsize())]
-    for item in items:
-        if item is not tick:
-            inbox.put(item)
 
 
 def _nobody() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import queue
 import selectors
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pykaproducer._clock import Bell, Clock
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer.testing import FakeClock
 
@@ -26,10 +26,7 @@ class Task(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        try:
-            self.outcome: Any = self.work()
-        except queue.Empty:
-            self.outcome = "empty"
+        self.outcome: Any = self.work()
 
     def result(self) -> Any:
         self.join()
@@ -72,52 +69,65 @@ def test_it_cannot_be_pickled(clock: FakeClock) -> None:
 # Each way of waiting ----------------------------------------------------------------------------
 
 
-def test_an_item_that_is_there_is_taken_whatever_the_time(clock: FakeClock) -> None:
-    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for deadline in (None, 0.0, 5000.0):
-        inbox.put("item")
-        assert clock.get(inbox, deadline) == "item"
+@pytest.mark.parametrize("make_clock", [Clock, FakeClock])
+def test_a_bell_that_is_rung_is_heard_whatever_the_time(make_clock: Callable[[], Clock]) -> None:
+    clock, bell = make_clock(), Bell()
+    for deadline in (None, 0.0, clock.monotonic() + 5000):
+        bell.ring()
+        assert clock.hear(bell, deadline)
+        assert not bell.is_rung
 
 
-def test_an_inbox_is_empty_when_the_deadline_has_passed(clock: FakeClock) -> None:
-    with pytest.raises(queue.Empty):
-        clock.get(queue.SimpleQueue(), clock.monotonic())
+@pytest.mark.parametrize("make_clock", [Clock, FakeClock])
+def test_a_bell_rung_often_is_heard_once(make_clock: Callable[[], Clock]) -> None:
+    clock, bell = make_clock(), Bell()
+    for _ in range(3):
+        bell.ring()
+    assert clock.hear(bell, clock.monotonic())
+    assert not clock.hear(bell, clock.monotonic())
 
 
-def test_an_item_ends_the_wait(clock: FakeClock) -> None:
-    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
+def test_a_deadline_that_is_very_near_ends_the_wait() -> None:
+    """It may pass while the wait begins; a get() of queue.SimpleQueue then never ends."""
+    clock = Clock()
+    for near in (1e-9, 1e-7, 1e-6, 1e-5):
+        for _ in range(5000):
+            assert not clock.hear(Bell(), clock.monotonic() + near)
+
+
+def test_ringing_ends_the_wait(clock: FakeClock) -> None:
+    bell = Bell()
     for deadline in (None, 5000.0):
-        task = Task(partial(clock.get, inbox, deadline))
-        inbox.put("item")
-        assert task.result() == "item"
+        task = Task(partial(clock.hear, bell, deadline))
+        bell.ring()
+        assert task.result() is True
     assert clock.next_deadline() is None
 
 
 def test_a_jump_ends_the_waits_whose_deadline_has_come(clock: FakeClock) -> None:
-    inboxes = [queue.SimpleQueue[str]() for _ in range(3)]
+    bells = [Bell() for _ in range(3)]
     deadlines = [1005.0, 1010.0, 1015.0]
     tasks = [
-        Task(partial(clock.get, inbox, deadline))
-        for inbox, deadline in zip(inboxes, deadlines, strict=True)
+        Task(partial(clock.hear, bell, deadline))
+        for bell, deadline in zip(bells, deadlines, strict=True)
     ]
     arrived(clock, 3)
     clock.jump(10)
-    assert [task.result() for task in tasks[:2]] == ["empty", "empty"]
+    for task in tasks[:2]:
+        task.result()
     assert clock.next_deadline() == 1015.0
-    inboxes[2].put("item")
-    assert tasks[2].result() == "item"
-    # Nothing is left behind in the inboxes.
-    assert [inbox.qsize() for inbox in inboxes] == [0, 0, 0]
+    bells[2].ring()
+    assert tasks[2].result() is True
 
 
 def test_a_jump_that_is_not_far_enough_changes_nothing(clock: FakeClock) -> None:
-    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
-    task = Task(lambda: clock.get(inbox, 1010.0))
+    bell = Bell()
+    task = Task(lambda: clock.hear(bell, 1010.0))
     arrived(clock)
     clock.jump(9.9)
     assert clock.next_deadline() == 1010.0
-    inbox.put("item")
-    assert task.result() == "item"
+    bell.ring()
+    assert task.result() is True
 
 
 def test_a_lock_is_waited_for(clock: FakeClock) -> None:
@@ -163,28 +173,8 @@ def test_a_jump_before_the_wait_begins_is_not_missed(clock: FakeClock) -> None:
                 yield
 
     late = Late()
-    inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
-    with pytest.raises(queue.Empty):
-        late.get(inbox, 1010.0)
-    assert inbox.empty()
-
-
-def test_an_item_and_the_deadline_at_the_same_time(clock: FakeClock) -> None:
-    class Both(queue.SimpleQueue[str]):
-        """The deadline comes when the waiter has just taken an item; others are behind it."""
-
-        def get(self, block: bool = True, timeout: float | None = None) -> str:
-            item = super().get(block, timeout)
-            self.put("second")
-            clock.jump(10)
-            self.put("third")
-            return item
-
-    inbox = Both()
-    inbox.put("first")
-    assert clock.get(inbox, 1010.0) == "first"
-    # What woke it is gone, and what others put is there.
-    assert [inbox.get_nowait() for _ in range(inbox.qsize())] == ["second", "third"]
+    late.hear(Bell(), 1010.0)  # returns
+    assert late.monotonic() >= 1010.0
 
 
 def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
@@ -192,10 +182,11 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
     rounds = 50
 
     def wait() -> int:
-        inbox: queue.SimpleQueue[str] = queue.SimpleQueue()
+        bell = Bell()
         for _ in range(rounds):
-            with pytest.raises(queue.Empty):
-                clock.get(inbox, clock.monotonic() + 1)
+            deadline = clock.monotonic() + 1
+            while clock.monotonic() < deadline:
+                clock.hear(bell, deadline)
         return rounds
 
     tasks = [Task(wait) for _ in range(4)]
@@ -210,17 +201,15 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
 
 def test_jump_to_next_waits_for_a_waiter(clock: FakeClock) -> None:
     jumped = Task(clock.jump_to_next)
-    task = Task(lambda: clock.get(queue.SimpleQueue(), 1007.0))
-    assert task.result() == "empty"
+    task = Task(lambda: clock.hear(Bell(), 1007.0))
+    task.result()
     assert jumped.result() == 7.0
     assert clock.monotonic() == 1007.0
 
 
 def test_jump_to_next_takes_the_earliest(clock: FakeClock) -> None:
-    tasks = [
-        Task(partial(clock.get, queue.SimpleQueue(), deadline))
-        for deadline in (1030.0, 1010.0, 1020.0)
-    ]
+    tasks = [Task(partial(clock.hear, Bell(), deadline)) for deadline in (1030.0, 1010.0, 1020.0)]
     arrived(clock, 3)
     assert [clock.jump_to_next() for _ in range(3)] == [10.0, 10.0, 10.0]
-    assert [task.result() for task in tasks] == ["empty"] * 3
+    for task in tasks:
+        task.result()
