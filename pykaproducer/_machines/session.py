@@ -5,6 +5,11 @@ transitions are in :data:`TRANSITIONS`; one that is not there raises and changes
 
 A broker answers in the order of the requests, so a response belongs to the oldest unanswered
 request or the connection is broken; nothing is looked up by correlation id.
+
+What SASL has shown to the broker may be good for a while only (KIP-368). Before that has passed
+the session rests: (1) no more requests are taken, (2) those under way are answered, (3) it
+authenticates again over the same connection, (4) it takes requests again. So nothing is lost, and
+nothing changes places.
 """
 
 from __future__ import annotations
@@ -14,8 +19,9 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from pykaproducer._machines.authentication import Authenticated, Authentication, Say
 from pykaproducer._wire import WireError
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import (
@@ -32,6 +38,15 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+#: What SASL has shown is shown again when this part of its time has passed (each connection has its
+#: own point in it, so that they do not all come at once), and so many seconds before the end at the
+#: least, if that is not more than half of it: what is under way must be answered before the end.
+_AGAIN: Final = (0.85, 0.95)
+_AHEAD: Final = 1.0
+#: Brokers refuse whoever comes again within a second (Kafka's KafkaChannel).
+_NOT_BEFORE: Final = 1.1
+
+
 class SessionState(enum.Enum):
     """Where a connection stands."""
 
@@ -41,7 +56,7 @@ class SessionState(enum.Enum):
     CONNECTING = enum.auto()
     #: ApiVersions is asked for.
     NEGOTIATING = enum.auto()
-    #: SASL: an exchange between NEGOTIATING and READY.
+    #: SASL: an exchange between NEGOTIATING and READY, and again when its time has passed.
     AUTHENTICATING = enum.auto()
     #: Requests may be sent.
     READY = enum.auto()
@@ -69,7 +84,7 @@ TRANSITIONS: dict[SessionState, dict[Move, SessionState]] = {
         _M.LOSE: _S.CLOSED,
     },
     _S.AUTHENTICATING: {_M.AUTHENTICATED: _S.READY, _M.LOSE: _S.CLOSED},
-    _S.READY: {_M.LOSE: _S.CLOSED},
+    _S.READY: {_M.AUTHENTICATE: _S.AUTHENTICATING, _M.LOSE: _S.CLOSED},
 }
 
 
@@ -118,17 +133,35 @@ class Answered:
 
 
 class Session:
-    """What is known of one connection. Made anew for every connection."""
+    """What is known of one connection. Made anew for every connection.
 
-    def __init__(self, client_id: str | None) -> None:
+    *sign_in* makes an authentication, if there is to be one; *random* (0 to 1) says when in the
+    last part of its time it is done again.
+    """
+
+    def __init__(
+        self,
+        client_id: str | None,
+        sign_in: Callable[[], Authentication] | None = None,
+        random: float = 0.0,
+    ) -> None:
         self.client_id = client_id
         self.state = SessionState.CLOSED
         self.versions: dict[int, int] = {}
         #: The owner's requests that were encoded and not answered, oldest first.
         self.unanswered: deque[Request] = deque()
         self._correlation_id = -1
-        # The handshake's own request: (its correlation id, its version).
-        self._asked: tuple[int, int] | None = None
+        #: Requests are not taken for the moment: it authenticates again.
+        self.resting = False
+        #: When that is to begin; None: never.
+        self.rests_at: float | None = None
+        #: The next frame has no correlation id.
+        self.bare = False
+        self._sign_in = sign_in
+        self._random = random
+        self._authentication: Authentication | None = None
+        # A request of our own: (its correlation id, what its answer is given to).
+        self._asked: tuple[int, Callable[[bytes, float], bytes | Ready | None]] | None = None
         self._ranges: dict[int, tuple[int, int]] = {}
         # What is left of the ladder of ApiVersions versions.
         self._ladder = list(API_VERSIONS_LADDER)
@@ -150,7 +183,7 @@ class Session:
     def _ask_for_versions(self) -> bytes:
         version = self._ladder.pop(0)
         correlation_id = self._next_correlation_id()
-        self._asked = correlation_id, version
+        self._asked = correlation_id, lambda payload, _: self._negotiate(version, payload)
         return api_versions_request(version, correlation_id, self.client_id)
 
     def _negotiate(self, version: int, payload: bytes) -> bytes | Ready:
@@ -161,6 +194,8 @@ class Session:
             raise WireError(f"it answered ApiVersions with error code {answer.error_code}")
         self.versions = common_versions(answer.ranges)
         self._ranges = answer.ranges
+        if self._sign_in is not None:
+            return self._authenticate(self._sign_in)
         self.move(Move.NEGOTIATED)
         return Ready(self.versions)
 
@@ -179,12 +214,63 @@ class Session:
             raise
         return None if self._ladder and answer.error_code != ErrorCode.NONE else answer
 
+    # Authentication ------------------------------------------------------------------------
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether :meth:`encode` may be called."""
+        return self.state is SessionState.READY and not self.resting
+
+    def rest(self) -> None:
+        """Take no more requests: it is time to authenticate again."""
+        self.resting = True
+
+    def authenticate_again(self) -> bytes:
+        """Nothing is under way any more: what to send."""
+        if not self.resting or self.unanswered or self._sign_in is None:
+            raise IllegalMove("authenticating again with requests under way")
+        return self._authenticate(self._sign_in)
+
+    def _authenticate(self, sign_in: Callable[[], Authentication]) -> bytes:
+        self.move(Move.AUTHENTICATE)
+        self._authentication = sign_in()
+        return self._say(self._authentication.begin(self._ranges))
+
+    def _say(self, say: Say) -> bytes:
+        self.bare = say.bare
+        number = -1 if say.bare else self._next_correlation_id()
+        self._asked = number, self._authentication_answered
+        return say.encode(number)
+
+    def _authentication_answered(self, payload: bytes, now: float) -> bytes | Ready | None:
+        assert self._authentication is not None
+        next_step = self._authentication.answered(payload)
+        if isinstance(next_step, Say):
+            return self._say(next_step)
+        self._authentication = None
+        self.bare = False
+        self.rests_at = self._time_of_rest(next_step, now)
+        self.move(Move.AUTHENTICATED)
+        if self.resting:
+            self.resting = False
+            return None
+        return Ready(self.versions)
+
+    def _time_of_rest(self, done: Authenticated, now: float) -> float | None:
+        if not done.lifetime_ms:
+            return None
+        lifetime = done.lifetime_ms / 1000
+        part = _AGAIN[0] + (_AGAIN[1] - _AGAIN[0]) * self._random
+        begins = min(part * lifetime, max(lifetime / 2, lifetime - _AHEAD))
+        return now + max(begins, _NOT_BEFORE)
+
     # Requests and responses ----------------------------------------------------------------
 
     def encode(self, request: Request) -> Sequence[Buffer]:
         """The bytes of *request*, which counts as sent from now on."""
-        if self.state is not SessionState.READY:
-            raise IllegalMove(f"a request in state {self.state.name}")
+        if not self.takes_requests:
+            resting = ", resting" if self.resting else ""
+            raise IllegalMove(f"a request in state {self.state.name}{resting}")
         version = self.versions.get(request.api_key)
         if version is None:
             raise NoCommonVersion(self._no_common_version(request.api_key))
@@ -195,14 +281,22 @@ class Session:
             self.unanswered.append(request)
         return buffers
 
-    def received(self, frame: bytes) -> bytes | Ready | Answered:
-        """A response has come: bytes to send, or an event. :class:`WireError` if it is wrong."""
-        (correlation_id,) = _correlation_id(frame)
+    def received(self, frame: bytes, now: float) -> bytes | Ready | Answered | None:
+        """A response has come: bytes to send, an event, or neither.
+
+        Raises:
+            WireError: it is wrong.
+            AuthenticationFailed: it is a refusal.
+        """
         if self._asked is not None:
-            due, version = self._asked
-            _check(correlation_id, due)
+            due, go_on = self._asked
+            if self.bare:
+                self._asked = None
+                return go_on(frame, now)
+            _check(_number(frame), due)
             self._asked = None
-            return self._negotiate(version, frame[4:])
+            return go_on(frame[4:], now)
+        correlation_id = _number(frame)
         if not self.unanswered:
             raise WireError(f"a response (to request {correlation_id}) that nobody asked for")
         request = self.unanswered[0]
@@ -224,6 +318,11 @@ class Session:
 
 
 _correlation_id = struct.Struct(">i").unpack_from
+
+
+def _number(frame: bytes) -> int:
+    (correlation_id,) = _correlation_id(frame)
+    return int(correlation_id)
 
 
 def _check(correlation_id: int, due: int) -> None:

@@ -4,7 +4,8 @@ There is one for each Bridge and one for Metadata. It has no thread: whoever own
 :meth:`Connection.poll`, which writes, reads and waits, and says what has happened. After
 :class:`Lost` it may be opened again; everything but the wake-up is made anew then.
 
-Guarantees: no method but ``open`` (which asks the resolver) blocks longer than it is told to.
+Guarantees: no method blocks longer than it is told to but ``open``, which asks the resolver, and
+``poll`` while it authenticates, which may ask a token provider.
 Every request that was submitted comes back exactly once: in ``Answered``, in ``Written`` (when no
 answer is expected) or in ``Lost``. ``Lost`` tells requests of which no byte was given to the
 socket from those that the broker may have seen.
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import selectors
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from pykaproducer._clock import Clock
+from pykaproducer._machines.authentication import AuthenticationFailed
 from pykaproducer._machines.session import (
     Answered,
     Move,
@@ -33,11 +35,14 @@ from pykaproducer._machines.session import (
     Session,
     SessionState,
 )
+from pykaproducer._net.events import Event, Lost, Written, with_a_guess
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
+    HandshakeFailed,
+    HungUp,
     Network,
     SocketSettings,
     Transport,
@@ -51,6 +56,7 @@ __all__ = [
     "Connection",
     "ConnectionFailed",
     "ConnectionSettings",
+    "Event",
     "Lost",
     "Ready",
     "Request",
@@ -79,27 +85,6 @@ class ConnectionSettings(SocketSettings, Protocol):
     @property
     def receive_message_max_bytes(self) -> int: ...
 
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The last byte of a request that expects no answer was given to the socket."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The connection could not be made or is no more."""
-
-    #: Why, in words that go on after "no connection to host:port: ".
-    reason: str
-    #: Requests of which no byte was given to the socket, oldest first.
-    unwritten: list[Request]
-    #: Requests that the broker may have seen, the one written in part included, oldest first.
-    unanswered: list[Request]
-
-
-Event = Ready | Written | Answered | Lost
 
 #: Waits for I/O, as Clock.select.
 Select = Callable[
@@ -137,8 +122,10 @@ class Connection:
         self._endpoints: list[Endpoint] = []
         self._transport: Transport | None = None
         self._watched = 0  # events of the transport that the selector waits for
-        self._setup_deadline = 0.0  # for the whole set-up
+        self._setup_deadline = 0.0  # for the whole set-up, or for authenticating again
         self._endpoint_deadline = 0.0  # for connecting to one endpoint
+        self._handshake_failed: HandshakeFailed | None = None
+        self._heard = False  # a request of ours has been answered
         # Requests: submitted, not encoded yet.
         self._queued: deque[Request] = deque()
         # What is encoded and not wholly given to the socket yet.
@@ -159,7 +146,11 @@ class Connection:
     def open(self) -> None:
         """Begin to connect. The resolver may block; what goes wrong becomes an event."""
         now = self._clock.monotonic()
-        self._session = Session(self._config.client_id)
+        self._session = Session(
+            self._config.client_id, self._network.sign_in(self.address[0]), random.random()
+        )
+        self._handshake_failed = None
+        self._heard = False
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
         self._setup_deadline = now + self._setup_timeout
@@ -194,12 +185,15 @@ class Connection:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the connection will be lost if nothing happens until then."""
+        """When the connection will be lost, or authenticates again, if nothing happens until
+        then."""
         state = self._session.state
         if state is SessionState.CONNECTING:
             return min(self._endpoint_deadline, self._earliest())
         if state is SessionState.READY:
             earliest = self._earliest()
+            if self._session.rests_at is not None and not self._session.resting:
+                return min(earliest, self._session.rests_at)
             return None if earliest == _NEVER else earliest
         if state is SessionState.CLOSED:
             return None
@@ -262,14 +256,19 @@ class Connection:
     @property
     def has_to_go_on(self) -> bool:
         """Whether something is to be written, and could not be so far."""
-        return bool(self._queued or self._outbox.buffers)
+        resting = self._session.resting and not self.is_closed
+        return bool(self._queued or self._outbox.buffers or resting)
 
     def _work(self, step: Callable[..., None], *args: object) -> None:
         """Do *step*; what goes wrong in it ends the connection."""
         try:
             step(*args)
+        except HungUp as error:
+            self._lose(with_a_guess(error, self._session, self._network.protocol, self._heard))
         except ConnectionFailed as error:
             self._lose(error)
+        except AuthenticationFailed as error:
+            self._lose(ConnectionFailed(str(error)))
         except NoCommonVersion as error:
             self._lose(ConnectionFailed(f"the broker is of no use to this client: {error}"))
         except WireError as error:
@@ -288,15 +287,20 @@ class Connection:
         if due is None or now < due:
             return
         if self._session.state is SessionState.READY:
+            if now < self._earliest():
+                log.debug("%s: authenticating again", self.name)
+                self._session.rest()
+                return
             taken = not self._outbox
             did = "answer" if taken else "take"
             raise ConnectionFailed(f"the broker did not {did} a request in time")
         if self._session.state is SessionState.CONNECTING:
-            self._next_endpoint(ConnectionFailed("connecting took too long"))
+            assert self._transport is not None
+            self._next_endpoint(ConnectionFailed(f"{self._transport.doing} took too long"))
         else:
             raise ConnectionFailed(
                 "the connection stands, but the broker does not answer; is this a Kafka listener "
-                "with the security protocol that is configured?"
+                f"with the security protocol that is configured, {self._network.protocol}?"
             )
 
     # Setting it up ---------------------------------------------------------------------------
@@ -314,17 +318,23 @@ class Connection:
                 self._transport = self._network.connect(endpoint)
                 self._go_on_connecting(self._transport)
             except ConnectionFailed as error:
-                reason = error
+                reason = self._noted(error)
             else:
                 return
-        self._lose(reason)
+        # That nobody listens at a name's other address is no news then.
+        self._lose(self._handshake_failed or reason)
 
     def _connecting(self) -> None:
         assert self._transport is not None
         try:
             self._go_on_connecting(self._transport)
         except ConnectionFailed as error:
-            self._next_endpoint(error)
+            self._next_endpoint(self._noted(error))
+
+    def _noted(self, error: ConnectionFailed) -> ConnectionFailed:
+        if isinstance(error, HandshakeFailed):
+            self._handshake_failed = error
+        return error
 
     def _go_on_connecting(self, transport: Transport) -> None:
         wanted = transport.finish_connect()
@@ -369,13 +379,15 @@ class Connection:
 
     def _flush(self) -> None:
         """Give the socket what it takes."""
+        if self._session.resting:
+            self._authenticate_again()
         if not self._queued and not self._outbox.buffers:
             return
         transport = self._transport
         if transport is None or self._session.state is SessionState.CONNECTING:
             return
         while True:
-            if self._queued and self._session.state is SessionState.READY:
+            if self._queued and self._session.takes_requests:
                 self._encode_queued()
             if not self._outbox:
                 self._watch(selectors.EVENT_READ)
@@ -388,6 +400,13 @@ class Connection:
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
 
+    def _authenticate_again(self) -> None:
+        """If nothing is under way any more."""
+        session = self._session
+        if session.state is SessionState.READY and not session.unanswered and not self._outbox:
+            self._setup_deadline = self._clock.monotonic() + self._setup_timeout
+            self._outbox.add([session.authenticate_again()])
+
     # Reading ---------------------------------------------------------------------------------
 
     def _receive(self) -> None:
@@ -397,13 +416,22 @@ class Connection:
             space = self._frames.space()
             count = self._transport.receive(space)
             for frame in self._frames.received(count):
-                result = self._session.received(frame)
-                if isinstance(result, bytes):
-                    self._outbox.add([result])
-                else:
-                    self._events.append(result)
+                self._handle(frame)
             if count < len(space):
                 return
+
+    def _handle(self, frame: bytes) -> None:
+        session = self._session
+        result = session.received(frame, self._clock.monotonic())
+        self._frames.least = 0 if session.bare else 4
+        if isinstance(result, bytes):
+            self._outbox.add([result])
+            if session.state is SessionState.AUTHENTICATING:
+                # A token provider may have taken its time: that is not the broker's.
+                self._setup_deadline = self._clock.monotonic() + self._setup_timeout
+        elif result is not None:
+            self._heard |= isinstance(result, Answered)
+            self._events.append(result)
 
     # The end -------------------------------------------------------------------------------------
 

@@ -13,13 +13,14 @@ import os
 import selectors
 import socket
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from pykaproducer import _kernel
+from pykaproducer._machines.authentication import Authentication
 
 #: How long a write may wait for a full socket before its owner looks at its inbox again.
-_PATIENCE_MS = 20
+PATIENCE_MS = 20
 
 # The resolver's codec, which Python otherwise imports at the first look-up, in a thread of ours:
 # 1. that thread imports, and holds the module's import lock; 2. another thread forks; 3. in the
@@ -31,11 +32,21 @@ class ConnectionFailed(Exception):
     """A connection could not be made or is lost; the text says why, without the address."""
 
 
+class HandshakeFailed(ConnectionFailed):
+    """There is somebody, and no agreement with them on TLS."""
+
+
+class HungUp(ConnectionFailed):
+    """The broker ended a connection that stood, and did not say why."""
+
+
 class Endpoint(NamedTuple):
     """One of the addresses that a host name stands for."""
 
     family: int
     address: tuple[object, ...]
+    #: The name itself, if it matters who answers there: with TLS.
+    host: str = ""
 
     def __str__(self) -> str:
         host, port = self.address[:2]
@@ -66,6 +77,10 @@ class Transport(Protocol):
     def fileno(self) -> int:
         """What to wait for."""
 
+    @property
+    def doing(self) -> str:
+        """What ``finish_connect`` is at, in words that go on "... took too long"."""
+
     def finish_connect(self) -> int:
         """Go on with connecting: 0 when done, else the selector's events to wait for first."""
 
@@ -86,7 +101,11 @@ class Transport(Protocol):
 
 
 class Network:
-    """Where connections come from: TCP. A test puts a subclass in its place."""
+    """Where connections come from: TCP. ``secure.SecureNetwork`` adds TLS and SASL; a test puts a
+    subclass in its place."""
+
+    #: What errors call it: the setting ``security_protocol``.
+    protocol = "PLAINTEXT"
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
@@ -94,18 +113,25 @@ class Network:
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """The addresses of *host*, to be tried in turn. Asks the resolver, so it may block."""
-        with _mapped(f"the host name {host!r} cannot be resolved"):
+        with mapped(f"the host name {host!r} cannot be resolved"):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(Endpoint(family, address) for family, *_, address in found))
 
     def connect(self, endpoint: Endpoint) -> Transport:
         """Begin to connect."""
-        with _mapped(), contextlib.ExitStack() as undo:
+        return PlainTransport(self._open(endpoint))
+
+    def _open(self, endpoint: Endpoint) -> socket.socket:
+        with mapped(), contextlib.ExitStack() as undo:
             sock = undo.enter_context(socket.socket(endpoint.family, socket.SOCK_STREAM))
             self._sockets.add(sock)
             self._begin(sock, endpoint)
             undo.pop_all()  # it has begun: from here on it is the transport's to close
-        return PlainTransport(sock)
+        return sock
+
+    def sign_in(self, host: str) -> Callable[[], Authentication] | None:
+        """What makes the authentication of a connection to *host*; None: there is none."""
+        return None
 
     def forsake(self) -> None:
         """In the child of a fork: close this process's duplicates of the parent's sockets.
@@ -141,8 +167,12 @@ class PlainTransport:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    @property
+    def doing(self) -> str:
+        return "connecting"
+
     def finish_connect(self) -> int:
-        with _mapped():
+        with mapped():
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
@@ -160,12 +190,12 @@ class PlainTransport:
             some = buffers[start : start + _kernel.MOST_BUFFERS]
             try:
                 count = _kernel.write_buffers(
-                    self._socket.fileno(), some, _PATIENCE_MS if patient else 0
+                    self._socket.fileno(), some, PATIENCE_MS if patient else 0
                 )
             except OSError as error:
                 if sent:
                     break  # what was taken must be known; the next call tells the error
-                raise ConnectionFailed(_text(error)) from error
+                raise failure(error) from error
             sent += count
             if count < sum(map(len, some)):
                 break
@@ -175,11 +205,11 @@ class PlainTransport:
         try:
             count = _kernel.read_into(self._socket.fileno(), into)
         except OSError as error:
-            raise ConnectionFailed(_text(error)) from error
+            raise failure(error) from error
         if count is None:
             return 0
         if count == 0:
-            raise ConnectionFailed("the broker closed the connection")
+            raise HungUp(CLOSED)
         return count
 
     def close(self) -> None:
@@ -188,11 +218,14 @@ class PlainTransport:
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
+#: What is said of the end of a stream.
+CLOSED = "the broker closed the connection"
+
 #: What people understand; the system's own words for everything else.
 _TEXTS: dict[int | None, str] = {
     errno.ECONNREFUSED: "connection refused: nothing listens there",
     errno.ECONNRESET: "the broker reset the connection",
-    errno.EPIPE: "the broker closed the connection",
+    errno.EPIPE: CLOSED,
     errno.ETIMEDOUT: "the network gave up waiting for the broker",
     errno.EHOSTUNREACH: "there is no route to the host",
     errno.ENETUNREACH: "the network is unreachable",
@@ -207,8 +240,14 @@ def _text(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def failure(error: OSError) -> ConnectionFailed:
+    """What an error on a connection that stood becomes."""
+    kind = HungUp if error.errno in (errno.ECONNRESET, errno.EPIPE) else ConnectionFailed
+    return kind(_text(error))
+
+
 @contextlib.contextmanager
-def _mapped(what: str | None = None) -> Iterator[None]:
+def mapped(what: str | None = None) -> Iterator[None]:
     """Turn what the operating system raises into :class:`ConnectionFailed`."""
     try:
         yield

@@ -24,6 +24,8 @@ class FrameReader:
     def __init__(self, most: int) -> None:
         #: The longest frame that is believed (``receive_message_max_bytes``).
         self.most = most
+        #: The shortest: a correlation id. The first SASL of all had frames without one.
+        self.least = 4
         self._buffer = bytearray(CHUNK)
         # self._buffer[:_filled] has come and belongs to no frame yet.
         self._filled = 0
@@ -54,7 +56,7 @@ class FrameReader:
         at = 0
         while filled - at >= 4:
             (length,) = _length(buffer, at)
-            if not 4 <= length <= self.most:
+            if not self.least <= length <= self.most:
                 raise WireError(self._complaint(length))
             end = at + 4 + length
             if end > filled:
@@ -78,7 +80,7 @@ class FrameReader:
             return "it speaks TLS; is security_protocol the one of this listener?"
         if start == b"HTTP":
             return "it speaks HTTP; is this the address of a Kafka listener?"
-        if length < 4:
+        if length < self.least:
             return f"it announced a response of {length} bytes"
         return (
             f"it announced a response of {length} bytes, more than receive_message_max_bytes "

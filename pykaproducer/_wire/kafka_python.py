@@ -167,18 +167,23 @@ def metadata_request(
     version: int,
     correlation_id: int,
     client_id: str | None,
-    topics: Sequence[str],
+    topics: Sequence[str] | None,
     allow_auto_create: bool,
 ) -> bytes:
-    """A framed Metadata request for *topics*; for the brokers alone if there are none.
+    """A framed Metadata request for *topics*; for the brokers alone if there are none; for all
+    topics if it is None.
 
     Before version 1 no topics means all of them, and before version 4 topics are created as the
     broker likes.
     """
+    if topics is None and version == 0:
+        topics = []
     # Fields that a version does not have are left out by kafka-python.
     request = MetadataRequest(
         version=version,
-        topics=[
+        topics=None
+        if topics is None
+        else [
             MetadataRequest.MetadataRequestTopic(name=topic, version=version) for topic in topics
         ],
         allow_auto_topic_creation=allow_auto_create,

@@ -57,6 +57,11 @@ class Reader:
         except UnicodeDecodeError as error:
             raise WireError(f"a string that is not UTF-8: {error.reason}") from error
 
+    def blob(self) -> bytes:
+        """A field of bytes; those of the null one are none."""
+        length = self._length(_int32)
+        return b"" if length < 0 else bytes(self._take(length))
+
     def array(self) -> int:
         """How many elements follow, each of which takes a byte or more. None may be null."""
         count = self._length(_int32)

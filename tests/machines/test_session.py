@@ -56,7 +56,7 @@ def opened() -> tuple[Session, bytes]:
 
 def ready(ranges: dict[ApiKey, tuple[int, int]] = RANGES) -> Session:
     session, first = opened()
-    assert isinstance(session.received(answer(0, asked_version(first), ranges=ranges)), Ready)
+    assert isinstance(session.received(answer(0, asked_version(first), ranges=ranges), 0.0), Ready)
     return session
 
 
@@ -96,7 +96,7 @@ def test_every_state_can_be_left_by_loss_but_the_closed_one() -> None:
 def test_versions_are_negotiated() -> None:
     session, first = opened()
     assert asked_version(first) == 4
-    event = session.received(answer(0, 4))
+    event = session.received(answer(0, 4), 0.0)
     assert event == Ready({ApiKey.PRODUCE: 12, ApiKey.METADATA: 12, ApiKey.INIT_PRODUCER_ID: 5})
     assert session.state is SessionState.READY
 
@@ -105,43 +105,43 @@ def test_a_broker_that_knows_no_version_4_is_asked_again() -> None:
     session, first = opened()
     assert asked_version(first) == 4
     for number, expected in ((0, 3), (1, 0)):
-        again = session.received(answer(number, 0, ErrorCode.UNSUPPORTED_VERSION))
+        again = session.received(answer(number, 0, ErrorCode.UNSUPPORTED_VERSION), 0.0)
         assert isinstance(again, bytes)
         assert asked_version(again) == expected
-    assert isinstance(session.received(answer(2, 0)), Ready)
+    assert isinstance(session.received(answer(2, 0), 0.0), Ready)
 
 
 def test_a_broker_that_refuses_in_bytes_that_make_no_sense_is_asked_again() -> None:
     session, _ = opened()
     # Error code 0, and an array that is not there (as librdkafka's mock broker has answered).
-    again = session.received(frame(0, b"\0\0" + b"\xff" * 9))
+    again = session.received(frame(0, b"\0\0" + b"\xff" * 9), 0.0)
     assert isinstance(again, bytes)
     assert asked_version(again) == 3
 
 
 def test_the_last_refusal_is_an_error() -> None:
     session, _ = opened()
-    session.received(answer(0, 0, ErrorCode.UNSUPPORTED_VERSION))
-    session.received(answer(1, 0, ErrorCode.UNSUPPORTED_VERSION))
+    session.received(answer(0, 0, ErrorCode.UNSUPPORTED_VERSION), 0.0)
+    session.received(answer(1, 0, ErrorCode.UNSUPPORTED_VERSION), 0.0)
     with pytest.raises(WireError, match="error code 35"):
-        session.received(answer(2, 0, ErrorCode.UNSUPPORTED_VERSION))
+        session.received(answer(2, 0, ErrorCode.UNSUPPORTED_VERSION), 0.0)
 
 
 def test_the_last_answer_that_makes_no_sense_is_an_error() -> None:
     session, _ = opened()
     for number in range(2):
-        session.received(frame(number, b"\xff"))
+        session.received(frame(number, b"\xff"), 0.0)
     with pytest.raises(WireError):
-        session.received(frame(2, b"\xff"))
+        session.received(frame(2, b"\xff"), 0.0)
 
 
 def test_another_refusal_is_told_when_it_is_the_last() -> None:
     session, _ = opened()
     for number in range(2):
-        again = session.received(answer(number, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        again = session.received(answer(number, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED), 0.0)
         assert isinstance(again, bytes)
     with pytest.raises(WireError, match="error code 31"):
-        session.received(answer(2, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        session.received(answer(2, 0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED), 0.0)
 
 
 def test_no_request_before_the_handshake_is_over() -> None:
@@ -164,9 +164,9 @@ def test_answers_belong_to_the_requests_in_their_order() -> None:
     first, second = request(), request(ApiKey.METADATA)
     session.encode(first)
     session.encode(second)
-    assert session.received(frame(1, b"one")) == Answered(first, 12, b"one")
+    assert session.received(frame(1, b"one"), 0.0) == Answered(first, 12, b"one")
     assert list(session.unanswered) == [second]
-    assert session.received(frame(2, b"two")) == Answered(second, 12, b"two")
+    assert session.received(frame(2, b"two"), 0.0) == Answered(second, 12, b"two")
     assert not session.unanswered
 
 
@@ -175,7 +175,7 @@ def test_a_request_without_answer_is_not_waited_for() -> None:
     session.encode(request(expects_answer=False))
     second = request()
     session.encode(second)
-    assert session.received(frame(2)) == Answered(second, 12, b"")
+    assert session.received(frame(2), 0.0) == Answered(second, 12, b"")
 
 
 @pytest.mark.parametrize("number", [0, 2, 3, 2**31 - 1])
@@ -185,14 +185,14 @@ def test_an_answer_out_of_turn_is_an_error(number: int) -> None:
     session.encode(first)
     session.encode(request())
     with pytest.raises(WireError, match=f"response to request {number} when 1 was due"):
-        session.received(frame(number))
+        session.received(frame(number), 0.0)
     assert session.unanswered[0] is first
 
 
 def test_an_answer_that_nobody_asked_for_is_an_error() -> None:
     session = ready()
     with pytest.raises(WireError, match="nobody asked for"):
-        session.received(frame(1))
+        session.received(frame(1), 0.0)
 
 
 def test_a_request_that_the_broker_does_not_take_is_named() -> None:

@@ -155,6 +155,10 @@ class Counting:
         self.sends = 0
         self.receives = 0
 
+    @property
+    def doing(self) -> str:
+        return self.real.doing
+
     def fileno(self) -> int:
         return self.real.fileno()
 

@@ -1,0 +1,178 @@
+"""The TLS context that the ``ssl_*`` settings ask for.
+
+Reads files, and nothing else: a producer that is made with a file which is missing or garbled says
+so at once, with the setting and the file. No text has a password in it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Final, Protocol
+
+from pykaproducer.errors import ConfigurationError
+
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_TRUSTED_CERTIFICATE: Final = b"-----BEGIN TRUSTED CERTIFICATE-----"
+_KEY: Final = b"PRIVATE KEY-----"
+_CRL: Final = b"-----BEGIN X509 CRL-----"
+#: How a Java keystore begins, and what is encoded without being text: PKCS12, DER.
+_JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_DER: Final = b"\x30"
+
+
+class TlsSettings(Protocol):
+    """The settings that concern TLS, as in the configuration."""
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None: ...
+    @property
+    def ssl_check_hostname(self) -> bool: ...
+    @property
+    def ssl_cafile(self) -> str | None: ...
+    @property
+    def ssl_certfile(self) -> str | None: ...
+    @property
+    def ssl_keyfile(self) -> str | None: ...
+    @property
+    def ssl_password(self) -> str | None: ...
+    @property
+    def ssl_crlfile(self) -> str | None: ...
+    @property
+    def ssl_ciphers(self) -> str | None: ...
+
+
+def tls_context(settings: TlsSettings, *, to_check: bool = False) -> ssl.SSLContext:
+    """A context as *settings* want it; the user's own if there is one.
+
+    *to_check*: without the authorities of the system, which take OpenSSL a while to load, and whose
+    files are not the user's.
+
+    Raises:
+        ConfigurationError: a file cannot be read or is not what it should be.
+    """
+    if settings.ssl_context is not None:
+        _check_client(settings.ssl_context)
+        return settings.ssl_context
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A broker never asks for it, and it is a way to make us work.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = settings.ssl_check_hostname
+    if settings.ssl_cafile is not None:
+        _load_authorities(context, settings.ssl_cafile)
+    elif not to_check:
+        context.load_default_certs()
+    _load_certificate(context, settings)
+    _load_revocations(context, settings)
+    if settings.ssl_ciphers is not None:
+        try:
+            context.set_ciphers(settings.ssl_ciphers)
+        except ssl.SSLError:
+            raise ConfigurationError(
+                f"setting ssl_ciphers: {settings.ssl_ciphers!r} selects no cipher that OpenSSL "
+                "has here; allowed: a list as 'openssl ciphers' takes it (those of TLS 1.3 are "
+                "always on)"
+            ) from None
+    return context
+
+
+def _check_client(context: ssl.SSLContext) -> None:
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(
+            f"setting ssl_context: it cannot be used by a client: {error}; make it with "
+            "ssl.create_default_context()"
+        ) from None
+
+
+def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+    if os.path.isdir(path):
+        context.load_verify_locations(capath=path)
+        return
+    _check_pem("ssl_cafile", path, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
+    _load_file(context, "ssl_cafile", path)
+
+
+def _load_revocations(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    path = settings.ssl_crlfile
+    if path is None:
+        return
+    _check_pem("ssl_crlfile", path, "revocation list", _CRL)
+    _load_file(context, "ssl_crlfile", path)
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _load_file(context: ssl.SSLContext, setting: str, path: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, ValueError) as error:
+        raise _garbled(setting, path, error) from None
+
+
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    certificate = settings.ssl_certfile
+    if certificate is None:
+        return
+    key = settings.ssl_keyfile or certificate
+    _check_pem("ssl_certfile", certificate, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
+    _check_pem("ssl_keyfile" if settings.ssl_keyfile else "ssl_certfile", key, "private key", _KEY)
+    asked = False
+
+    def password() -> str:
+        # Always given: OpenSSL would ask for one at the terminal.
+        nonlocal asked
+        asked = True
+        return settings.ssl_password or ""
+
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except (ssl.SSLError, ValueError) as error:
+        raise _wrong_pair(settings, certificate, key, error, asked) from None
+
+
+def _wrong_pair(
+    settings: TlsSettings, certificate: str, key: str, error: Exception, asked: bool
+) -> ConfigurationError:
+    name = "ssl_keyfile" if settings.ssl_keyfile else "ssl_certfile"
+    if asked and settings.ssl_password is None:
+        return ConfigurationError(
+            f"setting {name}: the key in {key!r} is encrypted; give its password with ssl_password"
+        )
+    if asked:
+        return ConfigurationError(
+            f"setting ssl_password: it does not open the key in {key!r} ({name})"
+        )
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return ConfigurationError(
+            f"setting {name}: the key in {key!r} is not that of the certificate in "
+            f"{certificate!r} (ssl_certfile)"
+        )
+    return _garbled("ssl_certfile", certificate, error)
+
+
+def _check_pem(setting: str, path: str, what: str, *marks: bytes) -> None:
+    """Raise unless the file has one of *marks*: the texts say what it is instead."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"setting {setting}: {path!r} cannot be read: {text}") from None
+    if any(mark in content for mark in marks):
+        return
+    if content.startswith((*_JKS, _DER)):
+        kind = "a Java keystore" if content.startswith(_JKS) else "binary (DER or PKCS12)"
+        raise ConfigurationError(
+            f"setting {setting}: {path!r} is {kind}, and PEM is needed: keytool -exportcert -rfc, "
+            "or openssl pkcs12, makes it"
+        )
+    raise ConfigurationError(f"setting {setting}: {path!r} holds no {what} in PEM")
+
+
+def _garbled(setting: str, path: str, error: Exception) -> ConfigurationError:
+    reason = getattr(error, "reason", None) or str(error)
+    return ConfigurationError(
+        f"setting {setting}: {path!r} is garbled: {reason.lower().replace('_', ' ')}"
+    )

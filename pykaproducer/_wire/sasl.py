@@ -1,0 +1,91 @@
+"""SaslHandshake and SaslAuthenticate: requests that kafka-python encodes, answers that we read.
+
+A payload is what follows the correlation id in a response. Whatever does not make sense in one is
+a :class:`WireError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from pykaproducer._wire import WireError
+from pykaproducer._wire.reader import Reader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: The numbers that the requests are told apart by, and the versions that are spoken.
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
+HANDSHAKE_VERSIONS: Final = (0, 1)
+AUTHENTICATE_VERSIONS: Final = (0, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeAnswer:
+    """Whether the mechanism may be used, and which ones may."""
+
+    error_code: int
+    mechanisms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticateAnswer:
+    """The broker's part of the exchange."""
+
+    error_code: int
+    message: str | None
+    token: bytes
+    #: How long what was shown is good for; 0: for as long as the connection stands.
+    lifetime_ms: int
+
+
+def handshake_request(
+    version: int, correlation_id: int, client_id: str | None, mechanism: str
+) -> bytes:
+    """A framed SaslHandshake request."""
+    request = SaslHandshakeRequest(version=version, mechanism=mechanism)
+    return _framed(request, correlation_id, client_id)
+
+
+def decode_handshake(payload: Buffer) -> HandshakeAnswer:
+    """Decode a SaslHandshake answer, of any version."""
+    reader = Reader(payload, flexible=False)
+    (error_code,) = reader.fields(_int16)
+    names = [reader.string() for _ in range(reader.array())]
+    return HandshakeAnswer(error_code, tuple(name for name in names if name))
+
+
+def authenticate_request(
+    version: int, correlation_id: int, client_id: str | None, token: bytes
+) -> bytes:
+    """A framed SaslAuthenticate request."""
+    request = SaslAuthenticateRequest(version=version, auth_bytes=token)
+    return _framed(request, correlation_id, client_id)
+
+
+def decode_authenticate(version: int, payload: Buffer) -> AuthenticateAnswer:
+    """Decode a SaslAuthenticate answer."""
+    reader = Reader(payload, flexible=version >= 2)
+    reader.skip_tags()  # the header's
+    (error_code,) = reader.fields(_int16)
+    message = reader.string()
+    token = reader.blob()
+    (lifetime_ms,) = reader.fields(_int64) if version >= 1 else (0,)
+    reader.skip_tags()
+    if lifetime_ms < 0:
+        raise WireError(f"a session of {lifetime_ms} ms")
+    return AuthenticateAnswer(error_code, message, token, lifetime_ms)
+
+
+_int16 = struct.Struct(">h")
+_int64 = struct.Struct(">q")
+
+
+def _framed(request: Any, correlation_id: int, client_id: str | None) -> bytes:
+    request.with_header(correlation_id=correlation_id, client_id=client_id)
+    return bytes(request.encode(header=True, framed=True))

@@ -1,0 +1,371 @@
+"""TLS over loopback, with a server that is Python's own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import os
+import selectors
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer._clock import Clock
+from pykaproducer._net.connection import Connection, Lost
+from pykaproducer._net.tls import RECORD, _Encrypted
+from pykaproducer._net.transport import ConnectionFailed, HungUp
+from tests.net.helper import Settings
+from tests.net.tls_server import (
+    PASSWORD,
+    Files,
+    Server,
+    connect,
+    network,
+    receive,
+    send_all,
+    server_context,
+    wait,
+)
+
+pytest.importorskip("cryptography")
+
+from pykaproducer.testing._certificates import CertificateAuthority
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("tls"), CertificateAuthority("an authority"))
+
+
+@pytest.fixture(scope="module")
+def certificate(files: Files) -> str:
+    return files.issued("server", "localhost", "127.0.0.1")
+
+
+def echo(connection: Any) -> None:
+    while data := connection.recv(65536):
+        connection.sendall(data)
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
+def version(request: pytest.FixtureRequest) -> ssl.TLSVersion:
+    return request.param
+
+
+@pytest.fixture
+def echoing(certificate: str, version: ssl.TLSVersion) -> Iterator[Server]:
+    context = server_context(certificate)
+    context.maximum_version = version
+    with Server(context, echo) as server:
+        yield server
+
+
+# What goes through ------------------------------------------------------------------------------
+
+
+def test_bytes_go_both_ways(echoing: Server, files: Files) -> None:
+    with contextlib.closing(connect(network(ssl_cafile=files.ca), echoing.endpoint())) as transport:
+        assert transport.send([memoryview(b"to the "), memoryview(b"broker")]) == 13
+        assert receive(transport, 13) == b"to the broker"
+        assert transport.receive(memoryview(bytearray(10))) == 0
+
+
+def test_what_openssl_has_already_is_received_without_waiting(
+    echoing: Server, files: Files
+) -> None:
+    with contextlib.closing(connect(network(ssl_cafile=files.ca), echoing.endpoint())) as transport:
+        data = os.urandom(3 * RECORD)
+        send_all(transport, data)
+        # A record is decrypted whole: the selector knows nothing of the rest of it.
+        assert receive(transport, len(data), room=1000) == data
+
+
+def test_much_goes_through_a_narrow_socket(certificate: str, files: Files) -> None:
+    received = hashlib.sha256()
+    sizes = (1, 70_000, 3, RECORD, 0, RECORD + 1, 1_500_000, 12, 13, 300_000, 2)
+    buffers = [os.urandom(size) for size in sizes]
+
+    def slowly(connection: Any) -> None:
+        left = 3 * sum(sizes)
+        while left and (data := connection.recv(5000)):
+            received.update(data)
+            left -= len(data)
+        connection.sendall(b"done")
+
+    made = network(ssl_cafile=files.ca, send_buffer_bytes=8192)
+    with Server(server_context(certificate), slowly, receive_buffer=4096) as server:
+        transport = connect(made, server.endpoint())
+        for _ in range(3):
+            send_all(transport, *buffers)
+        assert receive(transport, 4) == b"done"
+        transport.close()
+    assert received.digest() == hashlib.sha256(b"".join(buffers * 3)).digest()
+
+
+def test_what_counts_as_taken_is_what_the_broker_can_read(certificate: str, files: Files) -> None:
+    """Or a request that it has seen would go again as if it had not."""
+    full, read = threading.Event(), []
+
+    def late(connection: Any) -> None:
+        connection.sendall(b"go on")
+        full.wait()
+        with contextlib.suppress(ssl.SSLError):  # a record that was cut
+            while data := connection.recv(65536):
+                read.append(len(data))
+
+    made = network(ssl_cafile=files.ca, send_buffer_bytes=8192)
+    with Server(server_context(certificate), late, receive_buffer=4096) as server:
+        transport = connect(made, server.endpoint())
+        receive(transport, 5)  # with what is not read a connection ends by a reset
+        buffers = [memoryview(os.urandom(1000)) for _ in range(2000)]
+        taken = transport.send(buffers, patient=False)
+        assert 0 <= taken < 2_000_000
+        transport.close()
+        full.set()
+    assert sum(read) == taken
+
+
+@pytest.mark.parametrize(
+    ("written", "readable"),
+    [(0, 0), (RECORD + 21, 0), (RECORD + 22, RECORD), (2 * RECORD + 43, RECORD), (-1, -1)],
+)
+def test_a_record_counts_when_it_is_whole(written: int, readable: int) -> None:
+    def record(size: int) -> bytes:
+        return b"\x17\x03\x03" + struct.pack(">H", size + 17) + bytes(size + 17)
+
+    piece = _Encrypted(record(RECORD) * 2 + record(5), 2 * RECORD + 5)
+    piece.written = len(piece.data) if written < 0 else written
+    assert piece.readable() == (piece.plain if readable < 0 else readable)
+
+
+def test_what_came_before_the_end_is_received_before_it(certificate: str, files: Files) -> None:
+    def once(connection: Any) -> None:
+        connection.recv(100)
+        connection.sendall(b"goodbye")
+        connection.unwrap()
+
+    with Server(server_context(certificate), once) as server:
+        transport = connect(network(ssl_cafile=files.ca), server.endpoint())
+        send_all(transport, b"hello")
+        assert receive(transport, 7) == b"goodbye"
+        with pytest.raises(HungUp, match="the broker closed the connection"):
+            receive(transport, 1)
+        with pytest.raises(ConnectionFailed):
+            transport.send([memoryview(b"more")])
+        transport.close()
+
+
+def test_the_end_of_a_fork_s_child_is_not_the_session_s(certificate: str, files: Files) -> None:
+    made = network(ssl_cafile=files.ca)
+    with Server(server_context(certificate), echo) as server:
+        transport = connect(made, server.endpoint())
+        child = os.fork()
+        if child == 0:
+            made.forsake()
+            transport.close()
+            del transport
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        send_all(transport, b"still here")
+        assert receive(transport, 10) == b"still here"
+        transport.close()
+    assert not server.errors
+
+
+# Who is there -----------------------------------------------------------------------------------
+
+
+def refusal(server: Server, host: str = "localhost", **settings: Any) -> str:
+    """Why there is no connection, or none for long."""
+    with pytest.raises(ConnectionFailed) as caught:  # noqa: PT012 - which of the steps tells it
+        transport = connect(network(**settings), server.endpoint(host))
+        with contextlib.closing(transport):
+            send_all(transport, b"hello")
+            receive(transport, 5)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost.", "127.0.0.1"])
+def test_the_name_is_told_and_checked(certificate: str, files: Files, host: str) -> None:
+    told = []
+    context = server_context(certificate)
+    context.sni_callback = lambda sock, name, context: told.append(name)
+    with Server(context, echo) as server:
+        connect(network(ssl_cafile=files.ca), server.endpoint(host)).close()
+        assert told == [None if host == "127.0.0.1" else "localhost"]
+
+
+def test_a_certificate_of_another_host(files: Files) -> None:
+    with Server(server_context(files.issued("other", "elsewhere.example")), echo) as server:
+        text = refusal(server, ssl_cafile=files.ca)
+        assert "is not for 'localhost': it is of another host name" in text
+        assert "is not for '127.0.0.1'" in refusal(server, "127.0.0.1", ssl_cafile=files.ca)
+        connect(network(ssl_cafile=files.ca, ssl_check_hostname=False), server.endpoint()).close()
+
+
+def test_an_expired_certificate(files: Files) -> None:
+    with Server(server_context(files.issued("old", "localhost", expired=True)), echo) as server:
+        text = refusal(server, ssl_cafile=files.ca, ssl_check_hostname=False)
+        assert text == "the broker's certificate has expired"
+
+
+def test_an_authority_that_nobody_knows(certificate: str, files: Files) -> None:
+    stranger = files.put("stranger.pem", CertificateAuthority("a stranger").certificate)
+    with Server(server_context(certificate), echo) as server:
+        for settings in ({"ssl_cafile": stranger}, {}):
+            assert "give the authority's certificate with ssl_cafile" in refusal(server, **settings)
+        # It is told, too.
+        assert "unknown ca" in str(server.errors[0]).lower().replace("_", " ")
+
+
+def test_a_revoked_certificate(files: Files) -> None:
+    made = files.authority.issue("revoked", ["localhost"])
+    path = files.put("revoked.pem", made.certificate + made.key)
+    crl = files.put("crl.pem", files.authority.revocation_list([made.serial]))
+    none = files.put("none.pem", files.authority.revocation_list([]))
+    with Server(server_context(path), echo) as server:
+        assert "has been revoked" in refusal(server, ssl_cafile=files.ca, ssl_crlfile=crl)
+        connect(network(ssl_cafile=files.ca, ssl_crlfile=none), server.endpoint()).close()
+
+
+def test_a_directory_of_authorities(certificate: str, files: Files) -> None:
+    directory = files.directory / "authorities"
+    directory.mkdir()
+    with Server(server_context(certificate), echo) as server:
+        text = refusal(server, ssl_cafile=str(directory))
+        assert "not known here" in text
+
+
+# Who we are -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def demanding(certificate: str, files: Files, version: ssl.TLSVersion) -> Iterator[Server]:
+    context = server_context(certificate, files.ca)
+    context.maximum_version = version
+    with Server(context, echo) as server:
+        yield server
+
+
+def test_a_client_with_a_certificate_comes_in(demanding: Server, files: Files) -> None:
+    issued = files.authority.issue("client", key_password=PASSWORD)
+    made = network(
+        ssl_cafile=files.ca,
+        ssl_certfile=files.put("client-cert.pem", issued.certificate),
+        ssl_keyfile=files.put("client-key.pem", issued.key),
+        ssl_password=PASSWORD,
+    )
+    with contextlib.closing(connect(made, demanding.endpoint())) as transport:
+        send_all(transport, b"hello")
+        assert receive(transport, 5) == b"hello"
+
+
+def test_a_client_without_a_certificate_is_told_that_it_needs_one(
+    demanding: Server, files: Files
+) -> None:
+    assert "ssl_certfile" in refusal(demanding, ssl_cafile=files.ca)
+
+
+def test_a_client_with_a_certificate_that_is_no_good(demanding: Server, files: Files) -> None:
+    stranger = CertificateAuthority("a stranger").issue("client")
+    path = files.put("strange-client.pem", stranger.certificate + stranger.key)
+    text = refusal(demanding, ssl_cafile=files.ca, ssl_certfile=path)
+    assert "refuses the client's certificate (ssl_certfile)" in text or "its log may say" in text
+
+
+def test_a_context_of_the_user_s_own(demanding: Server, files: Files) -> None:
+    context = ssl.create_default_context(cafile=files.ca)
+    context.load_cert_chain(files.issued("own"))
+    with contextlib.closing(
+        connect(network(ssl_context=context), demanding.endpoint())
+    ) as transport:
+        send_all(transport, b"hello")
+        assert receive(transport, 5) == b"hello"
+
+
+# Who does not speak TLS -------------------------------------------------------------------------
+
+
+def test_a_server_that_says_something_else(files: Files) -> None:
+    def http(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with Server(None, http) as server:
+        text = refusal(server, ssl_cafile=files.ca)
+        assert text == "it does not speak TLS; is security_protocol right? it is SSL"
+
+
+def test_a_server_that_hangs_up(files: Files) -> None:
+    with Server(None, lambda connection: connection.recv(1000)) as server:
+        text = refusal(server, ssl_cafile=files.ca)
+        assert "it does not speak TLS; is security_protocol right?" in text
+
+
+def test_a_server_that_says_nothing(files: Files) -> None:
+    done = threading.Event()
+    with Server(None, lambda _: done.wait()) as server:
+        connection = Connection(
+            ("127.0.0.1", server.port),
+            config=Settings(request_timeout_ms=200),
+            clock=Clock(),
+            network=network(ssl_cafile=files.ca),
+        )
+        connection.open()
+        (lost,) = connection.poll(None)
+        done.set()
+        connection.close()
+    assert isinstance(lost, Lost)
+    assert "the TLS handshake (does it speak TLS? security_protocol is SSL) took too" in lost.reason
+
+
+def test_the_handshake_s_failure_is_told_and_not_that_nobody_listens_elsewhere(
+    files: Files,
+) -> None:
+    with (
+        Server(server_context(files.issued("older", "localhost", expired=True)), echo) as server,
+        socket.socket() as nobody,
+    ):
+        nobody.bind(("127.0.0.1", 0))
+        made = network(ssl_cafile=files.ca)
+        there = server.endpoint()
+        absent = there._replace(address=nobody.getsockname())
+        made.resolve = lambda host, port: [there, absent]  # type: ignore[method-assign]
+        connection = Connection(("localhost", 1), config=Settings(), clock=Clock(), network=made)
+        connection.open()
+        (lost,) = connection.poll(None)
+        connection.close()
+    assert isinstance(lost, Lost)
+    assert lost.reason == "the broker's certificate has expired"
+
+
+def test_nobody_listens(files: Files) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        made = network(ssl_cafile=files.ca)
+        endpoint = made.resolve("127.0.0.1", nobody.getsockname()[1])[0]
+        assert endpoint.host == "127.0.0.1"
+        with pytest.raises(ConnectionFailed, match="nothing listens there"):
+            connect(made, endpoint)
+
+
+def test_a_name_that_is_none(certificate: str, files: Files) -> None:
+    with Server(server_context(certificate), echo) as server:
+        assert "no TLS with the host name '.x'" in refusal(server, ".x", ssl_cafile=files.ca)
+
+
+def test_a_write_to_a_broker_that_has_gone_is_an_error(certificate: str, files: Files) -> None:
+    with Server(server_context(certificate), lambda connection: connection.recv(5)) as server:
+        transport = connect(network(ssl_cafile=files.ca), server.endpoint())
+        send_all(transport, b"hello")
+        wait(transport, selectors.EVENT_READ)
+        with pytest.raises(ConnectionFailed):
+            send_all(transport, *[bytes(100_000)] * 1000)
+        transport.close()

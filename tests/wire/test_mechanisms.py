@@ -1,0 +1,178 @@
+"""SASL mechanisms, by the examples of their RFCs and against kafka-python's own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import pytest
+from kafka.net.sasl.abc import SaslMechanism
+from kafka.net.sasl.scram import ScramClient
+
+from pykaproducer._wire import mechanisms
+from pykaproducer._wire.mechanisms import (
+    Borrowed,
+    MechanismError,
+    OAuthBearer,
+    Plain,
+    Scram,
+)
+
+#: RFC 7677, section 3.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_NONCE = f"{NONCE}%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+SERVER_FIRST = f"r={SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+PROOF = b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def scram() -> Scram:
+    return Scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+
+
+def test_plain() -> None:
+    made = Plain("tim", "tanstaaft\u00e9")
+    assert made.first() == b"\0tim\0tanstaaft\xc3\xa9"
+    assert made.respond(b"") is None
+
+
+def test_scram_says_what_the_rfc_says() -> None:
+    made = scram()
+    assert made.first() == b"n,,n=user,r=" + NONCE.encode()
+    assert made.respond(SERVER_FIRST) == b"c=biws,r=" + SERVER_NONCE.encode() + PROOF
+    assert made.respond(SERVER_FINAL) is None
+
+
+@pytest.mark.parametrize("name", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram_says_what_kafka_python_says(name: str) -> None:
+    theirs = ScramClient("alice", "p\u00e4ss", name)
+    ours = Scram(name, "alice", "p\u00e4ss", theirs.nonce.decode())
+    assert ours.first() == theirs.first_message()
+    answer = b"r=" + theirs.nonce + b"more,s=" + base64.b64encode(b"salt") + b",i=5000"
+    theirs.process_server_first_message(answer)
+    assert ours.respond(answer) == theirs.final_message()
+    assert ours.respond(b"v=" + base64.b64encode(theirs.server_signature)) is None
+
+
+def test_scram_s_own_signs_in_a_user_name() -> None:
+    assert Scram("SCRAM-SHA-512", "a=b,c", "x", "n").first() == b"n,,n=a=3Db=2Cc,r=n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (SERVER_FIRST.replace(NONCE.encode(), b"another"), "somebody else's nonce"),
+        (SERVER_FIRST.replace(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", b""), "somebody else's nonce"),
+        (SERVER_FIRST.replace(b"4096", b"4095"), "asks for '4095' iterations; allowed: 4096 to"),
+        (SERVER_FIRST.replace(b"4096", b"1000001"), "asks for '1000001' iterations"),
+        (SERVER_FIRST.replace(b"4096", b"9" * 5000), "iterations"),
+        (SERVER_FIRST.replace(b"4096", b"many"), "asks for 'many' iterations"),
+        (SERVER_FIRST.replace(b"4096", "\u0664\u0660\u0669\u0666\u0660".encode()), "iterations"),
+        (SERVER_FIRST.replace(b"==", b"!"), "not SCRAM"),
+        (b"", "not SCRAM"),
+        (b"\xff", "not SCRAM"),
+        (b"x", "not SCRAM"),
+    ],
+)
+def test_a_first_answer_that_is_wrong(answer: bytes, text: str) -> None:
+    with pytest.raises(MechanismError, match=text):
+        scram().respond(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"v=" + base64.b64encode(bytes(32)), "does not know the password"),
+        (b"x=y", "does not know the password"),
+        (b"e=other-error", "the broker says other-error"),
+        (b"v=?", "not SCRAM"),
+    ],
+)
+def test_a_last_answer_that_is_wrong(answer: bytes, text: str) -> None:
+    made = scram()
+    made.respond(SERVER_FIRST)
+    with pytest.raises(MechanismError, match=text):
+        made.respond(answer)
+
+
+def test_a_broker_that_does_not_know_the_password_cannot_pretend() -> None:
+    made = scram()
+    made.respond(SERVER_FIRST)
+    forged = hmac.digest(hashlib.sha256(b"guess").digest(), b"x", "sha256")
+    with pytest.raises(MechanismError):
+        made.respond(b"v=" + base64.b64encode(forged))
+
+
+class Provider:
+    def __init__(self, token: Any, extensions: Any = None) -> None:
+        self.made, self.more = token, extensions
+
+    def token(self) -> Any:
+        return self.made
+
+    def extensions(self) -> Any:
+        return self.more
+
+
+def test_oauthbearer() -> None:
+    assert OAuthBearer(lambda: "t0ken").first() == b"n,,\x01auth=Bearer t0ken\x01\x01"
+    assert OAuthBearer(Provider("t0ken")).first() == b"n,,\x01auth=Bearer t0ken\x01\x01"
+    with_more = OAuthBearer(Provider("t", {"cluster": "lkc-1", "pool": "p"})).first()
+    assert with_more == b"n,,\x01auth=Bearer t\x01cluster=lkc-1\x01pool=p\x01\x01"
+
+
+def test_a_token_that_is_refused_is_taken_back() -> None:
+    assert OAuthBearer(lambda: "t").respond(b'{"status":"invalid_token"}') == b"\1"
+    assert OAuthBearer(lambda: "t").respond(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "text"),
+    [
+        (lambda: 1 / 0, "sasl_oauth_token_provider raised ZeroDivisionError: division by zero"),
+        (lambda: None, "returned NoneType, not a token"),
+        (lambda: "", "returned a text that is no token"),
+        (lambda: "hunter2\1", "returned a text that is no token"),
+        (lambda: b"hunter2", "returned bytes, not a token"),
+        (Provider("hunter2", ["x"]), r"extensions\(\) of .* returned list"),
+    ],
+)
+def test_a_provider_that_fails_is_told_without_its_token(provider: Any, text: str) -> None:
+    with pytest.raises(MechanismError, match=text) as caught:
+        OAuthBearer(provider).first()
+    assert "hunter2" not in str(caught.value)
+
+
+class InTwoSteps(SaslMechanism):
+    """As kafka-python's GSSAPI behaves: the last word is the client's, and is acknowledged."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config, self.turn, self.heard = config, 0, b""
+
+    def auth_bytes(self) -> bytes:
+        self.turn += 1
+        return b"says %d after %s" % (self.turn, self.heard)
+
+    def receive(self, auth_bytes: bytes) -> None:
+        self.heard = auth_bytes
+
+    def is_done(self) -> bool:
+        return self.turn == 2
+
+    def is_authenticated(self) -> bool:
+        return self.heard != b"no"
+
+
+def test_a_mechanism_of_kafka_python_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "get_sasl_mechanism", {"GSSAPI": InTwoSteps}.get)
+    for last in (b"", b"no"):
+        made = Borrowed("GSSAPI", {"host": "h"})
+        assert made.first() == b"says 1 after "
+        assert made.respond(b"challenge") == b"says 2 after challenge"
+        if last:
+            with pytest.raises(MechanismError, match="did not confirm"):
+                made.respond(last)
+        else:
+            assert made.respond(last) is None
