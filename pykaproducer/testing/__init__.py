@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pykaproducer.testing.proxy import Cut as Cut
     from pykaproducer.testing.proxy import FaultProxy as FaultProxy
     from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
+    from pykaproducer.testing.security import Security as Security
+    from pykaproducer.testing.security import UnsecuredTokens as UnsecuredTokens
 
 #: Where each public name lives.
 _HOMES = {
@@ -26,6 +28,8 @@ _HOMES = {
     "FaultProxy": "proxy",
     "KafkaCluster": "cluster",
     "ScriptedCluster": "scripted",
+    "Security": "security",
+    "UnsecuredTokens": "security",
 }
 
 __all__ = sorted(_HOMES)

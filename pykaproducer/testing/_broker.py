@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pykaproducer.testing import _admin, _server
+from pykaproducer.testing import _acls, _admin, _server
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses
 
@@ -34,6 +35,7 @@ class Broker:
         port: int,
         command: Sequence[str],
         log_path: Path,
+        secured_ports: Sequence[int] = (),
     ) -> None:
         self.id = node_id
         self.host = _server.HOST
@@ -46,6 +48,7 @@ class Broker:
         self.paused = False
         self._processes = processes
         self._command = command
+        self._secured_ports = list(secured_ports)
 
     def __repr__(self) -> str:
         return f"<Broker {self.id} at {self.host}:{self.port}, process {self.pid}>"
@@ -74,6 +77,10 @@ class Broker:
         except OSError as error:
             return f"(no log: {error})"
         return "\n".join(text.splitlines()[-lines:])
+
+    def _port_of(self, listener: int) -> int:
+        """The port of a secured listener, the plain one's if there is none."""
+        return self._secured_ports[listener] if self._secured_ports else self.port
 
     def _spawn(self, environment: Mapping[str, str]) -> None:
         self.pid = self._processes.spawn(self._command, environment, self.log_path)
@@ -112,8 +119,10 @@ class Broker:
     # The answers
 
     def _serves(self, expected: frozenset[int]) -> bool:
-        """Whether it answers and names the *expected* brokers as serving."""
+        """Whether it answers, names the *expected* brokers as serving, and listens everywhere."""
         try:
+            for port in self._secured_ports:
+                socket.create_connection((self.host, port), _admin.REQUEST_TIMEOUT).close()
             return _admin.fetch_metadata(self.port).brokers >= expected
         except OSError:
             return False
@@ -122,5 +131,12 @@ class Broker:
         """Whether it answers and its metadata of a topic is as *wanted*."""
         try:
             return wanted(_admin.fetch_metadata(self.port, topic))
+        except OSError:
+            return False
+
+    def _goes_by(self, rules: Sequence[_acls.Rule], wanted: bool) -> bool:
+        """Whether it answers and goes by all of the *rules*, or by none."""
+        try:
+            return all(_acls.known(self.port, rule) == wanted for rule in rules)
         except OSError:
             return False

@@ -62,6 +62,16 @@ def server_properties(
     return "".join(f"{name}={_escape(value)}\n" for name, value in properties.items())
 
 
+def behind_proxy(ports: Ports, port: int, proxy: int) -> dict[str, str]:
+    """The properties that add a listener on *port*, known to its clients as the *proxy*'s port."""
+    return {
+        "listeners": f"CLIENT://{HOST}:{ports.client},PROXIED://{HOST}:{port},"
+        f"CONTROLLER://{HOST}:{ports.controller}",
+        "advertised.listeners": f"CLIENT://{HOST}:{ports.client},PROXIED://{HOST}:{proxy}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+
+
 def _escape(value: str) -> str:
     """A value in a Java properties file, which has backslash escapes and is Latin-1."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -4,7 +4,8 @@ A broker's data directory holds two files before its first start:
 
 - ``meta.properties``: who the directory belongs to;
 - ``bootstrap.checkpoint``: a snapshot with the feature levels that a new cluster begins with,
-  in record batches of Kafka's own format: a header, the records, a footer.
+  and the passwords of its users (SCRAM), in record batches of Kafka's own format: a header, the
+  records, a footer.
 
 A test compares both with the output of Kafka's tool.
 """
@@ -16,6 +17,7 @@ import struct
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -35,6 +37,21 @@ _SNAPSHOT_HEADER = 3
 _SNAPSHOT_FOOTER = 4
 #: The metadata record FeatureLevelRecord: frame version 1, its type 12, its version 0.
 _FEATURE_LEVEL_RECORD = b"\x01\x0c\x00"
+#: The metadata record UserScramCredentialRecord: frame version 1, its type 11, its version 0.
+_SCRAM_RECORD = b"\x01\x0b\x00"
+#: Kafka's numbers of the mechanisms.
+_SCRAM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+
+
+class ScramCredential(NamedTuple):
+    """What a cluster keeps of a user's password for one SCRAM mechanism (RFC 5802)."""
+
+    mechanism: str
+    user: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
 
 
 def random_id() -> str:
@@ -46,27 +63,32 @@ def random_id() -> str:
             return text
 
 
-def format_directory(directory: Path, cluster_id: str, node_id: int) -> None:
+def format_directory(
+    directory: Path, cluster_id: str, node_id: int, credentials: Iterable[ScramCredential] = ()
+) -> None:
     """Make *directory* ready for the first start of node *node_id* of cluster *cluster_id*."""
     directory.mkdir(parents=True)
     (directory / "meta.properties").write_text(
         f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={random_id()}\n"
     )
-    (directory / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint())
+    (directory / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint(credentials))
 
 
-def bootstrap_checkpoint(timestamp_ms: int = 0) -> bytes:
-    """The snapshot that sets :data:`FEATURE_LEVELS`."""
-    features = [_feature_level(name, level) for name, level in FEATURE_LEVELS.items()]
+def bootstrap_checkpoint(
+    credentials: Iterable[ScramCredential] = (), timestamp_ms: int = 0
+) -> bytes:
+    """The snapshot that sets :data:`FEATURE_LEVELS` and makes users known."""
+    records = [_feature_level(name, level) for name, level in FEATURE_LEVELS.items()]
+    records += map(_scram_credential, credentials)
     # Version 0, the timestamp of the last log record that the snapshot holds, no tagged fields.
     header = struct.pack(">hqb", 0, 0, 0)
     footer = struct.pack(">hb", 0, 0)
     return b"".join(
         (
             _batch(0, _CONTROL_BATCH, timestamp_ms, [(_control_key(_SNAPSHOT_HEADER), header)]),
-            _batch(1, 0, timestamp_ms, [(None, value) for value in features]),
+            _batch(1, 0, timestamp_ms, [(None, value) for value in records]),
             _batch(
-                1 + len(features),
+                1 + len(records),
                 _CONTROL_BATCH,
                 timestamp_ms,
                 [(_control_key(_SNAPSHOT_FOOTER), footer)],
@@ -85,6 +107,30 @@ def _feature_level(name: str, level: int) -> bytes:
     return _FEATURE_LEVEL_RECORD + struct.pack(
         f">B{len(name)}shb", len(name) + 1, name.encode(), level, 0
     )
+
+
+def _scram_credential(credential: ScramCredential) -> bytes:
+    fields = (credential.salt, credential.stored_key, credential.server_key)
+    return b"".join(
+        (
+            _SCRAM_RECORD,
+            _compact(credential.user.encode()),
+            struct.pack(">b", _SCRAM_NUMBERS[credential.mechanism]),
+            *map(_compact, fields),
+            # No tagged fields.
+            struct.pack(">ib", credential.iterations, 0),
+        )
+    )
+
+
+def _compact(data: bytes) -> bytes:
+    """Bytes or a text after their length plus one, an unsigned variable-length number."""
+    number, out = len(data) + 1, bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out) + data
 
 
 def _batch(

@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pykaproducer.testing import _admin, _jars, _server, _storage
+from pykaproducer.testing import _acls, _admin, _jars, _server, _storage
 from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses, tick
+from pykaproducer.testing._secured import SecuredListeners
 from pykaproducer.testing.proxy import FaultProxy
+from pykaproducer.testing.security import Security
 
 T = TypeVar("T")
 
@@ -57,6 +59,9 @@ class KafkaCluster:
     - *log_dir* keeps the brokers' logs; otherwise they are removed with the cluster.
     - *proxies*, one for each broker, stand before them for everybody who connects to
       :attr:`proxied_servers`; the brokers among themselves, and all methods here, go past them.
+    - *security*, one :class:`Security` or several: what clients must bring along. Each is a
+      listener of its own; :meth:`settings` are a client's. The brokers among themselves, and all
+      methods here, use a plain listener on loopback (its ports are those of :attr:`brokers`).
 
     Guarantees:
 
@@ -77,11 +82,15 @@ class KafkaCluster:
         fast_start: bool | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         proxies: Sequence[FaultProxy] = (),
+        security: Security | Sequence[Security] = (),
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers must be at least 1, not {brokers}")
         if proxies and len(proxies) != brokers:
             raise ValueError(f"{brokers} brokers need as many proxies, not {len(proxies)}")
+        self._security = [security] if isinstance(security, Security) else list(security)
+        if proxies and self._security:
+            raise ValueError("proxies stand before the plain listener: leave out security")
         self._size = brokers
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
@@ -92,6 +101,7 @@ class KafkaCluster:
         self._environment: dict[str, str] = {}
         self._brokers: list[Broker] = []
         self._processes: GuardedProcesses | None = None
+        self._secured: SecuredListeners | None = None
 
     # Starting and stopping
 
@@ -129,8 +139,24 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers' addresses: ``"127.0.0.1:p1,127.0.0.1:p2"``."""
-        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers)
+        """The brokers' addresses: ``"127.0.0.1:p1,127.0.0.1:p2"``; of the first secured listener.
+
+        Without security of the plain one.
+        """
+        return self._servers(0)
+
+    def settings(
+        self, user: str | None = None, *, listener: int = 0, **changes: Any
+    ) -> dict[str, Any]:
+        """What a client is configured with to come in as *user* through a secured listener.
+
+        The names are kafka-python's and :class:`pykaproducer.Producer`'s: ``bootstrap_servers``,
+        ``security_protocol``, ``ssl_cafile``, ``sasl_mechanism`` and so on; *changes* replace or
+        add some. Without *user* it is the listener's first. A listener has the number of its
+        :class:`Security`.
+        """
+        mine = {} if self._secured is None else self._secured.settings(listener, user)
+        return {"bootstrap_servers": self._servers(listener)} | mine | changes
 
     @property
     def proxied_servers(self) -> str:
@@ -145,6 +171,20 @@ class KafkaCluster:
         if self._processes is None:
             raise ClusterError("the cluster is not running: call start(), or use it in a with")
         return list(self._brokers)
+
+    # Access control
+
+    def allow(self, user: str, topic: str | None, *operations: str) -> None:
+        """Let *user* do something with a topic: ``"WRITE"``, ``"DESCRIBE"``, by default all.
+
+        *topic* ``"*"`` is every topic, None the cluster itself (``"IDEMPOTENT_WRITE"``). Returns
+        when every running broker goes by it. Needs ``Security(authorize=True)``.
+        """
+        self._rule(_acls.create, _acls.rules(user, topic, operations), True)
+
+    def revoke(self, user: str, topic: str | None, *operations: str) -> None:
+        """Take back what :meth:`allow` allowed with the same arguments."""
+        self._rule(_acls.delete, _acls.rules(user, topic, operations), False)
 
     # Faults
 
@@ -256,22 +296,31 @@ class KafkaCluster:
         directory = processes.directory
         logs = self._log_dir or directory
         logs.mkdir(parents=True, exist_ok=True)
-        numbers = processes.reserve(2 * self._size + len(self._proxies))
+        # Of the others a broker has one for its proxy, or one for each secured listener.
+        others = len(self._security) or bool(self._proxies)
+        numbers = processes.reserve((2 + others) * self._size)
         ports = [_server.Ports(*numbers[2 * i : 2 * i + 2]) for i in range(self._size)]
-        proxied = numbers[2 * self._size :]
+        numbers = numbers[2 * self._size :]
+        if self._security:
+            self._secured = SecuredListeners(self._security, directory / "security")
         cluster_id = _storage.random_id()
         brokers = []
         for i in range(self._size):
             data, settings = directory / f"broker-{i}", directory / f"broker-{i}.properties"
-            _storage.format_directory(data, cluster_id, i)
+            mine = numbers[i * others : (i + 1) * others]
             extra = dict(self._properties)
             if self._proxies:
-                self._proxies[i].target = _server.HOST, proxied[i]
-                extra |= _behind_proxy(ports[i], proxied[i], self._proxies[i].port)
+                self._proxies[i].target = _server.HOST, mine[0]
+                extra |= _server.behind_proxy(ports[i], mine[0], self._proxies[i].port)
+            if self._secured is not None:
+                extra = self._secured.properties(ports[i], mine) | extra
+            credentials = self._secured.credentials if self._secured else ()
+            secured = mine if self._secured else ()
+            _storage.format_directory(data, cluster_id, i, credentials)
             settings.write_text(_server.server_properties(i, ports, data, extra))
             command = _server.command(java, self._heap_mb, self._fast_start, directory, settings)
             log_path = logs / f"broker-{i}.log"
-            brokers.append(Broker(processes, i, ports[i].client, command, log_path))
+            brokers.append(Broker(processes, i, ports[i].client, command, log_path, secured))
         return brokers
 
     def _wait_ready(self, started: list[Broker]) -> None:
@@ -311,22 +360,29 @@ class KafkaCluster:
                 if not _time_left(deadline):
                     raise ClusterError(f"on {broker} topic {name!r} {otherwise}")
 
+    def _rule(
+        self,
+        request: Callable[[int, Sequence[_acls.Rule]], None],
+        rules: Sequence[_acls.Rule],
+        wanted: bool,
+    ) -> None:
+        """Make or delete rules, and wait until every running broker has learnt of it."""
+        self._ask_any(lambda port: request(port, rules))
+        deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
+        for broker in self.brokers:
+            while broker.running and not broker._goes_by(rules, wanted):
+                if not _time_left(deadline):
+                    raise ClusterError(f"{broker} has not learnt of {rules}")
+
+    def _servers(self, listener: int) -> str:
+        """The addresses of a listener, of the plain one if there is no other."""
+        return ",".join(f"{broker.host}:{broker._port_of(listener)}" for broker in self.brokers)
+
     def _broker(self, i: int) -> Broker:
         brokers = self.brokers
         if not 0 <= i < len(brokers):
             raise ValueError(f"there is no broker {i}: the cluster has 0 to {len(brokers) - 1}")
         return brokers[i]
-
-
-def _behind_proxy(ports: _server.Ports, port: int, proxy: int) -> dict[str, str]:
-    """The properties that add a listener on *port*, known to its clients as the *proxy*'s port."""
-    host = _server.HOST
-    return {
-        "listeners": f"CLIENT://{host}:{ports.client},PROXIED://{host}:{port},"
-        f"CONTROLLER://{host}:{ports.controller}",
-        "advertised.listeners": f"CLIENT://{host}:{ports.client},PROXIED://{host}:{proxy}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    }
 
 
 def _time_left(deadline: float) -> bool:

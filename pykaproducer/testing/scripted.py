@@ -314,7 +314,7 @@ class ScriptedCluster:
 
 def _scripted_producer(network: Network, clock: Clock | None) -> type[Producer]:
     class ScriptedProducer(Producer):
-        _network_type = staticmethod(lambda config: network)  # type: ignore[assignment]
+        _network_type = staticmethod(lambda config: network)
 
     if clock is not None:
         ScriptedProducer._clock = clock

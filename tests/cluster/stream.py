@@ -37,8 +37,8 @@ class Stream:
         self.errors: list[BaseException] = []
         #: Offsets by partition, in the order of the reports.
         self.offsets: list[list[int]] = [[] for _ in range(partitions)]
+        settings.setdefault("bootstrap_servers", cluster.bootstrap_servers)
         self.producer = Producer(
-            bootstrap_servers=cluster.bootstrap_servers,
             delivery_timeout_ms=PATIENCE * 1000,
             # Many small batches, so that several are under way.
             batch_max_messages=20,
@@ -126,9 +126,8 @@ class Stream:
         assert self.in_log() == self.expected()
         for offsets, numbers in zip(self.offsets, self.expected(), strict=True):
             # The broker does not always say where a batch stands that it has had before.
-            assert [o for o in offsets if o >= 0] == [
-                o for o in range(len(numbers)) if o in {*offsets}
-            ]
+            known = {*offsets}
+            assert [o for o in offsets if o >= 0] == [o for o in range(len(numbers)) if o in known]
             assert len(offsets) == len(numbers)
 
     def assert_in_order(self) -> None:

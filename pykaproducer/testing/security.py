@@ -1,0 +1,136 @@
+"""Who may talk to a test cluster, and how: TLS, SASL, access control lists.
+
+::
+
+    with KafkaCluster(security=Security("SASL_SSL", "SCRAM-SHA-512")) as cluster:
+        producer = Producer(**cluster.settings(user="alice"))
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+CERTIFICATES = ("valid", "expired", "other-host")
+#: What the name of an option is made of in the broker's login configuration.
+_WORD = re.compile(r"[\w.-]+")
+
+
+def _default_users() -> Mapping[str, str]:
+    return MappingProxyType({"alice": "alice-secret", "bob": "bob-secret"})
+
+
+@dataclass(frozen=True, eq=False)
+class Security:
+    """One listener of a :class:`KafkaCluster` that asks its clients for something.
+
+    - *protocol*: ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
+    - *mechanism*: with SASL ``"PLAIN"``, ``"SCRAM-SHA-256"``, ``"SCRAM-SHA-512"`` (the default) or
+      ``"OAUTHBEARER"`` (tokens without a signature, made by :class:`UnsecuredTokens`).
+    - *users*: names and passwords. OAUTHBEARER and client certificates use the names alone.
+    - *client_auth*: ``"required"`` wants a certificate of each client; each user has one.
+    - *key_password*: what the private keys of the users are encrypted with.
+    - *authorize*: users may do what :meth:`KafkaCluster.allow` allows them; else everything.
+    - *reauth_ms*: how long a SASL login is good for (``connections.max.reauth.ms``).
+    - *certificate*: what the brokers show: ``"valid"``, ``"expired"`` or ``"other-host"``, a good
+      one for another host.
+    """
+
+    protocol: str = "SASL_SSL"
+    mechanism: str | None = None
+    _: KW_ONLY
+    users: Mapping[str, str] = field(default_factory=_default_users, repr=False)
+    client_auth: str = "none"
+    key_password: str | None = field(default=None, repr=False)
+    authorize: bool = False
+    reauth_ms: int | None = None
+    certificate: str = "valid"
+
+    def __post_init__(self) -> None:
+        _one_of("protocol", self.protocol, PROTOCOLS)
+        if self.sasl:
+            if self.mechanism is None:
+                object.__setattr__(self, "mechanism", "SCRAM-SHA-512")
+            _one_of("mechanism", self.mechanism, MECHANISMS)
+        elif self.mechanism is not None or self.reauth_ms is not None:
+            raise ValueError(f"mechanism and reauth_ms belong to SASL, not to {self.protocol}")
+        _one_of("client_auth", self.client_auth, ("none", "required"))
+        _one_of("certificate", self.certificate, CERTIFICATES)
+        if not self.tls and (self.asks_certificate or self.certificate != "valid"):
+            raise ValueError(f"client_auth and certificate belong to TLS, not to {self.protocol}")
+        if self.key_password is not None and not self.asks_certificate:
+            raise ValueError('key_password belongs to client_auth="required"')
+        if self.authorize and not self.sasl and not self.asks_certificate:
+            raise ValueError(
+                'authorize needs to know who a client is: SASL, or SSL with client_auth="required"'
+            )
+        if self.reauth_ms is not None and self.reauth_ms < 1:
+            raise ValueError(f"reauth_ms must be at least 1, not {self.reauth_ms}")
+        if not self.users:
+            raise ValueError("users must name at least one user")
+        if self.mechanism == "PLAIN":
+            for name in self.users:
+                if not _WORD.fullmatch(name):
+                    raise ValueError(f"PLAIN takes user names of letters, digits, no {name!r}")
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def sasl(self) -> bool:
+        """Whether clients log in."""
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @property
+    def asks_certificate(self) -> bool:
+        """Whether clients must show a certificate."""
+        return self.client_auth == "required"
+
+
+class UnsecuredTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """A token provider for OAUTHBEARER listeners of a :class:`KafkaCluster`.
+
+    Its tokens carry a name and an end and no signature: everybody can make them, so they are good
+    for tests alone. *lifetime* is in seconds; with *reuse* a token is given out again until a fifth
+    of its life is left. ``calls`` counts how often a token was asked for.
+    """
+
+    def __init__(self, user: str, *, lifetime: float = 3600.0, reuse: bool = False) -> None:
+        super().__init__()
+        self.user = user
+        self.lifetime = lifetime
+        self.reuse = reuse
+        self.calls = 0
+        self._token = ""
+        self._good_until = 0.0
+
+    def token(self) -> str:
+        """A new token, or with *reuse* the last."""
+        self.calls += 1
+        now = time.time()
+        if not self.reuse or now >= self._good_until:
+            claims = {"sub": self.user, "iat": now - 1, "exp": now + self.lifetime}
+            self._token = f"{_base64url({'alg': 'none'})}.{_base64url(claims)}."
+            self._good_until = now + 0.8 * self.lifetime
+        return self._token
+
+
+def _base64url(content: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
+
+
+def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")

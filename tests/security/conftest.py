@@ -1,0 +1,33 @@
+"""One secured broker for all tests here: a listener for each thing that can go right or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pykaproducer.testing import ClusterError, KafkaCluster
+from pykaproducer.testing._jars import java, kafka_jars
+
+from .listeners import SECURITY
+
+
+@pytest.fixture(scope="package")
+def secured() -> Iterator[KafkaCluster]:
+    """The broker, for all tests of this directory."""
+    try:
+        java()
+        kafka_jars()
+    except ClusterError as error:
+        pytest.skip(f"no Kafka to test with: {error}")
+    pytest.importorskip("cryptography")
+    with KafkaCluster(security=SECURITY, fast_start=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def secured_topic(secured: KafkaCluster, topic: str) -> str:
+    """A topic of its own, which exists."""
+    name = f"secured-{topic}"
+    secured.create_topic(name)
+    return name

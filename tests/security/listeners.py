@@ -1,0 +1,55 @@
+"""The listeners of the secured broker, and who may come in where."""
+
+from __future__ import annotations
+
+import enum
+
+from pykaproducer.testing import Security
+
+#: What must never be seen.
+PASSWORD = "hush-hush=tell,nobody"
+#: How Kafka knows users whose names and passwords go through quotes, escapes and Unicode.
+STRANGE_USER = "zoe=o,tto"
+STRANGE_PASSWORD = 'a"b\\c\u00e9\ufb01 d'
+
+_USERS = {"alice": PASSWORD, STRANGE_USER: STRANGE_PASSWORD}
+#: Here a name is a word of the broker's configuration.
+PLAIN_USER = "zo\u00eb"
+_PLAIN_USERS = {"alice": PASSWORD, PLAIN_USER: STRANGE_PASSWORD}
+
+
+class On(enum.IntEnum):
+    """The listeners by number."""
+
+    PLAIN = 0
+    SCRAM_256 = 1
+    SCRAM_512 = 2
+    OAUTHBEARER = 3
+    TLS = 4
+    CLIENT_CERTIFICATE = 5
+    EXPIRED = 6
+    OTHER_HOST = 7
+    SHORT_SESSIONS = 8
+    SHORT_TOKENS = 9
+    RIGHTS = 10
+
+
+SECURITY = [
+    Security("SASL_SSL", "PLAIN", users=_PLAIN_USERS),
+    Security("SASL_PLAINTEXT", "SCRAM-SHA-256", users=_USERS),
+    Security("SASL_SSL", "SCRAM-SHA-512", users=_USERS),
+    Security("SASL_SSL", "OAUTHBEARER", users={"alice": ""}),
+    Security("SSL"),
+    Security("SSL", client_auth="required", key_password=PASSWORD),
+    Security("SSL", certificate="expired"),
+    Security("SSL", certificate="other-host"),
+    Security("SASL_SSL", "SCRAM-SHA-512", users=_USERS, reauth_ms=2000),
+    Security("SASL_SSL", "OAUTHBEARER", users={"alice": ""}, reauth_ms=60_000),
+    Security(
+        "SASL_PLAINTEXT",
+        "SCRAM-SHA-512",
+        users=dict.fromkeys(("nobody", "reader", "elsewhere", "writer", "waiting"), PASSWORD),
+        authorize=True,
+    ),
+]
+assert len(SECURITY) == len(On)

@@ -1,0 +1,84 @@
+"""A program whose message cannot be delivered: what it sees of that, as JSON. It ends by itself.
+
+The task comes as JSON through standard input, and everything that is logged goes to standard error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import pickle
+import re
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from pykaproducer import Producer
+
+#: The log has to tell within this time (seconds). A machine may be busy at that very moment, but
+#: hardly three times in a row.
+WITHIN = 1.0
+_ATTEMPTS = 3
+#: How long an outcome may take beyond its deadline on a busy machine (seconds).
+_PATIENCE = 30.0
+
+
+class Listener(logging.Handler):
+    """Waits for what is logged, at a level that people look at, in words that match."""
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(logging.WARNING)
+        self._pattern = re.compile(pattern)
+        self.texts: list[str] = []
+        self.told = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        if self._pattern.search(self.texts[-1]):
+            self.told.set()
+
+
+def attempt(task: dict[str, Any]) -> dict[str, Any]:
+    """Send one message, and say what became of it."""
+    listener = Listener(task["pattern"])
+    logging.getLogger("pykaproducer").addHandler(listener)
+    producer = Producer(**task["settings"])
+    began = time.monotonic()
+    delivery = producer.send(task["topic"], b"never there")
+    told = listener.told.wait(WITHIN)
+    error = delivery.exception(task["deadline"] + _PATIENCE)
+    took = time.monotonic() - began
+    assert error is not None
+    shown = [repr(producer), str(producer), repr(delivery), repr(error), repr(vars(error))]
+    shown += [*traceback.format_exception(error), repr(producer.stats())]
+    logging.getLogger("pykaproducer").removeHandler(listener)
+    if not told:
+        producer.abort()  # it will be tried again, and then nobody else is to be heard
+    return {
+        "told": told,
+        "texts": listener.texts,
+        "error": str(error),
+        "kind": [kind.__name__ for kind in type(error).__mro__],
+        "took": took,
+        "pickle": base64.b64encode(pickle.dumps(error)).decode(),
+        "shown": shown,
+    }
+
+
+def main() -> None:
+    """Try until the log told in time, and report the last attempt."""
+    logging.basicConfig(level=logging.DEBUG)
+    task = json.load(sys.stdin)
+    for _ in range(_ATTEMPTS):
+        report = attempt(task)
+        if report["told"]:
+            break
+    json.dump(report, sys.stdout)
+    # Neither closed nor flushed: the program has come to its end, and so has the producer.
+
+
+if __name__ == "__main__":
+    main()
