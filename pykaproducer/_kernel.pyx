@@ -64,6 +64,7 @@ cdef enum Flag:
     POSSIBLY = 4    # an attempt may have put it into the log (message status POSSIBLY_PERSISTED)
     CLAIMED = 16    # is in a sealed batch that is not refused: may be under way
     TOLD = 8        # somebody has read the outcome, or a callback was given it
+    OWN_TIME = 32   # it has a delivery timeout of its own: see accepted_at()
 
 cdef struct Row:            # one cache line
     const uint8_t *key
@@ -128,6 +129,7 @@ include "_kernel_parts/pool.pxi"
 include "_kernel_parts/chunk.pxi"
 include "_kernel_parts/outcome.pxi"
 include "_kernel_parts/waiters.pxi"
+include "_kernel_parts/series.pxi"
 include "_kernel_parts/slice.pxi"
 include "_kernel_parts/take_along.pxi"
 include "_kernel_parts/partition.pxi"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pykaproducer import _kernel, delivery
+from pykaproducer import interceptors as _interceptors
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
     BufferFullError,
@@ -108,7 +109,7 @@ class BlockDelivery:
         while (pending := self._block.pending()) is not None:
             clock = pending.chunk.home.clock
             if deadline is None and timeout is not None:
-                deadline = clock.monotonic() + timeout
+                deadline = clock.after(timeout)
             delivery.exception(pending, None if deadline is None else deadline - clock.monotonic())
         return self._metadata()
 
@@ -167,6 +168,7 @@ class BlockProducer(_kernel.BlockAdmission):
     """What a producer takes at once. ``producer.Producer`` derives from it."""
 
     config: Config
+    _interceptors: _interceptors.Interceptors | None = None
 
     def send_many(
         self,
@@ -211,9 +213,27 @@ class BlockProducer(_kernel.BlockAdmission):
 
         Nothing is accepted then.
         """
+        columns = (values, keys, headers, partitions, timestamps_ms)
+        if self._interceptors is None:
+            return self._send_rows(topic, columns, on_delivery, delivery_timeout_ms)
+        rows = self._interceptors.sent_rows(topic, columns)
+        with self._interceptors.refusing(rows):
+            columns = _interceptors.columns(rows)
+            made = self._send_rows(topic, columns, on_delivery, delivery_timeout_ms)
+        self._interceptors.watch_rows(made._block, rows)
+        return made
+
+    def _send_rows(
+        self,
+        topic: str,
+        columns: tuple[Any, ...],
+        on_delivery: Any,
+        delivery_timeout_ms: int | None,
+    ) -> BlockDelivery:
+        values, keys, headers, partitions, timestamps_ms = columns
         keys, values = self._serialized(topic, headers, keys, values)
-        columns = _kernel.columns_of(values, keys, headers, partitions, timestamps_ms)
-        return self._send_columns(topic, [columns], on_delivery, delivery_timeout_ms)
+        found = _kernel.columns_of(values, keys, headers, partitions, timestamps_ms)
+        return self._send_columns(topic, [found], on_delivery, delivery_timeout_ms)
 
     def send_arrow(
         self,
@@ -234,10 +254,11 @@ class BlockProducer(_kernel.BlockAdmission):
             topic (str): for all rows; None: column ``topic`` says it.
             on_delivery, delivery_timeout_ms: as for :meth:`send_many`.
 
-        Serializers are for Python's objects: with one configured, ValueError is raised.
+        Serializers are for Python's objects, interceptors for records: with one configured,
+        ValueError is raised.
         """
-        for name in ("key_serializer", "value_serializer"):
-            if getattr(self.config, name) is not None:
+        for name in ("key_serializer", "value_serializer", "interceptors"):
+            if getattr(self.config, name):
                 raise ValueError(f"send_arrow() sends columns as they are, and {name} is set")
         batches = _kernel.columns_of_arrow(data)
         return self._send_columns(topic, batches, on_delivery, delivery_timeout_ms)

@@ -10,6 +10,13 @@ cdef class TopicSlot:
     cdef bint announced                 # the dispatcher has been told and has not come yet
 
 
+@cython.final
+cdef class Intercepted:
+    """In place of a callback: the message has been through ``_intercept()``."""
+
+    cdef object on_delivery
+
+
 cdef void look_around() noexcept:
     """Now and then in a loop over send(): have memory ready, and let a stage run that wants to."""
     if pool_is_low():
@@ -33,6 +40,8 @@ cdef class Admission:
     - ``_check_topic(topic)``: called for a topic that is new here; raises if it cannot be one;
     - ``_serialize(topic, key, value, headers)``: the key and the value as bytes; called if
       ``_open()`` was told so;
+    - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``; calls
+      ``_accept()``, which is what it would have done;
     - ``_too_large(topic, size)``: raises;
     - ``_wait_for_space(size, until)``: called without the room for *size* bytes; returns when it
       is worth another look, with what to give it as *until* the next time (None at first), or
@@ -49,9 +58,11 @@ cdef class Admission:
     cdef Py_ssize_t max_request_size
     cdef int64_t serial
     cdef readonly int64_t accepted      # messages, ever
+    cdef readonly int64_t accepted_bytes    # of keys, values and headers
     cdef readonly bint _ready           # started, and taking messages
     cdef bint shut                      # taking none any more, whoever says that it is ready
     cdef bint serializing
+    cdef public bint _intercepting      # _intercept() is asked
     cdef Guard guard                    # of the open chunks and the slots
 
     def _open(self, Budget budget, announce, home, *, double delivery_timeout,
@@ -72,7 +83,7 @@ cdef class Admission:
         self.serializing = serializing
         self.fake_clock = fake_clock
         self.serial = 0
-        self.accepted = 0
+        self.accepted = self.accepted_bytes = 0
         self._ready = self.shut = False
 
     def _admit(self):
@@ -131,6 +142,11 @@ cdef class Admission:
         cdef Terms terms
         cdef Delivery handle
         cdef bytes encoded
+        if self._intercepting:
+            if type(on_delivery) is not Intercepted:
+                return self._intercept(topic, value, key, headers, partition, timestamp_ms,
+                                       on_delivery, delivery_timeout_ms)
+            on_delivery = (<Intercepted>on_delivery).on_delivery
         if not self._ready:
             self._start()
         if not PyUnicode_CheckExact(topic):
@@ -157,6 +173,14 @@ cdef class Admission:
         if self.accepted & (_ROWS_A_LOOK - 1) == 0:
             look_around()
         return handle
+
+    def _accept(self, topic, value, key, headers, partition, timestamp_ms, on_delivery,
+                delivery_timeout_ms):
+        """As :meth:`send`, past ``_intercept()``."""
+        cdef Intercepted past = Intercepted.__new__(Intercepted)
+        past.on_delivery = on_delivery
+        return Admission.send(self, topic, value, key, headers, partition, timestamp_ms,
+                              on_delivery=past, delivery_timeout_ms=delivery_timeout_ms)
 
     @cython.final
     cdef int check_terms(self, Terms *terms, partition, timestamp_ms, delivery_timeout_ms,
@@ -267,6 +291,7 @@ cdef class Admission:
                     handle.row = chunk.count - 1
                     hold(&chunk.held, &chunk.rows[handle.row].holders, 1)
                     self.accepted += 1
+                    self.accepted_bytes += payload.total
             finally:
                 leave_guard(&self.guard)
             if done:
@@ -284,6 +309,7 @@ cdef class Admission:
         chunk.since_epoch = self.since_epoch()
         chunk.opened = self.now() / <double>_NS
         chunk.unconfirmed = self.unconfirmed
+        chunk.timeout = self.timeout
         self.serial += 1
         chunk.serial = self.serial
         return chunk
@@ -312,6 +338,19 @@ cdef class Admission:
     def _take_all(self):
         """The chunks of every topic, taken."""
         return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
+
+    def _open_rows(self):
+        """``(rows, bytes, when the oldest chunk was opened)`` of what nobody has taken yet."""
+        cdef Chunk chunk
+        cdef int64_t rows = 0, size = 0
+        cdef object oldest = None
+        for slot in list(self.slots.values()):
+            for chunk in [*(<TopicSlot>slot).full, (<TopicSlot>slot).chunk]:
+                if chunk is not None and chunk.count:
+                    rows += chunk.count
+                    size += chunk.nbytes
+                    oldest = chunk.opened if oldest is None else min(oldest, chunk.opened)
+        return rows, size, oldest
 
     def _unannounced(self):
         """Slots with rows that the dispatcher may not have been told of: a KeyboardInterrupt has

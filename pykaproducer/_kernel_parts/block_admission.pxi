@@ -130,6 +130,7 @@ cdef class BlockAdmission(Admission):
                         slot.chunk = None
                     slot.full.append(segment.chunk)
                     self.accepted += segment.chunk.count
+                    self.accepted_bytes += segment.chunk.nbytes
                     block.accepted += segment.chunk.count
                 block.segments += segments
                 done = True

@@ -26,6 +26,7 @@ cdef class Chunk:
     cdef int64_t earliest               # deadline, ns
     cdef readonly double opened         # when its first message came (monotonic seconds)
     cdef int64_t since_epoch            # ns between the monotonic clock and the epoch
+    cdef int64_t timeout                # of the rows that have none of their own, ns
     cdef uint32_t pins                  # encoders that read the payload at this moment
     cdef uint32_t held                  # handles that are alive
     cdef bint closed, compact
@@ -249,6 +250,19 @@ cdef class Chunk:
             return [hits[i] for i in range(found)]
         finally:
             free(hits)
+
+    def accepted(self):
+        """When each row was accepted (monotonic seconds); of those that are settled: when the
+        chunk was opened."""
+        cdef list found = []
+        cdef uint32_t i
+        for i in range(self.count):
+            with self.lock:
+                if self.over() or self.rows[i].flags & SETTLED:
+                    found.append(self.opened)
+                else:
+                    found.append(accepted_at(self, &self.rows[i]) / <double>_NS)
+        return found
 
     def partition_of(self, uint32_t row):
         """The partition that a row was given, -1 for none."""

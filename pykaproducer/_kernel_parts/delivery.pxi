@@ -113,6 +113,12 @@ cdef class Delivery:
             return self.chunk.errors[outcome_of(self.chunk, self.row).error]
         return None
 
+    def look(self):
+        """As :meth:`failure`; but the outcome does not count as told."""
+        if flags_of(self.chunk, self.row) & FAILED:
+            return self.chunk.errors[outcome_of(self.chunk, self.row).error]
+        return None
+
     def watch(self, lock):
         """Have *lock* released when the outcome is there; False if it is there already."""
         return add_waiter(self.chunk, self.row, lock)

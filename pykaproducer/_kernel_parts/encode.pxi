@@ -8,6 +8,7 @@ cdef struct BatchHeader:
     int producer_epoch
     int64_t base_sequence
     uint32_t count
+    int64_t largest             # bytes of the largest record
 
 
 def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
@@ -20,12 +21,15 @@ def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
     """
     cdef BatchHeader header
     cdef RecordBatch batch = write_records(parts, &header)
+    cdef Py_ssize_t plain_size = batch.size
     header.attributes = attributes
     header.producer_id = producer_id
     header.producer_epoch = producer_epoch
     header.base_sequence = base_sequence
     if compress is not None:
         batch = with_compressed_records(batch, compress)
+    batch.plain_size = plain_size
+    batch.largest_record = header.largest
     put_header(batch.data, batch.size, &header)
     put_be32(batch.data + 17, <uint32_t>checksum(memoryview(batch)[21:]))
     return batch, header.count
@@ -46,6 +50,7 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
     part = <Slice>parts[0]
     header.base_timestamp = header.most_timestamp = part.chunk.rows[part.at(0)].timestamp
     header.count = 0
+    header.largest = 0
     try:
         batch = RecordBatch(bound)
         p = batch.data + _HEADER
@@ -96,12 +101,16 @@ cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexce
     cdef uint32_t i, count = header.count
     cdef const Row *row
     cdef int64_t delta, base = header.base_timestamp, most = header.most_timestamp
+    cdef int64_t size, largest = header.largest
     for i in range(part.count):
         row = &part.chunk.rows[part.at(i)]
         delta = row.timestamp - base
         if row.timestamp > most:
             most = row.timestamp
-        p = put_varint(p, record_size(row, delta, count))
+        size = record_size(row, delta, count)
+        if size > largest:
+            largest = size
+        p = put_varint(p, size)
         p[0] = 0                                    # record attributes: none are defined
         p = put_varint(p + 1, delta)
         p = put_varint(p, count)
@@ -117,6 +126,7 @@ cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexce
         count += 1
     header.count = count
     header.most_timestamp = most
+    header.largest = largest
     return p
 
 

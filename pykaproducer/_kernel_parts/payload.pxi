@@ -149,7 +149,8 @@ cdef inline void put_terms(Chunk chunk, Row *row, const Terms *terms, int64_t no
     row.deadline = now + terms.timeout
     row.partition = terms.partition
     row.block = <uint16_t>(chunk.n_blocks - 1)
-    row.flags = row.holders = 0
+    row.flags = OWN_TIME if terms.timeout != chunk.timeout else 0
+    row.holders = 0
     row.error = 0
     if row.deadline < chunk.earliest:
         chunk.earliest = row.deadline

@@ -210,6 +210,8 @@ cdef class RecordBatch:
 
     cdef uint8_t *data
     cdef Py_ssize_t size, capacity
+    cdef readonly Py_ssize_t plain_size     # what it would have without compression
+    cdef readonly Py_ssize_t largest_record # of its records, in bytes without the length
 
     def __cinit__(self, Py_ssize_t capacity):
         self.data = <uint8_t *>new_memory(capacity)

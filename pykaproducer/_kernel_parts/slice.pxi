@@ -164,29 +164,39 @@ cdef class Slice:
 
     # -- settling: each row once -------------------------------------------------------------
 
-    def deliver(self, int64_t base_offset, int64_t timestamp=-1, *, bint wake=True):
+    def deliver(self, int64_t base_offset, int64_t timestamp=-1, *, bint wake=True,
+                Series latency=None, double now=0):
         """The broker has these rows, from *base_offset* on (-1: offsets unknown).
 
         *timestamp*: the broker's, where it overrides (LogAppendTime), else -1. *wake*: wake those
-        who wait for one of them; else ``Chunk.wake_waiters`` must be called. Returns a Slice of
-        the rows that this call settled (an expired row keeps its earlier outcome), to be given to
-        ``report``; None if it settled none.
+        who wait for one of them; else ``Chunk.wake_waiters`` must be called. *latency*: is told how
+        long each has taken, up to *now* (monotonic seconds). Returns a Slice of the rows that this
+        call settled (an expired row keeps its earlier outcome), to be given to ``report``; None if
+        it settled none.
         """
         cdef Chunk chunk = self.chunk
         cdef Slice settled = self.none_of_it()
+        cdef int64_t now_ns = <int64_t>(now * _NS)
+        cdef Sample *sample = NULL if latency is None else latency.sample_at(now)
+        cdef Run run
         cdef uint32_t i
         cdef Row *row
+        memset(&run, 0, sizeof(Run))
         with chunk.lock:
             for i in range(0 if chunk.over() else self.count):
                 row = &chunk.rows[self.at(i)]
                 if row.flags & SETTLED:
                     continue
+                if sample != NULL:
+                    add_age(latency, sample, &run, now_ns - accepted_at(chunk, row))
                 row.deadline = base_offset + i if base_offset >= 0 else -1
                 if timestamp >= 0:
                     row.timestamp = timestamp
                 add_flags(&row.flags, SETTLED)
                 settled.rows[settled.count] = self.at(i)
                 settled.count += 1
+            end_run(latency, sample, &run)
+            self.size_of(settled)
         return self.told(settled, wake)
 
     def fail(self, not_persisted, possibly_persisted, *, bint wake=True):
@@ -214,6 +224,7 @@ cdef class Slice:
                 chunk.failures = True
                 settled.rows[settled.count] = self.at(i)
                 settled.count += 1
+            self.size_of(settled)
         # Rows that fail one by one must not use up the 16 bits of Row.error, nor must those who
         # come to fail what has its outcome already.
         if not possibly and len(chunk.errors) == first + 2:
@@ -228,6 +239,15 @@ cdef class Slice:
         part.allocate(self.count)
         part.count = 0
         return part
+
+    cdef void size_of(self, Slice settled) noexcept nogil:
+        """How large the rows are that have just been settled, of these."""
+        cdef uint32_t i
+        if settled.count == self.count:
+            settled.nbytes = self.nbytes
+            return
+        for i in range(settled.count):
+            settled.nbytes += payload_size(&self.chunk.rows[settled.at(i)])
 
     cdef Slice told(self, Slice settled, bint wake):
         """Wake those who wait, if *wake*; *settled*, or None if it has no row."""

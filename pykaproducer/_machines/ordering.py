@@ -110,12 +110,15 @@ class Ordering:
         """Bytes of messages that wait here: for a path, or for a lower level's turn."""
         if not self._levels and not self._waiting:
             return 0
-        buffers = [level.buffer for level in list(self._levels.values())]
         return sum(
             item.nbytes if isinstance(item, Slice) else len(item.payload)
-            for items in (self._waiting, *buffers)
-            for item in list(items)
+            for item in self.held_items()
         )
+
+    def held_items(self) -> list[Item]:
+        """What waits here: for a path, or for a lower level's turn."""
+        buffers = [level.buffer for level in list(self._levels.values())]
+        return [item for items in (self._waiting, *buffers) for item in list(items)]
 
     def item(self, item: Item) -> list[Effect]:
         """A fresh item, or one that comes round again."""

@@ -74,8 +74,9 @@ class Sequencer:
         if id_too:
             self.spent_id = self.producer.producer_id
 
-    def renew(self) -> None:
-        """Count anew if the numbers are stale, so that a gap in the old ones is no error.
+    def renew(self) -> bool:
+        """Count anew if the numbers are stale, so that a gap in the old ones is no error; whether
+        they were.
 
         Only when none of the partition's written batches is unanswered: a late one of the old
         epoch would be refused, or worse, appended behind. The epoch is raised locally, as the
@@ -83,7 +84,7 @@ class Sequencer:
         id the partition waits for a new id.
         """
         if not self.stale:
-            return
+            return False
         assert self.producer is not None, "stale numbers are some id's"
         if self.producer.epoch >= LAST_EPOCH:
             self.spent_id = self.producer.producer_id
@@ -93,6 +94,7 @@ class Sequencer:
             self.producer = ProducerId(self.producer.producer_id, self.producer.epoch + 1)
         self.stale = self.known = False
         self.next_sequence = 0
+        return True
 
     def adopt(self, given: ProducerId | None) -> bool:
         """Take the id that the cluster has *given*, if it will do; whether there is one now."""

@@ -141,6 +141,9 @@ def _verdict(code: int, older_unsettled: bool, count: int, sequenced: bool) -> V
     return verdict
 
 
+#: The client is not allowed to do it: that concerns all messages of the topic, not this one.
+NO_RIGHT = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+
 #: Errors of a whole topic in a Metadata answer that no waiting mends: its messages fail at once.
 #: An unknown topic is not among them: it may be created while they wait.
 FATAL_TOPIC_ERRORS = frozenset(

@@ -1,7 +1,7 @@
 """Bridge: one per BrokerWorker. Builds requests, puts them on the wire, takes the answers off it.
 
-In Sarama: the "bridge" goroutine (and the socket's reader with it: here one thread alone touches a
-socket, so TLS is safe by construction). Owns: the connection to its broker.
+In Sarama: the "bridge" goroutine (and the socket's reader with it: here one thread at a time
+touches a socket, so TLS is safe by construction). Owns: the connection to its broker.
 
 Guarantees: requests are written in the order in which they came. Each is reported to the
 BrokerWorker once: ``Answered``, ``Lost``, or with ``acks=0`` ``Written``. A broker that is down
@@ -10,8 +10,9 @@ is connected to again and again, with backoff, as long as the BrokerWorker wants
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from pykaproducer._machines.batching import Batch
 from pykaproducer._net.connection import Answered as NetAnswered
 from pykaproducer._net.connection import Request
 from pykaproducer._pipeline.connected import Connected
+from pykaproducer._pipeline.meter import Link
 from pykaproducer._pipeline.worker import WakingLater
 from pykaproducer._wire import WireError
 from pykaproducer._wire.kafka_python import ApiKey, BrokerAddress
@@ -26,6 +28,11 @@ from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_re
 
 #: So many bytes may be sealed, and written, by the thread that brings a slice, or an answer.
 SMALL = 16 << 10
+#: Bytes of a request's length, which stands before it.
+_LENGTH = 4
+#: From this version of Produce on a broker that throttles answers at once, and the client is to
+#: wait; before it the broker waited itself (KIP-219).
+_CLIENT_WAITS = 6
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +99,9 @@ class Bridge(Connected):
         self._wanted = False
         # A request whose answer makes no sense, until it is reported as lost.
         self._garbled: list[ProduceRequest] = []
+        # Given to the connection and not reported yet, with the time of that. For a look from
+        # outside, and for the meter.
+        self._under_way: dict[ProduceRequest, float] = {}
 
     def connect(self) -> None:
         """Make a connection if there is none. From the BrokerWorker's thread."""
@@ -132,11 +142,17 @@ class Bridge(Connected):
     def on_ready(self) -> None:
         self.report(Up())
 
+    def held(self) -> Iterable[object]:
+        return list(self._under_way)
+
     def on_answer(self, event: NetAnswered) -> None:
         request: ProduceRequest = event.request.tag
         try:
             answer = decode_produce(event.request.version, event.payload)
             check_complete(request, answer)
+            self._count_answer(request, answer)
+            if answer.throttle_ms and event.request.version < _CLIENT_WAITS:
+                answer = dataclasses.replace(answer, throttle_ms=0)
         except WireError as error:
             # The request is out of the connection's books already: it is lost with the rest.
             self._garbled = [request]
@@ -150,11 +166,24 @@ class Bridge(Connected):
         with WakingLater():
             self.report(Answered(request, answer))
 
+    def link(self) -> Link:
+        return self.meter.link(self.broker_id)
+
+    def _count_answer(self, request: ProduceRequest, answer: ProduceAnswer) -> None:
+        now = self.clock.monotonic()
+        latency = now - self._under_way.pop(request, now)
+        self.meter.request.add(now, latency)
+        link = self.link()
+        link.latency.add(now, latency)
+        link.throttle.add(now, answer.throttle_ms / 1000)
+
     def on_written(self, request: Request) -> None:
+        self._under_way.pop(request.tag, None)
         self.report(Written(request.tag))
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._wanted = False  # the BrokerWorker asks again if it has something to send
+        self._under_way.clear()
         # Down before Lost: what Lost gives back must not be sealed again for this connection.
         self.report(Down(reason))
         self._report_lost(unanswered, unwritten)
@@ -163,6 +192,7 @@ class Bridge(Connected):
         garbled, self._garbled = self._garbled, []
         if garbled or unanswered or unwritten:
             written = [*garbled, *(request.tag for request in unanswered)]
+            self.meter.lost.add(self.clock.monotonic(), 1, len(written) + len(unwritten))
             self.report(Lost(written, [request.tag for request in unwritten]))
 
     def _submit(self, request: ProduceRequest) -> None:
@@ -170,10 +200,18 @@ class Bridge(Connected):
         batches = [(b.topic, b.partition, b.payload) for b in request.batches]
 
         def encode(version: int, correlation_id: int) -> list[Any]:
-            return produce_request(
+            buffers = produce_request(
                 version, correlation_id, client_id, acks, request.timeout_ms, batches
             )
+            self.count_outgoing(_LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big"))
+            return buffers
 
+        now = self.clock.monotonic()
+        if (trace := self.meter.trace) is not None:
+            for batch in request.batches:
+                trace.note("sent", self, batch, broker=self.broker_id)
+        self._under_way[request] = now
+        self.meter.requests.add(now, sum(batch.count for batch in request.batches))
         self.submit(
             Request(
                 ApiKey.PRODUCE,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,11 @@ from pykaproducer._pipeline.bridge import (
 from pykaproducer._pipeline.judge import Judge
 from pykaproducer._pipeline.metadata import Metadata, ProducerIdCame, ViewChanged
 from pykaproducer._pipeline.sealer import Sealer
+from pykaproducer._pipeline.throttle import Throttle
+from pykaproducer._pipeline.trace import in_words, sealing
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._texts import place
 from pykaproducer.config import Config
 
 log = logging.getLogger("pykaproducer.broker")
@@ -83,13 +86,14 @@ class BrokerWorker(Worker):
     batcher: Batcher
     metadata: Metadata
     trouble: Trouble
+    throttle: Throttle
     judge: Judge
     sealer: Sealer
     is_flushing: Callable[[], bool]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._up = False
+        self._up = self._was_up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
         self._without_id: list[Lane] = []
         self._quitting = False
@@ -106,6 +110,9 @@ class BrokerWorker(Worker):
             case Answered():
                 self._heard()
                 self._reported(item.request)
+                if self.meter.trace is not None:
+                    self._trace_answer(item)
+                self.throttle.answered(item.answer.throttle_ms / 1000)
                 self.judge.answered(item)
             case Written():
                 self._heard()
@@ -114,9 +121,13 @@ class BrokerWorker(Worker):
             case Lost():
                 for request in (*item.unanswered, *item.unwritten):
                     self._reported(request)
+                    if (trace := self.meter.trace) is not None:
+                        why = self.trouble.brokers.get(self.broker_id)
+                        for batch in request.batches:
+                            trace.note("lost", self, batch, broker=self.broker_id, detail=why)
                 self.judge.lost(item)
             case Up():
-                self._up = True
+                self._came_up()
             case Down():
                 self._went_down(item.reason)
             case ViewChanged():
@@ -138,7 +149,18 @@ class BrokerWorker(Worker):
             item.item.nbytes <= SMALL
         )
 
+    @property
+    def requests(self) -> int:
+        """Requests that the bridge has not reported yet. For a glance from any thread."""
+        return self._requests
+
+    def held(self) -> Iterable[object]:
+        pending = [item for lane in list(self._lanes.values()) for item in list(lane.pending)]
+        return [*pending, *(batch for batches in list(self._ahead) for batch in list(batches))]
+
     def deadline(self) -> float | None:
+        if self.throttle.until is not None:
+            return self.throttle.until
         if not self._up or self._is_full():
             return None  # whatever changes that is an item in the inbox
         return self.batcher.next_due()
@@ -151,6 +173,14 @@ class BrokerWorker(Worker):
         if not self._quitting:
             self.bridge.stop()
 
+    def _came_up(self) -> None:
+        self._up = True
+        # The first time. Behind trouble it has still to work; else it is nobody's business.
+        again = self._was_up or self.broker_id in self.trouble.brokers
+        level = logging.DEBUG if again else logging.INFO
+        log.log(level, "broker %d: connected", self.broker_id)
+        self._was_up = True
+
     def _heard(self) -> None:
         # A handshake is not enough to say that it works again.
         if self.trouble.brokers.pop(self.broker_id, None) is not None:
@@ -158,6 +188,7 @@ class BrokerWorker(Worker):
 
     def _went_down(self, reason: str) -> None:
         self._up = False
+        self.throttle.forget()
         for batches in list(self._ahead):
             for batch in list(batches):
                 self._recall(batch.in_lane)
@@ -186,6 +217,8 @@ class BrokerWorker(Worker):
         else:
             if self.broker_id in self.trouble.brokers:
                 item.take_along()  # it may wait long
+            if (trace := self.meter.trace) is not None:
+                trace.note("queued", self, item, broker=self.broker_id)
             self._lanes[lane.topic, lane.partition] = lane
             self.batcher.add(lane, item, self.clock.monotonic())
         self.judge.hand_back(lane)
@@ -196,10 +229,12 @@ class BrokerWorker(Worker):
             if self.batcher.waiting:
                 self.bridge.connect()
             return
+        if self.throttle.holds():
+            return
         self._send_ahead()
         while self.batcher.waiting and not self._is_full() and not self._quitting:
             now = self.clock.monotonic()
-            batches = self._seal(self.batcher.due(now, flushing=self.is_flushing()))
+            batches = self._seal(self.batcher.due(now, flushing=self.is_flushing()), now)
             if not batches:
                 return
             self._ahead.append(batches)
@@ -232,7 +267,7 @@ class BrokerWorker(Worker):
                 lane.put_back(batch)
         self._ahead = deque(batches for batches in self._ahead if batches)
 
-    def _seal(self, lanes: list[Lane]) -> list[Batch]:
+    def _seal(self, lanes: list[Lane], now: float) -> list[Batch]:
         batches: list[Batch] = []
         size = 0
         for lane in lanes:
@@ -245,6 +280,9 @@ class BrokerWorker(Worker):
             if isinstance(taken, list):
                 batch = self.sealer.seal(lane, taken)
             if batch is not None:
+                self.meter.batch_sealed(batch, now)
+                if (trace := self.meter.trace) is not None and batch is not taken:
+                    trace.note("sealed", self, batch, **sealing(batch))
                 lane.sent(batch)
                 batches.append(batch)
                 size += len(batch.payload)
@@ -266,7 +304,8 @@ class BrokerWorker(Worker):
     def _has_producer_id(self, lane: Lane) -> bool:
         if isinstance(lane.pending[0], Batch):
             return True  # sealed with its own
-        lane.sequencer.renew()
+        if lane.sequencer.renew():
+            log.info("%s: takes a new producer epoch", place(lane.topic, lane.partition))
         if lane.sequencer.adopt(self.metadata.producer_id):
             return True
         spent = lane.sequencer.spent_id
@@ -302,6 +341,17 @@ class BrokerWorker(Worker):
             deadline = min(deadline, max([now + _LEAST, *alive]))
         timeout_ms = max(1, int((deadline - now) * 1000))
         return ProduceRequest(batches, deadline, timeout_ms)
+
+    def _trace_answer(self, item: Answered) -> None:
+        trace = self.meter.trace
+        answers = {(a.topic, a.partition): a for a in item.answer.partitions}
+        for batch in item.request.batches:
+            if trace is not None:
+                detail = in_words(answers[batch.topic, batch.partition])
+                trace.note("answered", self, batch, broker=self.broker_id, detail=detail)
+                if item.answer.throttle_ms:
+                    wait = item.answer.throttle_ms / 1000
+                    trace.note("throttled", self, batch, broker=self.broker_id, wait_s=wait)
 
     # Lanes that have failed --------------------------------------------------------------------
 

@@ -57,6 +57,10 @@ class Brokers:
         """Every worker whose thread may still run. From any thread, without a lock."""
         return tuple(worker for worker in self._running if not self._has_ended(worker))
 
+    def references(self, worker: BrokerWorker) -> int:
+        """How many PartitionWorkers hold *worker*. From any thread, without a lock."""
+        return self._references.get(worker, 0)
+
     def _has_ended(self, worker: BrokerWorker) -> bool:
         # One that was let go and has no thread yet gets one, which ends its bridge.
         was_there = worker not in self._references and worker.thread is not None

@@ -29,16 +29,28 @@ from pykaproducer._net.connection import (
     Lost,
     Ready,
     Request,
+    SessionState,
     Written,
     earlier,
 )
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.meter import Link
 from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
 from pykaproducer.config import Config
 
 #: How long it dozes (seconds): less than any request has time. (With a request_timeout_ms shorter
 #: than this the thread is waked for each request.)
 _DOZE: Final = 2.0
+#: How far a connection has come that does not stand yet.
+_SETTING_UP: Final = {
+    SessionState.CONNECTING: "the connection to {}:{} does not stand yet",
+    SessionState.NEGOTIATING: "{}:{} has not answered the first request yet",
+    SessionState.AUTHENTICATING: "authentication with {mechanism} at {}:{} has not ended yet",
+}
+#: What may take long in it.
+_ASKED: Final = {"OAUTHBEARER": "; has sasl_oauth_token_provider returned?"}
+#: Length and correlation id, before an answer's payload.
+_ANSWER_HEAD: Final = 8
 
 
 class Connected(Worker):
@@ -80,6 +92,28 @@ class Connected(Worker):
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         """The connection is lost, or could not be made."""
+
+    def link(self) -> Link:
+        """Where it is counted what goes over its connection."""
+        raise AssertionError(f"{type(self).__name__} has no link")
+
+    def count_outgoing(self, nbytes: int) -> None:
+        """A request of so many bytes goes out."""
+        self.link().outgoing.add(self.clock.monotonic(), nbytes)
+
+    def setting_up(self) -> str:
+        """How far the connection has come, in words; empty: it stands, or there is none.
+
+        For other threads: it may be this one that a token provider holds up.
+        """
+        connection = self._connection
+        text = None if connection is None else _SETTING_UP.get(connection.state)
+        if connection is None or text is None:
+            return ""
+        text = text.format(*connection.address, mechanism=self.config.sasl_mechanism)
+        if connection.state is SessionState.AUTHENTICATING:
+            text += _ASKED.get(self.config.sasl_mechanism or "", "")
+        return text
 
     def submit(self, request: Request) -> None:
         """Have *request* written. Only while ``ready``."""
@@ -198,9 +232,12 @@ class Connected(Worker):
         match event:
             case Ready():
                 self.ready = True
+                self.link().made.add(self.clock.monotonic(), 1)
                 self.on_ready()
             case Answered():
                 self._busy = True
+                size = len(event.payload) + _ANSWER_HEAD
+                self.link().incoming.add(self.clock.monotonic(), size)
                 # Only now: a server may shake hands and hang up at the first request.
                 self._backoff().reset()
                 self.on_answer(event)
@@ -208,6 +245,8 @@ class Connected(Worker):
                 self._backoff().reset()
                 self.on_written(event.request)
             case Lost():
+                if self.ready:
+                    self.link().lost.add(self.clock.monotonic(), 1)
                 self.ready = False
                 assert self._connection is not None
                 host, port = self._connection.address

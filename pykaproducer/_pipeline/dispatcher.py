@@ -12,7 +12,7 @@ Never waits for anything but its inbox.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,8 @@ class Dispatcher(Worker):
                 chunks = self.take(item)
                 for chunk in chunks:
                     self.inflight.enter(chunk)  # all of them first: the crash policy looks there
+                if (trace := self.meter.trace) is not None:
+                    trace.taken(self, chunks)
                 for chunk in chunks:
                     self._deadlines.watch(chunk)
                     if self.broken_by is None:
@@ -70,11 +72,21 @@ class Dispatcher(Worker):
                         make_error = functools.partial(self.broken_by, chunk.topic)
                         self.settler.fail(chunk.whole(), make_error)
             case Slice() | Batch() | Chaser():
+                if (trace := self.meter.trace) is not None:
+                    trace.note("comes again", self, item)
                 self._topics[item.topic].put(item)
             case FlushMark():
                 self.inflight.meet(item.mark)
             case ViewChanged():
                 self._metadata_came()
+
+    @property
+    def waiting(self) -> Iterable[str]:
+        """Topics whose messages wait for metadata."""
+        return self._waiting
+
+    def held(self) -> Iterable[object]:
+        return [chunk for chunks in list(self._waiting.values()) for chunk in list(chunks)]
 
     def deadline(self) -> float | None:
         return self._deadlines.next()
@@ -102,6 +114,8 @@ class Dispatcher(Worker):
         if view is not None:
             self._look_at(view)
         if chunk.topic in self._waiting:
+            if (trace := self.meter.trace) is not None:
+                trace.note("waits for metadata", self, chunk)
             self.metadata.want_topic(chunk.topic)
 
     def _metadata_came(self) -> None:
@@ -119,6 +133,8 @@ class Dispatcher(Worker):
                 worker.put(chunk)
         elif view.error_code in FATAL_TOPIC_ERRORS:
             code = view.error_code
+            error = delivery_error_for(code, topic=view.name, status=Status.NOT_PERSISTED)
+            self.trouble.refused(view.name, error)
             for chunk in self._waiting.pop(view.name):
                 self.settler.fail(
                     chunk.whole(),

@@ -17,16 +17,17 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.cluster import backoff
-from pykaproducer._machines.verdicts import Action, judge
+from pykaproducer._machines.verdicts import NO_RIGHT, Action, judge
 from pykaproducer._pipeline.bridge import Answered, Lost, ProduceRequest
 from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.meter import Meter
 from pykaproducer._pipeline.reports import MakeError, Settler
 from pykaproducer._pipeline.retry import Again, RetryHandler
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._texts import code_text, place
 from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 from pykaproducer.config import Config
-from pykaproducer.errors import DeliveryError, delivery_error_for
+from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
 
 class Judge:
@@ -41,8 +42,10 @@ class Judge:
         retry: RetryHandler,
         settler: Settler,
         trouble: Trouble,
+        meter: Meter,
         lane_changed: Callable[[Lane], None],
     ) -> None:
+        self._meter = meter
         self._config = config
         self._clock = clock
         self._metadata = metadata
@@ -100,7 +103,14 @@ class Judge:
                 max(0, again[0].level - 1),
                 random.random(),
             )
-        self._retry.put(Again(again, self._clock.monotonic() + wait))
+        now = self._clock.monotonic()
+        for item in again:
+            if isinstance(item, Batch):
+                self._meter.batch_again(item, now)
+            if (trace := self._meter.trace) is not None and not isinstance(item, Chaser):
+                why = self._trouble.why(item.topic, item.partition)
+                trace.note("goes again", None, item, level=item.level, wait_s=wait, detail=why)
+        self._retry.put(Again(again, now + wait))
 
     def _hand_back_all(self, requests: Iterable[ProduceRequest]) -> None:
         for request in requests:
@@ -123,7 +133,7 @@ class Judge:
             self._doubt(batch)
         match verdict.action:
             case Action.DELIVERED:
-                self._trouble.partitions.pop((batch.topic, batch.partition), None)
+                self._trouble.delivered(batch.topic, batch.partition)
                 if batch.sequenced:
                     lane.sequencer.delivered(batch.number)
                 self._deliver(batch, answer.base_offset, answer.log_append_time_ms)
@@ -139,10 +149,11 @@ class Judge:
 
     def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
         index = 0
+        now = self._clock.monotonic()
         for part in batch.parts:
             offset = base_offset + index if base_offset >= 0 else -1
             index += part.count
-            self._settler.deliver(part, offset, log_append_time_ms)
+            self._settler.deliver(part, offset, log_append_time_ms, now)
 
     def _again(self, lane: Lane, batch: Batch, answer: ProducedPartition, action: Action) -> None:
         if action is Action.AGAIN:
@@ -170,6 +181,8 @@ class Judge:
         self, lane: Lane, batch: Batch, answer: ProducedPartition, retries_used: int | None = None
     ) -> None:
         make_error = _refusal(batch, answer, answer.error_message, retries_used)
+        if answer.error_code in NO_RIGHT:
+            self._trouble.refused(batch.topic, make_error(Status.NOT_PERSISTED))
         for part in batch.parts:
             part.unclaim()
             self._settler.fail(part, make_error)

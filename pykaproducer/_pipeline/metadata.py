@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._machines.cluster import Backoff, ClusterView, Refresh
+from pykaproducer._machines.news import news
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.connected import Connected
+from pykaproducer._pipeline.meter import Link
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker, wake_all
 from pykaproducer._texts import code_text, place
@@ -86,6 +88,8 @@ class Metadata(Connected):
         super().__init__(*args)
         #: Replaced whole; read from any thread.
         self.view = ClusterView()
+        #: When the cluster answered last (monotonic seconds); None: never yet.
+        self.refreshed: float | None = None
         self.producer_id: ProducerId | None = None
         self._refresh: Refresh | None = None
         self._id_wanted_by: list[Worker] = []
@@ -94,6 +98,8 @@ class Metadata(Connected):
         self._id_backoff: Backoff | None = None
         self._waiters: dict[Worker, None] = {}
         self._candidates: list[tuple[str, int]] = []
+        # Topics that the log is to tell of if they stay away: see news().
+        self._missing: dict[str, int] = {}
         # What the log has said since the cluster answered last: each server has its own reason,
         # and they take turns.
         self._told: set[str] = set()
@@ -149,8 +155,27 @@ class Metadata(Connected):
             finally:
                 self._lookers.remove(lock)
 
+    def wait_for_brokers(self, deadline: float, check_open: Callable[[], object]) -> bool:
+        """Wait until the cluster has answered; false if it has not by *deadline*.
+
+        As :meth:`partitions_for`, which tells why no view is missed.
+        """
+        while True:
+            lock = _thread.allocate_lock()
+            lock.acquire()
+            self._lookers.append(lock)
+            try:
+                check_open()
+                if self.view.brokers:
+                    return True
+                self.want()
+                if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
+                    return False
+            finally:
+                self._lookers.remove(lock)
+
     def wake_lookers(self) -> None:
-        """Whoever waits in :meth:`partitions_for` looks again."""
+        """Whoever waits in one of these two looks again."""
         wake_all(self._lookers)
 
     # The stage -----------------------------------------------------------------------------------
@@ -225,10 +250,18 @@ class Metadata(Connected):
             )
 
     def _ask(self, api: int, encode: Callable[[int, int], list[Any]]) -> None:
+        def counted(version: int, correlation_id: int) -> list[Any]:
+            buffers = encode(version, correlation_id)
+            self.count_outgoing(sum(map(len, buffers)))
+            return buffers
+
         deadline = self.clock.monotonic() + self.config.request_timeout_ms / 1000
-        self.submit(Request(api, encode, deadline=deadline, expects_answer=True, tag=api))
+        self.submit(Request(api, counted, deadline=deadline, expects_answer=True, tag=api))
 
     # The connection ------------------------------------------------------------------------------
+
+    def link(self) -> Link:
+        return self.meter.metadata
 
     def next_address(self) -> tuple[str, int] | str:
         if not self._candidates:
@@ -275,11 +308,13 @@ class Metadata(Connected):
             and all(p.leader_id >= 0 for p in topic.partitions)
         }
         self._show(self.view.with_answer(answer))
-        now = self.clock.monotonic()
+        now = self.refreshed = self.clock.monotonic()
         self._refreshing().succeeded(now, random.random(), there=there, cost=now - began)
 
     def _show(self, view: ClusterView) -> None:
         """There is a new view: everybody who may wait for one looks at it."""
+        for is_bad, text in news(self.view, view, self._missing):
+            log.log(logging.WARNING if is_bad else logging.INFO, "%s", text)
         self.view = self.trouble.view = view
         waiters, self._waiters = list(self._waiters), {}
         for worker in (self.dispatcher, *waiters, *self.broker_workers()):
@@ -309,7 +344,10 @@ class Metadata(Connected):
         self._id_not_before = self.clock.monotonic() + self._id_backoff.next(random.random())
         text = f"the cluster gives no producer id: {code_text(code)}"
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            text += "; grant IdempotentWrite on the cluster, or set enable_idempotence=False"
+            text += (
+                "; grant this client Write on its topics (before Kafka 2.8 IdempotentWrite on the "
+                "cluster, or set enable_idempotence=False)"
+            )
             if self.trouble.producer_id != text:
                 log.error("%s", text)
         self.trouble.producer_id = text

@@ -10,6 +10,7 @@ Relies on: a lane that has failed hands back everything, oldest first, before th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pykaproducer._kernel import Slice
@@ -45,6 +46,14 @@ class PartitionWorker(Worker):
         lane = self._lane
         return self.ordering.held + (0 if lane is None else lane.nbytes)
 
+    @property
+    def lane(self) -> Lane | None:
+        """Its path to the leader, None if it has none. For a glance from any thread."""
+        return self._lane
+
+    def held(self) -> Iterable[object]:
+        return self.ordering.held_items()
+
     def in_place(self, item: Slice | Batch | Chaser | ViewChanged) -> bool:
         return True  # a few table look-ups
 
@@ -55,9 +64,13 @@ class PartitionWorker(Worker):
             case ViewChanged():
                 self._find_path()
             case _:
-                self._perform(self.ordering.item(item))
+                effects = self.ordering.item(item)
+                self._perform(effects)
                 if self._lane is None:
                     item.take_along()  # it waits for a leader
+                if (trace := self.meter.trace) is not None and not (effects and self._lane):
+                    waits = "waits in order" if self._lane else "waits for a leader"
+                    trace.note(waits, self, item)
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -72,6 +85,8 @@ class PartitionWorker(Worker):
     def _put(self, item: Slice | Batch | Chaser) -> None:
         assert self._broker is not None, "the machine forwards only once a path was found"
         assert self._lane is not None, "a path is a broker and a lane"
+        if (trace := self.meter.trace) is not None:
+            trace.note("forwarded", self, item, broker=self._broker.broker_id)
         self._broker.put(Put(self._lane, item))
 
     def _let_go(self, chaser: Chaser) -> None:

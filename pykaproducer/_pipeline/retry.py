@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,9 @@ class RetryHandler(Worker):
             for each in item.items:
                 if not isinstance(each, Chaser):
                     each.take_along()
+
+    def held(self) -> Iterable[object]:
+        return [again for waiting in list(self._partitions.values()) for again in list(waiting)]
 
     def deadline(self) -> float | None:
         return self._due[0][0] if self._due else None

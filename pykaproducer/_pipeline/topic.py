@@ -61,7 +61,10 @@ class TopicWorker(Worker):
         else:
             self._ask_function(self.partitioner, item, view)
             slices, strays = item.split(None, view.partitions, view.available)
+        trace = self.meter.trace
         for part in slices:
+            if trace is not None:
+                trace.note("partitioned", self, part)
             self._partition(part.partition).put(part)
         if strays is not None and strays.waiting():
             self._refuse(strays, view)

@@ -6,8 +6,14 @@ removed whole; dictionary operations are atomic.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 from pykaproducer._machines.cluster import ClusterView
 from pykaproducer._texts import code_text
+from pykaproducer.errors import DeliveryError
+
+log = logging.getLogger("pykaproducer.producer")
 
 
 class Trouble:
@@ -19,8 +25,28 @@ class Trouble:
         #: No producer id has been given: nothing can be sealed.
         self.producer_id: str | None = None
         self.brokers: dict[int, str] = {}
+        self.throttled: dict[int, str] = {}
         self.partitions: dict[tuple[str, int], str] = {}
         self.view = ClusterView()
+        #: How far the connection for metadata has come, if it does not stand yet; by wiring.
+        self.setting_up: Callable[[], str] = str
+        #: Topics of which the log tells that messages for them are refused.
+        self._refused: dict[str, object] = {}
+
+    def refused(self, topic: str, error: DeliveryError) -> None:
+        """Messages for *topic* are refused, whatever is in them: say so, once until one passes.
+
+        Whoever sent them learns it from them; whoever runs the program looks into the log.
+        """
+        mine = object()
+        # Two stages may come here at once: one of them has put it there.
+        if self._refused.setdefault(topic, mine) is mine:
+            log.error("%s", Exception.__str__(error))
+
+    def delivered(self, topic: str, partition: int) -> None:
+        """A message has been delivered: nothing is in the way any more."""
+        self.partitions.pop((topic, partition), None)
+        self._refused.pop(topic, None)
 
     def why(self, topic: str, partition: int | None) -> str | None:
         """The reason why a message for *topic*, *partition* has not been delivered."""
@@ -29,7 +55,8 @@ class Trouble:
             if self.cluster is not None:
                 return self.cluster
             if view is None:
-                return "no metadata of the topic has come yet"
+                under_way = self.setting_up()
+                return "no metadata of the topic has come yet" + (under_way and f": {under_way}")
             if view.error_code:
                 return f"the cluster has no such topic: {code_text(view.error_code)}"
             return "the cluster has no such topic"
@@ -40,6 +67,7 @@ class Trouble:
             return self.cluster or "the partition has no leader"
         return (
             self.brokers.get(leader)
+            or self.throttled.get(leader)
             or self.producer_id
             or self.partitions.get((topic, partition))
             or "the broker has not answered yet"

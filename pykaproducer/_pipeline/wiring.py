@@ -31,10 +31,12 @@ from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.judge import Judge
 from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.meter import Meter
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports, Settler
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.sealer import Sealer
+from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.untold import Untold
@@ -64,8 +66,10 @@ class Pipeline:
         take: Callable[[TopicSlot], list[Chunk]],
         take_all: Callable[[], list[Chunk]],
         on_broken: OnBroken,
+        meter: Meter | None = None,
     ) -> None:
         self.config = config
+        self.meter = Meter.of(config) if meter is None else meter
         self.clock = clock
         self.network = network
         self.name = name
@@ -88,7 +92,7 @@ class Pipeline:
         self.untold = Untold()
         self.reports.inflight = self.inflight
         self.reports.untold = self.untold
-        self.settler = Settler(self.reports, self.inflight, self.untold)
+        self.settler = Settler(self.reports, self.inflight, self.untold, clock, self.meter)
         self.brokers = Brokers(self._broker_worker)
         self.metadata = self._metadata()
         self.dispatcher = self._dispatcher(take)
@@ -105,6 +109,7 @@ class Pipeline:
 
     def _new(self, kind: type[W], name: str) -> W:
         worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
+        worker.meter = self.meter
         # stop() (1) sets `ended`, (2) goes over the list: one of us sees the other.
         self._stages.append(worker)
         if self.ended:
@@ -148,6 +153,7 @@ class Pipeline:
     def _broker_worker(self, broker_id: int) -> BrokerWorker:
         config = self.config
         worker = BrokerWorker(f"{self.name}-broker-{broker_id}", self.clock, self._crashed)
+        worker.meter = self.meter
         worker.stopping = self.ended
         worker.broker_id = broker_id
         worker.config = config
@@ -163,6 +169,7 @@ class Pipeline:
         worker.bridge = self._bridge(broker_id, worker)
         worker.metadata = self.metadata
         worker.trouble = self.trouble
+        worker.throttle = Throttle(broker_id, self.clock, self.trouble)
         worker.sealer = self._sealer
         worker.judge = Judge(
             config=config,
@@ -171,6 +178,7 @@ class Pipeline:
             retry=self.retry,
             settler=self.settler,
             trouble=self.trouble,
+            meter=self.meter,
             lane_changed=worker.lane_changed,
         )
         worker.is_flushing = self.is_flushing
@@ -178,6 +186,7 @@ class Pipeline:
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
         bridge = Bridge(f"{self.name}-bridge-{broker_id}", self.clock, self._crashed)
+        bridge.meter = self.meter
         bridge.stopping = self.ended
         bridge.config = self.config
         bridge.network = self.network
@@ -191,6 +200,7 @@ class Pipeline:
         metadata.config = self.config
         metadata.network = self.network
         metadata.trouble = self.trouble
+        self.trouble.setting_up = metadata.setting_up
         return metadata
 
     def in_a_stage(self) -> bool:

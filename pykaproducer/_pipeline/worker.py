@@ -36,11 +36,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pykaproducer import _kernel
 from pykaproducer._clock import Bell, Clock
+from pykaproducer._pipeline.meter import Meter
 
 
 class _Stop:
@@ -161,6 +162,8 @@ class Worker:
 
     #: Whether the end of the stage does something, so that it needs a thread for it.
     ends_itself = False
+    #: Where it counts: set by wiring, before the first item.
+    meter: Meter
 
     # What a stage is -----------------------------------------------------------------------
 
@@ -195,7 +198,20 @@ class Worker:
     def at_end(self) -> None:
         """The last thing that the thread does."""
 
+    def held(self) -> Iterable[object]:
+        """What it holds beside its inbox. For a glance from any thread: a moment old perhaps, and
+        RuntimeError if what it is kept in was changed meanwhile."""
+        return ()
+
     # The inbox -------------------------------------------------------------------------------
+
+    def inbox(self) -> list[Any]:
+        """What waits in it, for a glance from any thread."""
+        while True:
+            try:
+                return list(self._items)
+            except RuntimeError:  # it was changed in the middle
+                continue
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""

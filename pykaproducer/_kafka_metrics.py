@@ -1,0 +1,204 @@
+"""``Producer.metrics()``: what is counted, under the names that kafka-python gives it.
+
+Names and groups are kafka-python's, times are milliseconds, sizes bytes, rates per second over the
+last samples. A few names of the Java client are added (totals, the buffer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pykaproducer._pipeline.meter import copied
+
+if TYPE_CHECKING:
+    from pykaproducer._kernel import Budget, Series
+    from pykaproducer._pipeline.meter import Link, Merged, Meter, Place
+    from pykaproducer._pipeline.wiring import Pipeline
+
+T = TypeVar("T")
+
+#: A rate is never over less than this: the first message would be thousands a second (seconds).
+_LEAST = 1.0
+
+Row = tuple[str, str, float]
+
+
+class MetricName(NamedTuple):
+    """What a metric is called, with the fields of kafka-python's ``MetricName``."""
+
+    name: str
+    group: str
+    description: str
+    tags: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, with the attributes of kafka-python's ``KafkaMetric``; of the moment of the
+    call."""
+
+    metric_name: MetricName
+    measured: float
+
+    def value(self) -> float:
+        """What it was."""
+        return self.measured
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the numbers come from."""
+
+    meter: Meter
+    pipeline: Pipeline | None
+    budget: Budget
+    waiting: int
+    now: float
+
+
+def rows(source: Source) -> Iterator[Row]:
+    """Every metric: its group, its name, its value."""
+    meter, now = source.meter, source.now
+    group = "producer-metrics"
+    yield from _of_links(group, meter, now)
+    yield from _of_batches(group, meter, now)
+    yield from _of_now(group, source)
+    for broker_id, link in sorted(copied(lambda: list(meter.links.items()))):
+        yield from _of_link(f"producer-node-metrics.node-{broker_id}", _one(link), now)
+    for topic, place in sorted(copied(lambda: list(meter.topics.items()))):
+        yield from _of_topic(f"producer-topic-metrics.{topic}", _one(place), now)
+
+
+def as_tables(found: list[Row]) -> dict[str, dict[str, float]]:
+    """As kafka-python's ``metrics()``: by group and name."""
+    tables: dict[str, dict[str, float]] = {"kafka-metrics-count": {"count": float(len(found) + 1)}}
+    for group, name, value in found:
+        tables.setdefault(group, {})[name] = value
+    return tables
+
+
+def as_metrics(found: list[Row], client_id: str) -> dict[MetricName, Metric]:
+    """As kafka-python's ``metrics(raw=True)``."""
+    metrics: dict[MetricName, Metric] = {}
+    for group, name, value in [("kafka-metrics-count", "count", float(len(found) + 1)), *found]:
+        called = MetricName(name, group, "", (("client-id", client_id),))
+        metrics[called] = Metric(called, value)
+    return metrics
+
+
+# Numbers of a series ------------------------------------------------------------------------------
+
+
+def _rate(series: Series | Merged, now: float) -> float:
+    """How many came a second."""
+    count, _, _, seconds = series.lately(now)
+    return count / max(seconds, _LEAST)
+
+
+def _flow(series: Series | Merged, now: float) -> float:
+    """Their sum, a second."""
+    _, total, _, seconds = series.lately(now)
+    return total / max(seconds, _LEAST)
+
+
+def _mean(series: Series | Merged, now: float, unit: float = 1.0) -> float:
+    count, total, _, _ = series.lately(now)
+    return total / count * unit if count else 0.0
+
+
+def _most(series: Series | Merged, now: float, unit: float = 1.0) -> float:
+    return series.lately(now)[2] * unit
+
+
+def _one(counted: T) -> Callable[[Callable[[T], Series]], Series]:
+    return lambda which: which(counted)
+
+
+# Groups -------------------------------------------------------------------------------------------
+
+
+def _of_link(
+    group: str, of: Callable[[Callable[[Link], Series]], Any], now: float
+) -> Iterator[Row]:
+    """*of*: gives a series of the connections in question."""
+    outgoing, incoming = of(lambda link: link.outgoing), of(lambda link: link.incoming)
+    latency, throttle = of(lambda link: link.latency), of(lambda link: link.throttle)
+    yield group, "outgoing-byte-rate", _flow(outgoing, now)
+    yield group, "request-rate", _rate(outgoing, now)
+    yield group, "request-size-avg", _mean(outgoing, now)
+    yield group, "request-size-max", _most(outgoing, now)
+    yield group, "incoming-byte-rate", _flow(incoming, now)
+    yield group, "response-rate", _rate(incoming, now)
+    yield group, "request-latency-avg", _mean(latency, now, 1000)
+    yield group, "request-latency-max", _most(latency, now, 1000)
+    yield group, "throttle-time-avg", _mean(throttle, now, 1000)
+    yield group, "throttle-time-max", _most(throttle, now, 1000)
+
+
+def _of_links(group: str, meter: Meter, now: float) -> Iterator[Row]:
+    yield from _of_link(group, meter.of_links, now)
+    outgoing = meter.of_links(lambda link: link.outgoing)
+    incoming = meter.of_links(lambda link: link.incoming)
+    yield group, "network-io-rate", _rate(outgoing, now) + _rate(incoming, now)
+    yield group, "connection-creation-rate", _rate(meter.of_links(lambda link: link.made), now)
+    yield group, "connection-close-rate", _rate(meter.of_links(lambda link: link.lost), now)
+    yield group, "request-total", float(outgoing.count)
+    yield group, "response-total", float(incoming.count)
+    yield group, "outgoing-byte-total", outgoing.sum
+    yield group, "incoming-byte-total", incoming.sum
+
+
+def _of_batches(group: str, meter: Meter, now: float) -> Iterator[Row]:
+    batches = meter.of_topics(lambda topic: topic.batches)
+    yield group, "batch-size-avg", _mean(batches, now)
+    yield group, "batch-size-max", _most(batches, now)
+    yield group, "record-queue-time-avg", _mean(meter.queue, now, 1000)
+    yield group, "record-queue-time-max", _most(meter.queue, now, 1000)
+    yield group, "records-per-request-avg", _mean(meter.requests, now)
+    yield group, "record-size-max", _most(meter.largest, now)
+    yield group, "record-size-avg", _mean(meter.largest, now)
+    yield from _of_topic(group, meter.of_topics, now, compression="compression-rate-avg")
+
+
+def _of_topic(
+    group: str,
+    of: Callable[[Callable[[Place], Series]], Any],
+    now: float,
+    *,
+    compression: str = "compression-rate",
+) -> Iterator[Row]:
+    """*of*: gives a series of the topics in question."""
+    records, batches = of(lambda topic: topic.records), of(lambda topic: topic.batches)
+    retries, errors = of(lambda topic: topic.retries), of(lambda topic: topic.errors)
+    yield group, "record-send-rate", _flow(records, now)
+    yield group, "byte-rate", _flow(batches, now)
+    yield group, compression, _mean(of(lambda topic: topic.compression), now)
+    yield group, "record-retry-rate", _flow(retries, now)
+    yield group, "record-error-rate", _flow(errors, now)
+    yield group, "record-send-total", records.sum
+    yield group, "byte-total", batches.sum
+    yield group, "record-retry-total", retries.sum
+    yield group, "record-error-total", errors.sum
+
+
+def _of_now(group: str, source: Source) -> Iterator[Row]:
+    pipeline, budget = source.pipeline, source.budget
+    brokers = () if pipeline is None else pipeline.brokers.all()
+    connections = sum(broker.bridge.ready for broker in brokers)
+    age = 0.0
+    if pipeline is not None:
+        connections += pipeline.metadata.ready
+        refreshed = pipeline.metadata.refreshed
+        age = 0.0 if refreshed is None else max(0.0, source.now - refreshed)
+    yield group, "connection-count", float(connections)
+    yield group, "requests-in-flight", float(sum(broker.requests for broker in brokers))
+    yield group, "metadata-age", age
+    yield group, "buffer-total-bytes", float(budget.limit)
+    yield group, "buffer-available-bytes", float(budget.limit - budget.used)
+    yield group, "waiting-threads", float(source.waiting)
+
+
+#: What :meth:`Producer.metrics` returns.
+Tables = dict[str, dict[str, float]] | dict[MetricName, Metric]

@@ -1,0 +1,248 @@
+# A series of numbers: what is counted and measured once a batch, and of rows while they settle.
+
+cdef extern from *:
+    """
+    /* Durations fall into logarithmic buckets, 16 to each power of two of microseconds: a bucket is
+       6 % wide. 560 of them reach beyond a year. */
+    #define SERIES_BUCKETS 640
+    static inline int series_bucket(int64_t ns) {
+        uint64_t us = ns <= 0 ? 0 : (uint64_t)ns / 1000;
+        int power, index;
+        if (us < 16) return (int)us;
+        power = 63 - __builtin_clzll(us);
+        index = (power - 3) * 16 + (int)((us >> (power - 4)) & 15);
+        return index < SERIES_BUCKETS ? index : SERIES_BUCKETS - 1;
+    }
+    /* The least duration that falls into a bucket, in ns. */
+    static inline int64_t series_floor(int index) {
+        int power;
+        if (index < 16) return (int64_t)index * 1000;
+        power = index / 16 + 3;
+        return (((int64_t)1 << power) + ((int64_t)(index % 16) << (power - 4))) * 1000;
+    }
+    """
+    int _BUCKETS "SERIES_BUCKETS"
+    int series_bucket(int64_t ns) nogil
+    int64_t series_floor(int index) nogil
+
+cdef struct Sample:
+    int64_t number          # as the how many-th window of the series; -1: none yet
+    int64_t count
+    double sum, largest
+    uint32_t *buckets       # NULL if the series has none
+
+
+@cython.final
+cdef class Series:
+    """Numbers of one kind: their count and sum since the start, and what they were lately.
+
+    *window* seconds long is one sample, and *samples* of them are kept: "lately" is the one that
+    is being filled and those before it. With *spread* the numbers are durations in seconds, and
+    percentiles are kept, each right within 7 %.
+
+    Any thread may add; a reader never waits and holds nobody up.
+    """
+
+    cdef readonly int64_t count         # since the start
+    cdef readonly double sum
+    cdef readonly double largest
+    cdef uint64_t *ever                 # the buckets since the start; NULL if it has none
+    cdef Sample *samples
+    cdef int n_samples
+    cdef double origin, window          # origin < 0: nothing has come yet
+    cdef int64_t current                # number of the sample that is being filled
+    cdef Guard guard
+
+    def __cinit__(self, double window, int samples, bint spread=False):
+        cdef int i
+        self.window = window
+        self.origin = -1
+        self.samples = <Sample *>calloc(samples, sizeof(Sample))
+        if self.samples == NULL:
+            raise MemoryError()
+        self.n_samples = samples
+        if spread:
+            self.ever = <uint64_t *>calloc(_BUCKETS, sizeof(uint64_t))
+            if self.ever == NULL:
+                raise MemoryError()
+        for i in range(samples):
+            self.samples[i].number = -1
+            if spread:
+                self.samples[i].buckets = <uint32_t *>calloc(_BUCKETS, sizeof(uint32_t))
+                if self.samples[i].buckets == NULL:
+                    raise MemoryError()
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.n_samples):
+            free(self.samples[i].buckets)
+        free(self.samples)
+        free(self.ever)
+
+    def add(self, double now, double value, int64_t times=1):
+        """*times* numbers of one *value* at *now* (monotonic seconds)."""
+        cdef Sample *sample
+        enter_guard(&self.guard)
+        try:
+            sample = self.sample_at(now)
+            self.put(sample, value * times, value, times)
+            self.drop_into(sample, <int64_t>(value * _NS), times)
+        finally:
+            leave_guard(&self.guard)
+
+    cdef Sample *sample_at(self, double now) noexcept nogil:
+        """The sample for *now*, empty if it is a new one."""
+        cdef Sample *sample
+        cdef int64_t number
+        if self.origin < 0:
+            self.origin = now
+        number = <int64_t>((now - self.origin) / self.window)
+        if number < self.current:       # another thread has looked at the clock behind us
+            number = self.current
+        self.current = number
+        sample = &self.samples[number % self.n_samples]
+        if sample.number != number:
+            sample.number = number
+            sample.count = 0
+            sample.sum = sample.largest = 0
+            if sample.buckets != NULL:
+                memset(sample.buckets, 0, _BUCKETS * sizeof(uint32_t))
+        return sample
+
+    cdef inline void put(self, Sample *sample, double sum, double largest,
+                         int64_t times) noexcept nogil:
+        sample.count += times
+        sample.sum += sum
+        self.count += times
+        self.sum += sum
+        if largest > sample.largest:
+            sample.largest = largest
+        if largest > self.largest:
+            self.largest = largest
+
+    cdef inline void drop_into(self, Sample *sample, int64_t ns, int64_t times) noexcept nogil:
+        cdef int bucket
+        if self.ever != NULL:
+            bucket = series_bucket(ns)
+            sample.buckets[bucket] += <uint32_t>times
+            self.ever[bucket] += times
+
+    def spread(self, bounds):
+        """How many durations since the start fell under each of *bounds* (seconds, rising), and
+        above the one before; the last number: those above all. Right within a bucket of 7 %."""
+        cdef list found = [0] * (len(bounds) + 1)
+        cdef int i, bound = 0
+        if self.ever != NULL:
+            for i in range(_BUCKETS):
+                while bound < len(bounds) and series_floor(i) >= <int64_t>(bounds[bound] * _NS):
+                    bound += 1
+                found[bound] += self.ever[i]
+        return found
+
+    def lately(self, double now):
+        """``(count, sum, largest, seconds)`` of the last samples; *seconds*: how long they are."""
+        cdef int64_t count = 0, last = self.last_number(now)
+        cdef double sum = 0, largest = 0, seconds = 0
+        cdef Sample *sample
+        cdef int i
+        enter_guard(&self.guard)
+        try:
+            for i in range(self.n_samples):
+                sample = &self.samples[i]
+                if self.is_recent(sample, last):
+                    count += sample.count
+                    sum += sample.sum
+                    largest = max(largest, sample.largest)
+        finally:
+            leave_guard(&self.guard)
+        if self.origin >= 0:
+            seconds = now - self.origin - self.window * max(0, last - self.n_samples + 1)
+        return count, sum, largest, max(seconds, 0)
+
+    def percentiles(self, double now, *fractions):
+        """Durations (seconds) that these fractions of the last ones did not exceed; None each
+        if there are none."""
+        cdef int64_t last = self.last_number(now)
+        cdef uint64_t[640] sums
+        cdef uint64_t count = 0
+        cdef double largest = 0
+        cdef Sample *sample
+        cdef int i, j
+        memset(sums, 0, sizeof(sums))
+        enter_guard(&self.guard)
+        try:
+            for i in range(self.n_samples):
+                sample = &self.samples[i]
+                if self.is_recent(sample, last) and sample.buckets != NULL:
+                    largest = max(largest, sample.largest)
+                    for j in range(_BUCKETS):
+                        sums[j] += sample.buckets[j]
+                        count += sample.buckets[j]
+        finally:
+            leave_guard(&self.guard)
+        if not count:
+            return [None] * len(fractions)
+        return [min(percentile(sums, count, fraction), largest) for fraction in fractions]
+
+    cdef int64_t last_number(self, double now) noexcept nogil:
+        cdef int64_t number
+        if self.origin < 0:
+            return 0
+        number = <int64_t>((now - self.origin) / self.window)
+        return number if number > self.current else self.current
+
+    cdef inline bint is_recent(self, const Sample *sample, int64_t last) noexcept nogil:
+        return sample.number >= 0 and sample.number > last - self.n_samples
+
+
+cdef double percentile(const uint64_t *sums, uint64_t count, double fraction) noexcept nogil:
+    """Where, in seconds, *fraction* of *count* durations end: within its bucket by proportion."""
+    cdef double wanted = fraction * count, seen = 0
+    cdef int64_t least, most
+    cdef int i
+    for i in range(_BUCKETS):
+        if sums[i] and seen + sums[i] >= wanted:
+            least, most = series_floor(i), series_floor(i + 1)
+            return (least + (most - least) * (wanted - seen) / sums[i]) / _NS
+        seen += sums[i]
+    return series_floor(_BUCKETS) / <double>_NS
+
+
+# -- of rows, while they settle -------------------------------------------------------------
+
+cdef struct Run:                # rows that fall into one bucket one after the other
+    int64_t now                 # ns
+    int64_t low, high           # ages of that bucket
+    int64_t rows, sum
+    int64_t largest             # of all
+
+
+cdef inline int64_t accepted_at(Chunk chunk, const Row *row) noexcept nogil:
+    """When send() accepted a row that is not settled, ns. Of one with a time of its own to be
+    delivered it is not kept: when its chunk was opened."""
+    if row.flags & OWN_TIME:
+        return <int64_t>(chunk.opened * _NS)
+    return row.deadline - chunk.timeout
+
+
+cdef inline void add_age(Series series, Sample *sample, Run *run, int64_t age) noexcept nogil:
+    """A row of this age was delivered. Rows come in the order of their send(), so those of one
+    bucket follow each other: they are counted together."""
+    if run.rows and run.low <= age < run.high:
+        run.rows += 1
+        run.sum += age
+    else:
+        end_run(series, sample, run)
+        run.rows = 1
+        run.sum = age
+        run.low = series_floor(series_bucket(age))
+        run.high = series_floor(series_bucket(age) + 1)
+    if age > run.largest:
+        run.largest = age
+
+
+cdef void end_run(Series series, Sample *sample, Run *run) noexcept nogil:
+    if run.rows:
+        series.put(sample, run.sum / <double>_NS, run.largest / <double>_NS, run.rows)
+        series.drop_into(sample, run.low, run.rows)
+    run.rows = 0

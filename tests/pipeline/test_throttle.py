@@ -1,0 +1,123 @@
+"""A broker that throttles is left alone (KIP-219), and no message is lost by that."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from pykaproducer import DeliveryTimeoutError
+from pykaproducer.testing import FakeClock, ScriptedCluster
+
+from .helper import (
+    Amend,
+    attempts,
+    ended,
+    error_of,
+    let_pass,
+    log,
+    offsets,
+    send,
+    waits_for,
+    warm_up,
+)
+
+
+def throttled(milliseconds: int) -> Amend:
+    def change(answer: Any) -> None:
+        answer.throttle_time_ms = milliseconds
+
+    return Amend(change)
+
+
+def test_nothing_is_sent_before_the_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pykaproducer")
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", throttled(5_000), throttled(5_000))
+        offsets(send(producer, [b"1"]))
+        later = send(producer, [b"2", b"3"])
+        waits_for(clock, 5.0)
+        clock.jump(4.9)
+        assert attempts(cluster) == 2
+        assert not any(delivery.done() for delivery in later)
+        clock.jump(0.2)
+        offsets(later)
+        # Again at once: the log has told of it once.
+        again = send(producer, [b"4"])
+        waits_for(clock, 5.0)
+        clock.jump(5.1)
+        offsets(again)
+        assert log(cluster) == [b"first", b"1", b"2", b"3", b"4"]
+        assert producer.stats()["requests"]["throttle_ms"] == 10_000
+    told = [record.getMessage() for record in caplog.records if "throttle" in record.getMessage()]
+    assert [text.split(":")[0] for text in told] == ["broker 0", "broker 0"]
+    assert "throttles this client by 5 s" in told[0]
+    assert "not throttle this client any more" in told[1]
+
+
+def test_messages_expire_meanwhile_and_say_why() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=2_000)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", throttled(60_000))
+        offsets(send(producer, [b"1"]))
+        (late,) = send(producer, [b"2"])
+        waits_for(clock, 60.0)
+        clock.jump(2.1)
+        error = error_of(late)
+        assert isinstance(error, DeliveryTimeoutError)
+        assert "throttles this client" in str(error)
+
+
+def test_another_broker_is_not_held_up() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        for partition in (0, 1):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", throttled(60_000), broker=0)
+        offsets(send(producer, [b"1"], partition=0))
+        waits = send(producer, [b"2"], partition=0)
+        waits_for(clock, 60.0)
+        offsets(send(producer, [b"3"], partition=1))
+        assert not waits[0].done()
+
+
+def test_an_old_broker_has_waited_itself() -> None:
+    """Before version 6 of Produce the answer came when the time was over."""
+    with ScriptedCluster(topics={"t": 1}, versions={"produce": (3, 5)}) as cluster:
+        clock = FakeClock()
+        with ended(cluster.producer(clock=clock)) as producer:
+            warm_up(producer)
+            cluster.next("produce", throttled(60_000))
+            offsets(send(producer, [b"1"]))
+            offsets(send(producer, [b"2"]))
+            assert producer.stats()["requests"]["throttle_ms"] == 60_000
+
+
+def test_a_lost_connection_ends_it() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", throttled(60_000))
+        offsets(send(producer, [b"1"]))
+        waits = send(producer, [b"2"])
+        waits_for(clock, 60.0)
+        cluster.stop(0)
+        cluster.start(0)
+        assert sum(let_pass(clock, waits)) < 30
+        offsets(waits)
