@@ -18,7 +18,7 @@ class NoTransactions:
         """Not built."""
         _refuse("begin_transaction()")
 
-    def send_offsets_to_transaction(self, offsets: object, consumer_group_id: object) -> NoReturn:
+    def send_offsets_to_transaction(self, offsets: object, group_metadata: object) -> NoReturn:
         """Not built."""
         _refuse("send_offsets_to_transaction()")
 

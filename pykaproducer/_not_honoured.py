@@ -6,11 +6,8 @@ without it; it is refused when the program would not.
 
 from __future__ import annotations
 
-import functools
-
 from pykaproducer._settings import (
     ANYTHING,
-    FLAG,
     TEXT,
     Kind,
     Setting,
@@ -20,25 +17,7 @@ from pykaproducer._settings import (
     optional,
 )
 
-_TLS = "it belongs to TLS, and a security_protocol with TLS is refused"
-_SASL = "it belongs to SASL, and a security_protocol with SASL is refused"
-_NO_METRICS = "there are no metrics yet"
-
-
-def _belongs(
-    reason: str,
-    name: str,
-    *aliases: str,
-    secret: bool = False,
-    kind: Kind = TEXT,
-    default: object = None,
-) -> Setting:
-    taken = kind if default is not None else optional(kind)
-    return Setting(name, default, taken, "", aliases=aliases, no_effect=reason, secret=secret)
-
-
-_of_tls = functools.partial(_belongs, _TLS)
-_of_sasl = functools.partial(_belongs, _SASL)
+_STORES = "Java's keystores are not read; write it as PEM and give ssl_cafile, ssl_certfile"
 
 NOT_HONOURED: tuple[Setting, ...] = (
     Setting(
@@ -57,35 +36,6 @@ NOT_HONOURED: tuple[Setting, ...] = (
         no_effect="it belongs to transactions, and transactional_id is refused",
     ),
     Setting(
-        "interceptors",
-        (),
-        Kind("an empty list", tuple),
-        "",
-        refused="interceptors are not built; leave it out",
-    ),
-    Setting(
-        "security_protocol",
-        "PLAINTEXT",
-        choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        "",
-        refused="TLS and SASL are not built; PLAINTEXT is what there is",
-    ),
-    _of_tls("ssl_context", kind=ANYTHING),
-    _of_tls("ssl_check_hostname", kind=FLAG, default=True),
-    _of_tls("ssl_cafile", "ssl.ca.location"),
-    _of_tls("ssl_certfile", "ssl.certificate.location"),
-    _of_tls("ssl_keyfile", "ssl.key.location"),
-    _of_tls("ssl_password", "ssl.key.password", secret=True),
-    _of_tls("ssl_crlfile", "ssl.crl.location"),
-    _of_tls("ssl_ciphers", "ssl.cipher.suites"),
-    _of_sasl("sasl_mechanism", "sasl.mechanisms"),
-    _of_sasl("sasl_plain_username", "sasl.username"),
-    _of_sasl("sasl_plain_password", "sasl.password", secret=True),
-    _of_sasl("sasl_kerberos_name", kind=ANYTHING),
-    _of_sasl("sasl_kerberos_service_name", default="kafka"),
-    _of_sasl("sasl_kerberos_domain_name"),
-    _of_sasl("sasl_oauth_token_provider", kind=ANYTHING, secret=True),
-    Setting(
         "proxy_url",
         None,
         optional(TEXT),
@@ -100,6 +50,25 @@ NOT_HONOURED: tuple[Setting, ...] = (
         "",
         refused="connections through a proxy are not built",
         secret=True,
+    ),
+    *(
+        Setting(f"ssl_{store}_password", None, optional(TEXT), "", refused=_STORES, secret=True)
+        for store in ("truststore", "keystore")
+    ),
+    *(
+        Setting(
+            name,
+            None,
+            optional(TEXT),
+            "",
+            refused=f"write it to a file, and give {instead}",
+            secret=True,
+        )
+        for name, instead in (
+            ("ssl_truststore_certificates", "ssl_cafile"),
+            ("ssl_keystore_certificate_chain", "ssl_certfile"),
+            ("ssl_keystore_key", "ssl_keyfile"),
+        )
     ),
     Setting(
         "kafka_client",
@@ -138,6 +107,29 @@ NOT_HONOURED: tuple[Setting, ...] = (
         no_effect="the versions of requests are agreed with each broker",
     ),
     Setting(
+        "api_version_auto_timeout_ms",
+        2_000,
+        milliseconds(),
+        "",
+        unit="ms",
+        no_effect="of kafka-python 2; the constructor never waits",
+    ),
+    Setting(
+        "sock_chunk_bytes",
+        4096,
+        integer(1),
+        "",
+        unit="bytes",
+        no_effect="of kafka-python 2; a socket is read as fast as it brings something",
+    ),
+    Setting(
+        "sock_chunk_buffer_count",
+        1000,
+        integer(1),
+        "",
+        no_effect="of kafka-python 2; a socket is read as fast as it brings something",
+    ),
+    Setting(
         "bootstrap_timeout_ms",
         30_000,
         milliseconds(),
@@ -150,16 +142,6 @@ NOT_HONOURED: tuple[Setting, ...] = (
         (),
         Kind("an empty list", tuple),
         "",
-        refused="reporters of kafka-python's metrics are not called; leave it out",
-    ),
-    Setting("metrics_enabled", True, FLAG, "", no_effect=_NO_METRICS),
-    Setting("metrics_num_samples", 2, integer(1), "", no_effect=_NO_METRICS),
-    Setting(
-        "metrics_sample_window_ms",
-        30_000,
-        milliseconds(1),
-        "",
-        unit="ms",
-        no_effect=_NO_METRICS,
+        refused="reporters of kafka-python's metrics are not called; ask metrics(), or stats()",
     ),
 )

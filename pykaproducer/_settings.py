@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pykaproducer._serializers import parse_serializer
 from pykaproducer.errors import ConfigurationError
 
 #: The largest number that the protocol and the Java client have for most settings.
@@ -31,6 +32,10 @@ COMPRESSION_LEVELS: dict[str, tuple[int, int] | None] = {
 
 class WrongValueError(ValueError):
     """The value is not what the setting takes; the text says more than the range does."""
+
+
+class SecretInValueError(WrongValueError):
+    """The value holds a secret where none belongs, and is not to be shown."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +102,40 @@ class Setting:
                 f"{self.kind.allowed}"
             )
         try:
-            value = self.kind.read(text.strip())
+            # A space at the end of a password is a part of it.
+            value = self.kind.read(text if self.secret else text.strip())
         except ValueError as error:
             raise self.wrong(text, given_as, error) from None
         return self.parse(value, given_as)
 
     def wrong(self, value: object, given_as: str, error: Exception) -> ConfigurationError:
         """The error that names the setting, what was given and what is allowed."""
-        given = "a value that is not shown" if self.secret else shown(value)
+        hidden = self.secret or isinstance(error, SecretInValueError)
+        given = "a value that is not shown" if hidden else shown(value)
         why = f" ({error})" if isinstance(error, WrongValueError) and not self.secret else ""
         return ConfigurationError(
             f"setting {given_as or self.name}: {given} was given{why}; allowed: {self.kind.allowed}"
         )
+
+
+def _interceptors(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError("not a list")
+    found = tuple(value)
+    for each in found:
+        if not callable(getattr(each, "on_send", None)) and not callable(
+            getattr(each, "on_acknowledgement", None)
+        ):
+            raise WrongValueError(f"{shown(each)} has neither")
+    return found
+
+
+#: What ``pykaproducer.interceptors`` describes.
+INTERCEPTORS = Kind(
+    "a list of objects, or classes, with on_send() or on_acknowledgement()", _interceptors
+)
 
 
 def setting(default: Any, kind: Kind, doc: str, **more: Any) -> Any:
@@ -267,7 +294,7 @@ def _parse_socket_options(value: Any) -> tuple[tuple[int, int, int], ...]:
 
 def _parse_servers(value: Any) -> tuple[Host, ...]:
     if isinstance(value, str):
-        value = value.split(",")
+        value = [one for one in value.split(",") if one.strip()]
     servers = tuple(dict.fromkeys(_server(one) for one in value))
     if not servers:
         raise WrongValueError("no server is named")
@@ -279,7 +306,13 @@ def _server(one: Any) -> Host:
     if isinstance(one, tuple):
         host, port = one
     else:
-        text = _parse_text(one).strip().rpartition("://")[2]
+        text = _parse_text(one).strip()
+        if "@" in text or "?" in text:
+            raise SecretInValueError(
+                "an address is host:port; a user and a password belong to "
+                "sasl_plain_username and sasl_plain_password"
+            )
+        text = text.rpartition("://")[2]
         if text.startswith("["):
             host, closed, port = text[1:].partition("]")
             if not closed or (port and not port.startswith(":")):
@@ -302,64 +335,17 @@ def _port(port: Any, one: Any) -> int:
         raise WrongValueError(f"the port of {one!r} is not a number from 1 to 65535") from None
 
 
-class PlainSerializer:
-    """A function of the value alone, called as kafka-python calls its serializers."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, topic: str, headers: Any, data: Any) -> Any:
-        return self.function(data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PlainSerializer) and self.function == other.function
-
-    def __hash__(self) -> int:
-        return hash(self.function)
-
-    def __repr__(self) -> str:
-        return repr(self.function)
-
-
-class ObjectSerializer:
-    """An object with kafka-python's method ``serialize(topic, headers, data)``."""
-
-    def __init__(self, serializer: Any) -> None:
-        self.serializer = serializer
-
-    def __call__(self, topic: str, headers: Any, data: Any) -> Any:
-        return self.serializer.serialize(topic, headers, data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectSerializer) and self.serializer == other.serializer
-
-    def __hash__(self) -> int:
-        return hash(self.serializer)
-
-    def __repr__(self) -> str:
-        return repr(self.serializer)
-
-
-Serializer = PlainSerializer | ObjectSerializer
-
-
-def _parse_serializer(value: Any) -> Serializer:
-    if isinstance(value, (PlainSerializer, ObjectSerializer)):
-        return value
-    if callable(getattr(value, "serialize", None)):
-        return ObjectSerializer(value)
-    if not callable(value):
-        raise TypeError
-    return PlainSerializer(value)
-
-
 def named_or_callable(names: tuple[str, ...]) -> Kind:
     """A name that is known, or the user's own callable."""
 
     def parse(value: Any) -> Any:
-        if isinstance(value, str) and value not in names:
-            raise ValueError
-        if not isinstance(value, str) and not callable(value):
+        if isinstance(value, str):
+            if value not in names:
+                raise ValueError
+            return value
+        if callable(getattr(value, "partition", None)) and not callable(value):
+            raise WrongValueError("it has a method partition: pykaproducer.KafkaProducer takes it")
+        if not callable(value):
             raise TypeError
         return value
 
@@ -381,7 +367,7 @@ COMPRESSION_LEVEL = optional(
         also=f" ({', '.join(f'{name} {a} to {b}' for name, (a, b) in _LEVELS.items())})",
     )
 )
-SERIALIZER = Kind("a callable, or an object with a method serialize", _parse_serializer)
+SERIALIZER = Kind("a callable, or an object with a method serialize", parse_serializer)
 SERVERS = Kind(
     "'host:port' (9092 if no port is given), several separated by commas, or a list of them",
     _parse_servers,

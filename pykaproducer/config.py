@@ -13,32 +13,36 @@ the mapping of dotted names come from it.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib.util
 import itertools
 import logging
+import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer import _security_checks as security
 from pykaproducer import partitioners
+from pykaproducer._names import idle, settings_of
 from pykaproducer._not_honoured import NOT_HONOURED
+from pykaproducer._properties import read_properties
+from pykaproducer._security_settings import NAMES as SECURITY
+from pykaproducer._security_settings import SecuritySettings
+from pykaproducer._serializers import Serializer
 from pykaproducer._settings import (
     ACKS,
     BYTES,
     COMPRESSION,
     COMPRESSION_LEVEL,
-    COMPRESSION_LEVELS,
     FLAG,
     INT_MAX,
+    INTERCEPTORS,
     RETRIES,
     SERIALIZER,
     SERVERS,
     SOCKET_OPTIONS,
     TEXT,
     Host,
-    Serializer,
     Setting,
     integer,
     milliseconds,
@@ -47,6 +51,7 @@ from pykaproducer._settings import (
     optional,
     setting,
 )
+from pykaproducer._together import check_together, conflicts_of
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 log = logging.getLogger("pykaproducer.config")
@@ -56,7 +61,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Config:
+class Config(SecuritySettings):
     """All settings of one producer, checked; times in milliseconds, sizes in bytes.
 
     Can be pickled when the callables in it can. Its repr has no secrets.
@@ -270,6 +275,38 @@ class Config:
         unit="ms",
     )
 
+    # To look at, and to look in
+    interceptors: tuple[Any, ...] = setting(
+        (),
+        INTERCEPTORS,
+        "Objects whose on_send(record) sees, and may change, each message before it is "
+        "serialized, and whose on_acknowledgement(metadata, exception) is told its outcome "
+        "(pykaproducer.interceptors); or classes of such.",
+        aliases=("interceptor.classes",),
+    )
+    stats_socket: str | None = setting(
+        None,
+        optional(TEXT),
+        "A path at which the producer, from its first message on, answers whoever connects (of "
+        "the same user) with one line of JSON: stats(). A Unix socket; %p in it stands for the "
+        "process id.",
+    )
+    metrics_enabled: bool = setting(
+        True,
+        FLAG,
+        "Whether metrics() tells anything. What stats() tells is counted in any case: it costs "
+        "next to nothing.",
+    )
+    metrics_num_samples: int = setting(
+        2,
+        integer(1, 1000),
+        "Over how many samples averages, rates and percentiles go, the one under way included.",
+        unit="samples",
+    )
+    metrics_sample_window_ms: float = setting(
+        30_000, milliseconds(1), "How long a sample is.", unit="ms"
+    )
+
     def __post_init__(self) -> None:
         for row in _FIELDS:
             object.__setattr__(self, row.name, row.parse(getattr(self, row.name)))
@@ -279,20 +316,28 @@ class Config:
             first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
             if getattr(self, most) < getattr(self, first):
                 object.__setattr__(self, most, getattr(self, first))
-        _check_together(self)
+        security.complete(self)
+        check_together(self)
+        security.check(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return security.without_context(self.__dict__)
 
     @property
     def idempotent(self) -> bool:
         """Whether this producer numbers its batches: ``enable_idempotence``, decided."""
         if self.enable_idempotence is None:
-            return not _conflicts(self)
+            return not conflicts_of(self)
         return self.enable_idempotence
 
     @classmethod
     def from_kwargs(cls, settings: Mapping[str, object]) -> Config:
         """The configuration from what the user gave; logs what he may not expect."""
-        config = cls(**resolve(settings))
-        conflicts = _conflicts(config)
+        found = settings_of(settings, _NAMES, texts=False, file=False)
+        config = cls(**_fields_of(found))
+        for said in idle(found, _NAMES, lambda name: getattr(config, name, None)):
+            log.warning("%s: %s", config.client_id, said)
+        conflicts = conflicts_of(config)
         if conflicts and config.enable_idempotence is None:
             log.warning(
                 "%s: idempotence is off because of %s: a retry may write a message twice; "
@@ -300,6 +345,8 @@ class Config:
                 config.client_id,
                 " and ".join(conflicts),
             )
+        if config.in_the_clear is not None:
+            log.warning("%s: %s", config.client_id, config.in_the_clear)
         return config
 
     @classmethod
@@ -317,7 +364,10 @@ class Config:
         return f"Config({', '.join(changed)})"
 
 
-_FIELDS = named(dataclasses.fields(Config))
+# Those of security, which it inherits, come last.
+_FIELDS = named(sorted(dataclasses.fields(Config), key=lambda each: each.name in SECURITY))
+
+_FIELD_NAMES = frozenset(row.name for row in _FIELDS)
 
 #: Every setting that is known, in the order of the settings table.
 SETTINGS: tuple[Setting, ...] = (*_FIELDS, *NOT_HONOURED)
@@ -326,90 +376,43 @@ SETTINGS: tuple[Setting, ...] = (*_FIELDS, *NOT_HONOURED)
 _NAMES = {name: row for row in SETTINGS for name in (*row.dotted, row.name)}
 
 
+def shown_settings(config: Config) -> dict[str, Any]:
+    """The settings by their names, without secrets."""
+    return {row.name: getattr(config, row.name) for row in _FIELDS if not row.secret}
+
+
 def own_name(name: str) -> str | None:
     """Our own name of a setting, whichever of its names is given; None: nobody knows it."""
     row = _NAMES.get(name)
     return None if row is None else row.name
 
 
-def resolve(settings: Mapping[str, Any], *, texts: bool = False) -> dict[str, Any]:
+def resolve(
+    settings: Mapping[str, Any], *, texts: bool = False, file: bool = False
+) -> dict[str, Any]:
     """The fields of :class:`Config` that *settings* gives, by their own names, checked.
 
     With *texts* all values are texts, as on a command line; else those of dotted names may be.
+    With *file* they come from a properties file, where names of other programs are no error.
     """
-    found: dict[str, Any] = {}
-    given_as: dict[str, str] = {}
-    for name, value in settings.items():
-        row = _row(name)
-        if row.name in given_as:
-            raise ConfigurationError(
-                f"settings {given_as[row.name]} and {name} are the same setting, {row.name}: "
-                f"give it once"
-            )
-        given_as[row.name] = name
-        as_text = isinstance(value, str) and (texts or name != row.name)
-        value = row.read(value, name) if as_text else row.parse(value, name)
-        if row.refused and value != row.default:
-            raise UnsupportedFeatureError(f"setting {name}: {row.refused}")
-        if row in _FIELDS:
-            found[row.name] = value
-    return found
+    found = settings_of(settings, _NAMES, texts=texts, file=file)
+    return _fields_of(found)
 
 
-def _row(name: object) -> Setting:
-    row = _NAMES.get(name) if isinstance(name, str) else None
-    if row is None:
-        near = difflib.get_close_matches(str(name).lower(), _NAMES, n=1, cutoff=0.0)[0]
-        own = _NAMES[near].name
-        also = f" (that is {own})" if "." in near and near != own else ""
-        raise ConfigurationError(
-            f"setting {name} is not known; the nearest known one is {near}{also}"
-        )
-    return row
+def _fields_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name in _FIELD_NAMES}
 
 
-def _conflicts(config: Config) -> list[str]:
-    """What idempotence cannot be kept with."""
-    found = []
-    if config.acks != -1:
-        found.append(f"acks={config.acks}")
-    if config.retries == 0:
-        found.append("retries=0")
-    if config.max_in_flight_requests_per_connection > 5:
-        found.append(
-            "max_in_flight_requests_per_connection="
-            f"{config.max_in_flight_requests_per_connection} (above 5)"
-        )
-    return found
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings of a properties file in Java's format, checked: ``Producer(**settings)``.
 
+    Names that are no settings here are left out, with a warning.
 
-def _check_together(config: Config) -> None:
-    """Settings that are each in range and yet cannot be had together."""
-    if config.enable_idempotence and (conflicts := _conflicts(config)):
-        raise ConfigurationError(
-            f"setting enable_idempotence: True cannot be had with {' and '.join(conflicts)}; it "
-            f"needs acks='all', retries above 0 and at most 5 requests in flight"
-        )
-    if config.delivery_timeout_ms < config.linger_ms:
-        raise ConfigurationError(
-            f"setting delivery_timeout_ms: {config.delivery_timeout_ms} was given; allowed: at "
-            f"least linger_ms, which is {config.linger_ms}"
-        )
-    _check_compression(config.compression_type, config.compression_level)
-
-
-def _check_compression(compression: str | None, level: int | None) -> None:
-    if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
-        raise ConfigurationError(
-            "setting compression_type: 'zstd' needs the package zstandard: "
-            "pip install 'pykaproducer[zstd]', or choose gzip, snappy or lz4"
-        )
-    if level is None:
-        return
-    levels = COMPRESSION_LEVELS.get(compression or "none")
-    if levels is None or not levels[0] <= level <= levels[1]:
-        allowed = f"a whole number from {levels[0]} to {levels[1]}" if levels else "none"
-        raise ConfigurationError(
-            f"setting compression_level: {level} was given; allowed with compression_type "
-            f"{compression!r}: {allowed}"
-        )
+    Raises:
+        ConfigurationError, UnsupportedFeatureError: the text names the file, and what is wrong.
+    """
+    texts = read_properties(path)
+    try:
+        return resolve(texts, texts=True, file=True)
+    except (ConfigurationError, UnsupportedFeatureError) as error:
+        raise type(error)(f"{os.fspath(path)}: {error}") from None

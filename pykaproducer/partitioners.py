@@ -1,17 +1,19 @@
 """Which partition a message goes to: the named partitioners, and the protocol for your own.
 
-===================== ====================== ===================== =======================
-name                  a key's hash           without a key         as in
-===================== ====================== ===================== =======================
-``murmur2``           murmur2                sticky                Java client (default)
-``murmur2_random``    murmur2                random                librdkafka, kafka-python
-``consistent_random`` CRC-32; empty: no key  sticky                librdkafka's default
-``consistent``        CRC-32                 as an empty key       librdkafka
-``fnv1a``             FNV-1a                 random                Sarama's default
-``round_robin``       ignored                each one in turn      Sarama, Java
-``sticky``            ignored                sticky                KIP-480, KIP-794
-``random``            ignored                random                Sarama, librdkafka
-===================== ====================== ===================== =======================
+====================== ====================== ===================== =======================
+name                   a key's hash           without a key         as in
+====================== ====================== ===================== =======================
+``murmur2``            murmur2                sticky                Java client (default)
+``murmur2_random``     murmur2                random                librdkafka, kafka-python
+``consistent_random``  CRC-32; empty: no key  sticky                librdkafka's default
+``consistent``         CRC-32                 as an empty key       librdkafka
+``murmur2_consistent`` murmur2                as an empty key       librdkafka's murmur2
+``fnv1a_consistent``   FNV-1a                 as an empty key       librdkafka's fnv1a
+``fnv1a``              FNV-1a                 random                Sarama's default
+``round_robin``        ignored                each one in turn      Sarama, Java
+``sticky``             ignored                sticky                KIP-480, KIP-794
+``random``             ignored                random                Sarama, librdkafka
+====================== ====================== ===================== =======================
 
 *Sticky* fills one partition with ``batch_size`` bytes before it takes another, so that batches
 are large (KIP-794). Rows without a key go only to partitions that have a leader; keyed rows may
@@ -47,6 +49,8 @@ _NAMED: dict[str, tuple[int, int, bool]] = {
     "murmur2_random": (_kernel.MURMUR2, _kernel.RANDOM, False),
     "consistent_random": (_kernel.CRC32, _kernel.STICKY, True),
     "consistent": (_kernel.CRC32, _kernel.HASH_EMPTY, False),
+    "murmur2_consistent": (_kernel.MURMUR2, _kernel.HASH_EMPTY, False),
+    "fnv1a_consistent": (_kernel.FNV1A, _kernel.HASH_EMPTY, False),
     "fnv1a": (_kernel.FNV1A, _kernel.RANDOM, False),
     "round_robin": (_kernel.NO_HASH, _kernel.ROUND_ROBIN, False),
     "sticky": (_kernel.NO_HASH, _kernel.STICKY, False),

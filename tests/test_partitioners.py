@@ -93,6 +93,8 @@ TABLE = {
     "murmur2_random": (MURMUR2, "spread", "key"),
     "consistent_random": (CRC32, "one", "none"),
     "consistent": (CRC32, "key", "key"),
+    "murmur2_consistent": (MURMUR2, "key", "key"),
+    "fnv1a_consistent": (FNV1A, "key", "key"),
     "fnv1a": (FNV1A, "spread", "key"),
     "round_robin": (None, "in turn", "none"),
     "sticky": (None, "one", "none"),

@@ -1,0 +1,318 @@
+"""``KafkaProducer``: for code that was written for kafka-python; only the import changes.
+
+It is a :class:`Producer` in all but the few things in which that library differs: its futures,
+``flush()``, which does not raise what nobody was told of, and a message with neither key nor value.
+``docs/migration-kafka-python.rst`` has the table of every setting and method.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, Self
+
+from pykaproducer import _lifetime as lifetime
+from pykaproducer._choosers import Chooser, Cluster, chooser_or_setting
+from pykaproducer._kernel import Delivery
+from pykaproducer._serializers import ObjectSerializer
+from pykaproducer.config import SETTINGS, Config, own_name
+from pykaproducer.delivery import RecordMetadata
+from pykaproducer.errors import DeliveryFailures, ProducerClosedError
+from pykaproducer.producer import Producer
+
+log = logging.getLogger("pykaproducer.producer")
+
+#: So many producers at a time are rarely meant.
+_MANY = 20
+
+
+class FutureRecordMetadata:
+    """What ``KafkaProducer.send()`` returns: kafka-python's future.
+
+    ``is_done``, ``value`` and ``exception`` are attributes; :meth:`get` waits. Can be awaited.
+    ``delivery`` is the :class:`pykaproducer.Delivery` that it stands for.
+    """
+
+    __slots__ = ("__weakref__", "_header_size", "_value", "delivery")
+
+    def __init__(self, delivery: Delivery, header_size: int = -1) -> None:
+        self.delivery = delivery
+        self._header_size = header_size
+        self._value: RecordMetadata | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the message has its outcome."""
+        return self.delivery.is_done
+
+    @property
+    def value(self) -> RecordMetadata | None:
+        """Where the message is, once it is delivered; None until then, and if it failed."""
+        if self._value is None and self.delivery.succeeded():
+            self._value = self.delivery.result()._replace(serialized_header_size=self._header_size)
+        return self._value
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The message's error, once it has failed; else None."""
+        return self.delivery.error
+
+    def get(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait, at most *timeout* seconds, and return where the message is.
+
+        Raises:
+            KafkaTimeoutError: no outcome by then; or the message has failed at its deadline.
+            KafkaError: the message's own error.
+        """
+        self.delivery.result(timeout)
+        value = self.value
+        assert value is not None, "result() has returned"
+        return value
+
+    def succeeded(self) -> bool:
+        """Whether the message is delivered."""
+        return self.delivery.succeeded()
+
+    def failed(self) -> bool:
+        """Whether the message has failed."""
+        return self.delivery.failed()
+
+    def retriable(self) -> bool:
+        """Whether the message has failed, and sending it again could succeed."""
+        return bool(getattr(self.exception, "retriable", False))
+
+    def add_callback(self, f: Callable[..., object], *args: object, **kwargs: object) -> Self:
+        """Have ``f(*args, record_metadata, **kwargs)`` called if the message is delivered."""
+        function = functools.partial(f, *args, **kwargs) if args or kwargs else f
+        self.delivery.add_callback(functools.partial(self._call_with_value, function))
+        return self
+
+    def add_errback(self, f: Callable[..., object], *args: object, **kwargs: object) -> Self:
+        """Have ``f(*args, error, **kwargs)`` called if the message fails."""
+        self.delivery.add_errback(f, *args, **kwargs)
+        return self
+
+    def add_both(self, f: Callable[..., object], *args: object, **kwargs: object) -> Self:
+        """:meth:`add_callback` and :meth:`add_errback` with the same function."""
+        self.add_callback(f, *args, **kwargs)
+        return self.add_errback(f, *args, **kwargs)
+
+    def chain(self, future: Any) -> Self:
+        """Give the outcome to *future* as well: ``success(value)`` or ``failure(error)``."""
+        self.add_callback(future.success)
+        return self.add_errback(future.failure)
+
+    def _call_with_value(self, function: Callable[..., object], _: RecordMetadata) -> None:
+        function(self.value)
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        yield from self.delivery.__await__()
+        return self.get()
+
+    def __repr__(self) -> str:
+        return repr(self.delivery).replace("<Delivery", "<FutureRecordMetadata", 1)
+
+
+class KafkaPythonConfig(Config):
+    """The configuration, which can also be asked as a dict, by kafka-python's names."""
+
+    def __getitem__(self, name: str) -> Any:
+        """A setting's value; the default of one that has no effect here."""
+        if name == "enable_idempotence":
+            return self.idempotent
+        if name not in KafkaProducer.DEFAULT_CONFIG:
+            raise KeyError(name)
+        return getattr(self, name, KafkaProducer.DEFAULT_CONFIG[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in KafkaProducer.DEFAULT_CONFIG
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a dict."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+class _Ready(NamedTuple):
+    """What the serializer has made already, for a partitioner that wanted to see it."""
+
+    data: Any
+
+
+class KafkaProducer(Producer):
+    """A Kafka producer with the interface of kafka-python's ``KafkaProducer``.
+
+    ``KafkaProducer(**settings)`` takes its settings, and all of :class:`Producer`. Unlike there
+    the constructor does not connect, and :meth:`send` never waits for metadata (unless a
+    partitioner is an object of your own): a cluster that cannot be reached shows in the log, and
+    as the error of the messages.
+    """
+
+    #: The settings and their defaults.
+    DEFAULT_CONFIG: Mapping[str, Any] = {row.name: row.default for row in SETTINGS}
+
+    _config_type = KafkaPythonConfig
+    config: KafkaPythonConfig
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        if str(getattr(settings.get("kafka_client"), "__module__", "")).startswith("kafka."):
+            del settings["kafka_client"]  # kafka-python's own default
+        self._chooser: Chooser | None = None
+        if "partitioner" in settings:
+            self._chooser, settings["partitioner"] = chooser_or_setting(settings["partitioner"])
+        self._bootstrap_timeout = 30_000.0
+        super().__init__(*arguments, **settings)
+        for name, value in settings.items():
+            if own_name(name) == "bootstrap_timeout_ms":
+                self._bootstrap_timeout = float(value)
+
+    def _start(self) -> None:
+        first = self._pipeline is None
+        super()._start()
+        if first and _open_producers() == _MANY:
+            log.warning(
+                "%d producers are open in this process, each with its threads: make one and share "
+                "it, or close each (none is closed by being forgotten, as kafka-python's are)",
+                _MANY,
+            )
+
+    def _reset(self) -> None:
+        super()._reset()
+        # Whether bootstrap_connected() has waited once.
+        self._bootstrapped = False
+
+    def send(  # type: ignore[override]  # another kind of handle is what this class is for
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        on_delivery: Callable[[BaseException | None, Delivery], object] | None = None,
+        delivery_timeout_ms: int | None = None,
+    ) -> FutureRecordMetadata:
+        """Accept one message and return its future at once. As :meth:`Producer.send`, but for:
+
+        Raises:
+            ValueError: key and value are both None.
+        """
+        if self._closed:
+            raise ProducerClosedError("the producer is closed")
+        if value is None and key is None:
+            raise ValueError(
+                "a message needs a value or a key (pykaproducer.Producer takes it without)"
+            )
+        headers = [] if headers is None else headers
+        if self._chooser is not None and partition is None:
+            key, value, partition = self._choose(self._chooser, topic, key, value, headers)
+        delivery = super().send(
+            topic,
+            value,
+            key,
+            headers,
+            partition,
+            timestamp_ms,
+            on_delivery=on_delivery,
+            delivery_timeout_ms=delivery_timeout_ms,
+        )
+        return FutureRecordMetadata(delivery, _size(headers) if headers else -1)
+
+    def _choose(
+        self, chooser: Chooser, topic: str, key: Any, value: Any, headers: Any
+    ) -> tuple[Any, Any, int]:
+        """Key and value, serialized, and the partition: as kafka-python asks for it."""
+        partitions = self.partitions_for(topic)
+        packed, data = super()._serialize(topic, key, value, headers)
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise ProducerClosedError("the producer is closed")
+        cluster = Cluster(pipeline.metadata.view)
+        partition = chooser(topic, key, packed, value, data, cluster)
+        if partition not in partitions:
+            raise ValueError(
+                f"topic {topic!r}: the partitioner returned {partition!r}, which is no partition "
+                f"of it (0 to {len(partitions) - 1})"
+            )
+        config = self.config
+        if config.key_serializer is not None or config.value_serializer is not None:
+            packed, data = _Ready(packed), _Ready(data)
+        return packed, data, partition
+
+    def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
+        if isinstance(key, _Ready):
+            return key.data, value.data
+        return super()._serialize(topic, key, value, headers)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything accepted before has its outcome.
+
+        Failures of which nobody has been told are written to the log, not raised.
+
+        Raises:
+            KafkaTimeoutError: some have no outcome after *timeout* seconds; they go on.
+        """
+        try:
+            super().flush(timeout)
+        except DeliveryFailures as failures:
+            log.error("flush(): %s", failures)
+
+    def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
+        """As :meth:`Producer.close`; closes the serializers too, if they have a ``close()``.
+
+        Raises:
+            ValueError: *timeout* is negative, or longer than the platform can wait.
+        """
+        if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
+            raise ValueError(f"Invalid timeout: {timeout}")
+        first = not self._closed
+        super().close(timeout)
+        for serializer in (self.config.key_serializer, self.config.value_serializer):
+            if first and isinstance(serializer, ObjectSerializer):
+                serializer.close()
+
+    def bootstrap_connected(self) -> bool:
+        """Whether a server of the cluster has answered.
+
+        The first call connects, and waits for the answer, at most ``bootstrap_timeout_ms``: it
+        stands in for kafka-python's constructor.
+        """
+        if self._closed or super().bootstrap_connected():
+            return not self._closed
+        if self._home.in_own_thread():
+            return False
+        if not self._ready:
+            self._start()
+        pipeline = self._pipeline
+        if pipeline is None or self._bootstrapped:
+            return False
+        self._bootstrapped = True
+        deadline = self._clock.monotonic() + self._bootstrap_timeout / 1000
+        return pipeline.metadata.wait_for_brokers(deadline, self._start)
+
+    @classmethod
+    def max_usable_produce_magic(cls, api_version: object = None) -> int:
+        """The message format that is written: always 2."""
+        return 2
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("<Producer", "<KafkaProducer", 1)
+
+
+def _open_producers() -> int:
+    """How many producers of this process have threads."""
+    producers = (each for each in lifetime.watched() if isinstance(each, Producer))
+    return sum(each._pipeline is not None for each in producers)
+
+
+def _size(headers: list[tuple[str, Any]]) -> int:
+    """Bytes of names and values, as kafka-python counts them."""
+    return sum(
+        len(name.encode()) + (0 if value is None else memoryview(value).nbytes)
+        for name, value in headers
+    )

@@ -1,0 +1,128 @@
+"""kafka-python's own integration tests of its producer, with only the import changed.
+
+They come with its source distribution, which pip fetches into a directory of its own; nothing of
+them is kept. They run in a process of their own against a real cluster, and what its other
+integration tests do with a producer (they write to topics for consumers and for administration) is
+run too. Left out are tests of transactions only: there is none here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from pykaproducer.testing import KafkaCluster
+from pykaproducer.testing._jars import KAFKA_VERSION
+
+VERSION = importlib.metadata.version("kafka-python")
+
+#: Modules of its tests, and which of them: all but those of transactions; those that send.
+MODULES = {
+    "test_producer_integration.py": "not transactional",
+    "test_consumer_integration.py": "test_kafka_consumer and not time_old",
+    "test_admin_integration.py": "delete_groups or delete_records",
+}
+
+#: The least that must have run: that nothing is left out silently.
+AT_LEAST = {
+    "test_producer_integration.py": 15,
+    "test_consumer_integration.py": 9,
+    "test_admin_integration.py": 4,
+}
+
+_IMPORT = re.compile(r"^from kafka import (?P<names>.*\bKafkaProducer\b.*)$", re.MULTILINE)
+
+#: Two files that its tests import, and that its source distribution does not have.
+MISSING = {
+    "test/__init__.py": "",
+    "test/service.py": """\
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+
+class SpawnedService:
+    pass
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Its tests, with the import changed."""
+    directory = tmp_path_factory.mktemp("kafka-python")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--no-binary", ":all:", f"kafka-python=={VERSION}", "--dest", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"pip cannot fetch the sources of kafka-python: {done.stderr[-300:]}")
+    (archive,) = directory.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(directory, filter="data")
+    root = directory / archive.name.removesuffix(".tar.gz")
+    (root / "kafka").rename(root / "not-used")  # the installed one is
+    for name, content in MISSING.items():
+        if not (root / name).exists():
+            (root / name).write_text(content)
+    changed = [path for path in (root / "test").rglob("*.py") if _change_import(path)]
+    assert root / "test" / "integration" / "conftest.py" in changed
+    return root
+
+
+def _change_import(path: pathlib.Path) -> bool:
+    def without(match: re.Match[str]) -> str:
+        names = [name.strip() for name in match["names"].split(",")]
+        names.remove("KafkaProducer")
+        ours = "from pykaproducer import KafkaProducer"
+        return f"from kafka import {', '.join(names)}\n{ours}" if names else ours
+
+    text, count = _IMPORT.subn(without, path.read_text())
+    if count:
+        path.write_text(text)
+    return count > 0
+
+
+def _run(sources: pathlib.Path, cluster: KafkaCluster, module: str) -> dict[str, str]:
+    """The outcome of each test of a module."""
+    host, _, port = cluster.bootstrap_servers.partition(":")
+    report = sources / f"{module}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(sources)]
+    command += ["-p", "no:cacheprovider", "--import-mode=prepend", f"--junitxml={report}"]
+    command += ["-k", MODULES[module], str(sources / "test" / "integration" / module)]
+    done = subprocess.run(
+        command,
+        cwd=sources,
+        env={
+            **os.environ,
+            "KAFKA_ROOT": str(sources),  # a directory: nothing is started from it
+            "KAFKA_URI": f"kafka://{host}:{port}",
+            "KAFKA_VERSION": ".".join(KAFKA_VERSION.split(".")[:2]),
+            "PYTHONPATH": os.pathsep.join([str(sources), *filter(None, sys.path)]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    print(done.stdout[-8000:], done.stderr[-2000:])
+    outcomes = {}
+    for case in ET.parse(report).iter("testcase"):
+        outcome = next((child.tag for child in case if child.tag != "system-out"), "passed")
+        outcomes[str(case.get("name"))] = outcome
+    return outcomes
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_with_only_the_import_changed(
+    sources: pathlib.Path, cluster: KafkaCluster, module: str
+) -> None:
+    outcomes = _run(sources, cluster, module)
+    assert outcomes == dict.fromkeys(outcomes, "passed")
+    assert len(outcomes) >= AT_LEAST[module]

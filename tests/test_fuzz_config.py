@@ -1,0 +1,257 @@
+"""Any settings, any properties file, any arguments: what is wrong is said in one line, at once.
+
+No exception but those that are documented, no hang, no crash. ``PYKAPRODUCER_FUZZ=2500`` makes that
+many examples of each: 20,000 together. (With ``-o faulthandler_timeout=0``: each takes longer.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import math
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.errors import KafkaError
+
+from pykaproducer import (
+    ConfigurationError,
+    KafkaProducer,
+    Producer,
+    UnsupportedFeatureError,
+)
+from pykaproducer._clock import Clock
+from pykaproducer._librdkafka import LIBRDKAFKA
+from pykaproducer._properties import read_properties
+from pykaproducer.config import SETTINGS, Config, read_settings
+
+EXAMPLES = int(os.environ.get("PYKAPRODUCER_FUZZ", "100"))
+many = settings(max_examples=EXAMPLES)
+
+DOTTED = sorted({name for row in SETTINGS for name in row.dotted})
+KNOWN = st.sampled_from(sorted({row.name for row in SETTINGS} | set(DOTTED)))
+#: What may hold a secret.
+HIDDEN = {
+    name
+    for row in SETTINGS
+    if row.secret or row.name == "bootstrap_servers"
+    for name in (row.name, *row.dotted)
+}
+NAMES = (
+    KNOWN
+    | st.sampled_from(sorted(LIBRDKAFKA))
+    | KNOWN.map(lambda name: f"kafka.{name}")
+    | KNOWN.map(str.upper)
+    | KNOWN.map(lambda name: name[:-1])
+    | st.text(max_size=20)
+)
+
+
+class Hostile:
+    """Has everything that is asked for, and none of it works."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __call__(self, *arguments: object) -> object:
+        return self
+
+    def serialize(self, *arguments: object) -> object:
+        return self
+
+
+class Text(str):
+    """A text of one's own."""
+
+
+#: What people give, and what they give by mistake.
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400), 2**31, 2**63, -1, 0, 1])
+    | st.floats()
+    | st.decimals()
+    | st.text(max_size=20)
+    | st.text(max_size=20).map(Text)
+    | st.binary(max_size=20)
+    | st.binary(max_size=20).map(bytearray)
+    | st.binary(max_size=20).map(memoryview)
+    | st.sampled_from(
+        [
+            *(
+                "all",
+                "none",
+                "gzip",
+                "lz4",
+                "zstd",
+                "true",
+                "false",
+                "5",
+                "-1",
+                "1e9",
+                "nan",
+                "inf",
+            ),
+            *("PLAINTEXT", "SASL_SSL", "PLAIN", "localhost:9092", "[::1]:9092", "a:1,b:2", "::"),
+            *("SASL_SSL://user:s3cret@host:1", "murmur2", "\ud800", "٣", "1_000", " 5 ", "\0"),
+        ]
+    )
+    | st.sampled_from([Hostile(), Hostile, print, object(), math.nan, decimal.Decimal("sNaN"), 1j])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+        | st.frozensets(st.integers(), max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@contextlib.contextmanager
+def refused_in_one_line(*allowed: type[BaseException], hide: str = "\n") -> Iterator[None]:
+    """Only these are raised, with a text on one line, in which *hide* is not."""
+    try:
+        yield
+    except allowed as error:
+        text = str(error)
+    else:
+        return
+    assert text
+    assert "\n" not in text, text
+    assert hide not in text, text
+    assert len(text) < 3000, text
+
+
+WRONG_SETTINGS = (ConfigurationError, UnsupportedFeatureError)
+
+
+@many
+@given(st.dictionaries(NAMES, VALUES, max_size=4))
+def test_any_settings(given_settings: dict[str, Any]) -> None:
+    with refused_in_one_line(*WRONG_SETTINGS):
+        assert "\n" not in repr(Config.from_kwargs(given_settings))
+
+
+@many
+@given(KNOWN, VALUES, st.sampled_from([Producer, KafkaProducer]))
+def test_any_value_of_a_known_setting(name: str, value: object, kind: type[Producer]) -> None:
+    with refused_in_one_line(*WRONG_SETTINGS, hide="s3cret" if name in HIDDEN else "\n"):
+        kind(**{name: value}).close(timeout=0)
+
+
+@many
+@given(st.dictionaries(NAMES, st.text(max_size=20) | SCALARS.map(str), max_size=4))
+def test_any_texts(texts: dict[str, str]) -> None:
+    with refused_in_one_line(*WRONG_SETTINGS):
+        Config.from_strings(texts)
+
+
+# Properties files -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("properties") / "client.properties"
+
+
+LINES = st.lists(
+    st.builds(
+        "{}{}{}".format,
+        NAMES,
+        st.sampled_from(["=", ":", " ", " = ", "", "\\"]),
+        st.text(max_size=20) | SCALARS.map(str),
+    ),
+    max_size=5,
+)
+
+
+@many
+@given(
+    LINES.map(lambda lines: "\n".join(lines).encode("utf-8", "surrogatepass"))
+    | st.binary(max_size=60)
+)
+def test_any_properties_file(path: pathlib.Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with refused_in_one_line(ConfigurationError):
+        found = read_properties(path)
+        assert all(isinstance(text, str) for text in (*found, *found.values()))
+    with refused_in_one_line(*WRONG_SETTINGS):
+        Config.from_kwargs(read_settings(path))
+
+
+# Arguments of send() ----------------------------------------------------------------------------
+
+
+class Door(Producer):
+    """Takes messages, and has nothing behind the door."""
+
+    def _start(self) -> None:
+        self._check_not_closed()
+        self._admit()
+
+
+class KafkaDoor(KafkaProducer):
+    _start = Door._start
+
+
+@pytest.fixture(scope="module", params=[Door, KafkaDoor])
+def producer(request: pytest.FixtureRequest) -> Iterator[Producer]:
+    producer = request.param(bootstrap_servers="127.0.0.1:1", max_block_ms=0)
+    yield producer
+    producer.close(timeout=0)
+
+
+TOPICS = st.sampled_from(["t", "topic", Text("t"), ".", ""]) | SCALARS
+BYTES = st.binary(max_size=30) | SCALARS
+HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3) | VALUES
+NUMBERS = st.none() | st.integers() | SCALARS
+
+
+@many
+@given(TOPICS, BYTES, BYTES, HEADERS, NUMBERS, NUMBERS, NUMBERS, st.none() | SCALARS)
+def test_any_arguments_of_send(
+    producer: Producer,
+    topic: Any,
+    value: Any,
+    key: Any,
+    headers: Any,
+    partition: Any,
+    timestamp_ms: Any,
+    delivery_timeout_ms: Any,
+    on_delivery: Any,
+) -> None:
+    with refused_in_one_line(TypeError, ValueError, KafkaError):
+        handle = producer.send(
+            topic,
+            value,
+            key,
+            headers,
+            partition,
+            timestamp_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            on_delivery=on_delivery,
+        )
+        assert repr(handle)
+
+
+@many
+@given(VALUES.filter(lambda value: value is not None))
+def test_any_timeout(producer: Producer, timeout: Any) -> None:
+    if isinstance(timeout, (int, float)) and timeout > 0:
+        timeout = -timeout  # a time that can be waited for
+    elif isinstance(timeout, decimal.Decimal):
+        timeout = timeout.copy_abs().copy_negate()
+    handle: Any = producer.send("t", b"v")
+    with refused_in_one_line(TypeError, ValueError, KafkaError):
+        handle.get(timeout)
+    with refused_in_one_line(TypeError, ValueError):
+        Clock().after(timeout)
