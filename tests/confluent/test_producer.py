@@ -1,0 +1,314 @@
+"""The drop-in for confluent-kafka's Producer: who is called back, when, and in which thread."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.confluent import (
+    TIMESTAMP_CREATE_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
+from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
+from pykaproducer.testing import KafkaCluster, ScriptedCluster
+from pykaproducer.testing.scripted import Hold, Refuse
+
+from .helper import SOON, Calls, on, poll_until
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(topics={"t": 3}) as made:
+        yield made
+
+
+def test_callbacks_run_in_the_thread_that_polls(scripted: ScriptedCluster) -> None:
+    threads: list[int] = []
+    with on(scripted) as producer:
+        producer.produce(
+            "t", b"v", on_delivery=lambda _e, _m: threads.append(threading.get_ident())
+        )
+        assert producer._core is not None
+        producer._core.flush(SOON)
+        assert threads == []
+        assert len(producer) == 1
+        assert producer.poll(SOON) == 1
+    assert threads == [threading.get_ident()]
+
+
+def test_a_report_has_the_message(scripted: ScriptedCluster) -> None:
+    reports = Calls()
+    with on(scripted) as producer:
+        producer.produce(
+            "t", "gruß", "schlüssel", 2, reports, timestamp=1234, headers={"a": "b", "c": None}
+        )
+        assert producer.flush() == 0
+    ((error, message),) = reports
+    assert error is None
+    assert isinstance(message, Message)
+    assert (message.topic(), message.partition(), message.offset()) == ("t", 2, 0)
+    assert (message.key(), message.value()) == ("schlüssel".encode(), "gruß".encode())
+    assert message.timestamp() == (TIMESTAMP_CREATE_TIME, 1234)
+    assert 0 < message.latency() < SOON
+    assert message.error() is None
+    assert message.headers() is None
+    assert len(message) == 5
+    (record,) = scripted.log("t", 2)
+    assert record.headers == (("a", b"b"), ("c", None))
+    assert record.timestamp == 1234
+
+
+def test_what_a_callback_raises_reaches_the_caller_and_the_others_wait(
+    scripted: ScriptedCluster,
+) -> None:
+    def refuse(_error: object, message: Message) -> None:
+        raise ValueError(message.value())
+
+    with on(scripted) as producer:
+        for value in (b"1", b"2"):
+            producer.produce("t", value, partition=0, on_delivery=refuse)
+        assert producer._core is not None
+        producer._core.flush(SOON)
+        for value in (b"1", b"2"):
+            with pytest.raises(ValueError, match=repr(value)):
+                producer.poll(SOON)
+        assert producer.poll(0) == 0
+
+
+def test_messages_without_callback_count_as_events_too(scripted: ScriptedCluster) -> None:
+    with on(scripted) as producer:
+        producer.produce("t", b"1")
+        producer.produce("t", b"2")
+        assert producer._core is not None
+        producer._core.flush(SOON)
+        assert len(producer) == 0
+        assert producer.poll() == 2
+        assert producer.poll(0) == 0
+
+
+def test_the_callback_of_all_messages_and_reports_of_errors_only(
+    scripted: ScriptedCluster,
+) -> None:
+    reports, own = Calls(), Calls()
+    scripted.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+    settings = {"on_delivery": reports, "delivery__report__only__error": True}
+    with on(scripted, **settings) as producer:
+        producer.produce("t", b"refused")
+        producer.flush()
+        producer.produce("t", b"delivered")
+        producer.flush()
+        producer.produce("t", b"own", callback=own)
+        producer.flush()
+    ((error, message),) = reports
+    assert error.code() == KafkaError.INVALID_RECORD
+    assert message.value() == b"refused"
+    assert message.error() is error
+    assert own == []
+
+
+def test_the_queue_is_full_until_outcomes_are_served(scripted: ScriptedCluster) -> None:
+    with on(scripted, queue__buffering__max__messages=2) as producer:
+        producer.produce("t", b"1", on_delivery=Calls())
+        producer.produce("t", b"2", on_delivery=Calls())
+        with pytest.raises(BufferError, match=r"Queue full.*queue\.buffering\.max\.messages"):
+            producer.produce("t", b"3")
+        assert producer._core is not None
+        producer._core.flush(SOON)
+        with pytest.raises(BufferError):
+            producer.produce("t", b"3")
+        assert producer.poll(SOON) == 2
+        producer.produce("t", b"3")
+        assert producer.flush() == 0
+
+
+def test_bytes_are_bounded_as_well() -> None:
+    with Producer({"queue.buffering.max.kbytes": 1, "message.timeout.ms": 60_000}) as producer:
+        producer.produce("t", bytes(700))
+        with pytest.raises(BufferError, match=r"queue\.buffering\.max\.kbytes"):
+            producer.produce("t", bytes(700))
+        producer.purge()
+
+
+def test_a_batch_marks_what_was_not_accepted(scripted: ScriptedCluster) -> None:
+    reports = Calls()
+    messages: list[dict[str, Any]] = [
+        {"value": b"1", "partition": 1, "headers": [("h", b"x")]},
+        {"value": bytes(2_000_000)},
+        {"value": "3", "key": "k", "callback": reports},
+    ]
+    with on(scripted) as producer:
+        assert producer.produce_batch("t", messages, on_delivery=reports) == 2
+        assert producer.flush() == 0
+    assert [("_error" in message) for message in messages] == [False, True, False]
+    assert messages[1]["_error"].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert sorted(message.value() for _, message in reports) == [b"1", b"3"]
+    assert scripted.log("t", 1)[0].headers == (("h", b"x"),)
+
+
+def test_a_message_that_times_out_says_why(refusing: str) -> None:
+    reports = Calls()
+    with Producer({"bootstrap.servers": refusing, "message.timeout.ms": 20}) as producer:
+        producer.produce("t", b"v", on_delivery=reports)
+        assert producer.flush() == 0
+    ((error, message),) = reports
+    assert error == KafkaError._MSG_TIMED_OUT
+    assert error.str().startswith("Local: Message timed out")
+    assert "connection refused" in error.str()
+    assert isinstance(error.origin, DeliveryTimeoutError)
+    assert error.origin.status is Status.NOT_PERSISTED
+    assert message.offset() is None
+
+
+def test_flush_returns_what_is_left_and_purge_fails_it(scripted: ScriptedCluster) -> None:
+    reports = Calls()
+    hold = Hold()
+    scripted.next("metadata", hold)
+    with on(scripted) as producer:
+        producer.produce("t", b"v", on_delivery=reports)
+        assert producer.flush(0.01) == 1
+        producer.purge(in_queue=False)
+        assert len(producer) == 1
+        with pytest.raises(KafkaException, match="in_flight"):
+            producer.purge(in_flight=False)
+        producer.purge()
+        hold.release()
+        assert producer.flush(SOON) == 0
+        ((error, _),) = reports
+        assert error.code() == KafkaError._PURGE_QUEUE
+        producer.produce("t", b"after", on_delivery=reports)
+        assert producer.flush(SOON) == 0
+    assert reports[1][0] is None
+
+
+def test_what_was_sent_is_purged_as_in_flight(scripted: ScriptedCluster) -> None:
+    reports = Calls()
+    hold = Hold()
+    scripted.next("produce", hold)
+    with on(scripted) as producer:
+        producer.produce("t", b"v", on_delivery=reports)
+        scripted.wait_for("produce", 1)
+        producer.purge()
+        hold.release()
+        producer.flush(SOON)
+    assert reports[0][0].code() == KafkaError._PURGE_INFLIGHT
+
+
+def test_errors_are_told_to_error_cb_and_the_logger(
+    refusing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = Calls()
+    caplog.set_level(logging.DEBUG, "app")
+    settings = {"bootstrap.servers": refusing, "error_cb": errors, "debug": "broker"}
+    with Producer(settings, logger=logging.getLogger("app")) as producer:
+        poll_until(producer, lambda: len(errors) >= 2)
+        producer.poll(0)
+    assert [error.code() for error in errors] == [
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+    ]
+    assert "connection refused" in errors[0].str()
+    told = [record for record in caplog.records if record.name == "app"]
+    assert told[0].getMessage().startswith("INIT [rdkafka]")
+    assert "connection refused" in told[1].getMessage()
+
+
+def test_statistics_have_librdkafkas_names(scripted: ScriptedCluster) -> None:
+    told = Calls()
+    settings = {"stats_cb": told, "statistics__interval__ms": 1, "client__id": "me"}
+    with on(scripted, **settings) as producer:
+        producer.produce("t", b"v", partition=1)
+        producer.flush()
+        told.clear()
+        poll_until(producer, lambda: told)
+    found = json.loads(told[-1])
+    assert (found["name"], found["type"]) == ("me", "producer")
+    assert (found["txmsgs"], found["msg_cnt"], found["msg_max"]) == (1, 0, 100_000)
+    assert found["topics"]["t"]["partitions"]["1"]["txmsgs"] == 1
+    assert [broker["state"] for broker in found["brokers"].values()] == ["UP"]
+
+
+def test_a_producer_that_is_dropped_delivers_what_it_has(scripted: ScriptedCluster) -> None:
+    producer = on(scripted)
+    producer.produce("t", b"v", partition=0)
+    del producer
+    gc.collect()
+    scripted.wait_for("produce", 1)
+
+
+def test_a_forked_child_begins_empty(refusing: str) -> None:
+    with Producer({"bootstrap.servers": refusing, "message.timeout.ms": 20}) as producer:
+        producer.produce("t", b"v", on_delivery=Calls())
+        child = os.fork()
+        if child == 0:
+            fine = len(producer) == 0 and producer.poll(0) == 0
+            producer.produce("t", b"v", on_delivery=Calls())
+            os._exit(0 if fine and producer.flush(SOON) == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert producer.flush() == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"]
+)
+def test_transactions_are_refused(method: str) -> None:
+    with Producer({}) as producer, pytest.raises(KafkaException, match="not built") as raised:
+        getattr(producer, method)()
+    assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
+    with pytest.raises(KafkaException, match="transactions are not built"):
+        Producer({"transactional.id": "x"})
+
+
+def test_it_cannot_be_pickled() -> None:
+    with Producer({}) as producer, pytest.raises(TypeError, match="cannot pickle"):
+        pickle.dumps(producer)
+
+
+def test_errors_can_be_pickled() -> None:
+    error = KafkaError(KafkaError._MSG_TIMED_OUT, "why", fatal=True)
+    for copy in (
+        pickle.loads(pickle.dumps(error)),
+        pickle.loads(pickle.dumps(KafkaException(error))).args[0],
+    ):
+        assert (copy, copy.str(), copy.fatal()) == (error, "why", True)
+
+
+# On real Kafka
+
+
+def test_on_real_kafka(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic, partitions=3)
+    reports = Calls()
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "gzip"}
+    with Producer(settings) as producer:
+        for number in range(100):
+            producer.produce(topic, f"{number}", partition=number % 3, on_delivery=reports)
+        assert producer.flush(SOON) == 0
+        found = producer.list_topics(timeout=SOON)
+        assert producer.cluster_id(timeout=SOON) == found.cluster_id
+    assert len(reports) == 100
+    assert not any(error for error, _ in reports)
+    for place in range(3):
+        offsets = [message.offset() for _, message in reports if message.partition() == place]
+        assert offsets == list(range(len(offsets)))
+    assert {partition.leader for partition in found.topics[topic].partitions.values()} == {0}
+    assert found.topics[topic].partitions[2].replicas == [0]
+    assert list(found.brokers) == [found.controller_id] == [found.orig_broker_id]
+
+
+def test_nobody_tells_of_topics(refusing: str) -> None:
+    producer = Producer({"bootstrap.servers": refusing})
+    with pytest.raises(KafkaException, match="connection refused") as raised:
+        producer.list_topics(timeout=0.05)
+    assert raised.value.args[0].code() == KafkaError._TRANSPORT
