@@ -13,6 +13,7 @@ import threading
 import weakref
 from typing import Protocol
 
+from pykaproducer import _servers as servers
 from pykaproducer._pipeline.worker import forget_stages
 
 #: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
@@ -35,16 +36,33 @@ class Watched(Protocol):
 #: Every producer that is not garbage.
 _producers: weakref.WeakSet[Watched] = weakref.WeakSet()
 
-#: The process in which :func:`flush_at_exit_of_a_child` has registered the flush.
+#: The process in which :func:`_flush_at_exit_of_a_child` has registered the flush.
 _registered_in = 0
+
+
+def watched() -> list[Watched]:
+    """Every producer that is not garbage."""
+    return list(_producers)
 
 
 def watch(producer: Watched) -> None:
     """A producer has been made."""
     _producers.add(producer)
+    servers.hear_of_forks(_after_fork_in_child)
 
 
-def flush_at_exit_of_a_child() -> None:
+def first_use() -> None:
+    """A producer is about to start its threads: the process must be one in which they can run.
+
+    Raises:
+        UnsupportedFeatureError: they cannot.
+    """
+    servers.check_threads()
+    servers.flush_at_end_of_a_worker(_at_exit)
+    _flush_at_exit_of_a_child()
+
+
+def _flush_at_exit_of_a_child() -> None:
     """Register the flush with multiprocessing, whose forked children run no atexit hooks.
 
     At the first use and not at import: a child forgets at its start what its parent registered.

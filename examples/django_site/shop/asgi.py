@@ -1,0 +1,11 @@
+"""For uvicorn and other ASGI servers, which must close the producer before they end."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+from pykaproducer.contrib.asgi import close_at_shutdown
+from pykaproducer.contrib.django import producer
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+application = close_at_shutdown(get_asgi_application(), producer)

@@ -1,0 +1,25 @@
+"""The settings of the site. ``PYKAPRODUCER`` is what pykaproducer needs."""
+
+import os
+import pathlib
+
+INSTALLED_APPS = ["pykaproducer.contrib.django", "shop"]
+
+PYKAPRODUCER = {
+    "bootstrap_servers": os.environ.get("KAFKA_SERVERS", "localhost:9092"),
+    "client_id": "shop",
+}
+
+SECRET_KEY = os.environ.get("SECRET_KEY", "for trying it out only")
+ALLOWED_HOSTS = ["*"]
+ROOT_URLCONF = "shop.urls"
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("SHOP_DATABASE", pathlib.Path(__file__).parent.parent / "shop.db"),
+        # Writers queue for the lock from their transaction's beginning.
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 30},
+    }
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True

@@ -1,0 +1,7 @@
+"""Which address is which view."""
+
+from django.urls import path
+
+from shop import views
+
+urlpatterns = [path("order/<item>", views.order), path("click/<item>", views.click)]

@@ -1,0 +1,31 @@
+"""A WSGI application with a producer at module level, made before a server forks its workers.
+
+Nothing is delivered before somebody flushes: what is in the log was delivered at the exit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pykaproducer import Producer, PykaproducerError
+
+TOPIC = os.environ["TOPIC"]
+
+producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000)
+
+if os.environ.get("USE_BEFORE_FORK"):
+    producer.send(TOPIC, b"before the fork")
+    producer.flush(30)
+
+
+def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    """Accept the path as a message, and answer with the worker's process id."""
+    try:
+        producer.send(TOPIC, environ["PATH_INFO"].removeprefix("/").encode())
+    except PykaproducerError as error:
+        start("503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [str(error).encode()]
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [b"%d" % os.getpid()]

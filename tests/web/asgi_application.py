@@ -1,0 +1,26 @@
+"""A bare ASGI application that knows no lifespan, as Django's.
+
+Nothing is delivered before somebody flushes: what is in the log was delivered at the shutdown.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pykaproducer import Producer
+from pykaproducer.contrib.asgi import close_at_shutdown
+
+producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000, max_block_ms=0)
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    """Accept the path as a message."""
+    if scope["type"] != "http":
+        raise ValueError(scope["type"])
+    producer.send(os.environ["TOPIC"], scope["path"].removeprefix("/").encode())
+    await send({"type": "http.response.start", "status": 202, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+application = close_at_shutdown(answer, producer)

@@ -1,0 +1,222 @@
+"""Servers in processes of their own, many requests at once, and what is in the log afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+
+import pykaproducer
+from pykaproducer.testing import KafkaCluster
+from pykaproducer.testing._processes import tick
+from tests.cluster.readback import read_log
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+
+#: How long anything here may take on a busy machine (seconds).
+SOON = 60
+
+#: How many requests are under way at a time.
+CONCURRENT = 300
+
+
+def tool(name: str) -> str:
+    """The path of a command that pip installs; skips without it."""
+    beside = pathlib.Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (it comes with the extra test)")
+    return found
+
+
+def environment(cluster: KafkaCluster, directory: pathlib.Path, **more: str) -> dict[str, str]:
+    """For a program that finds the package, these tests and the cluster."""
+    paths = (pathlib.Path(pykaproducer.__file__).parents[1], HERE, *filter(None, sys.path))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONUNBUFFERED": "1",
+        "HOME": str(directory),
+        "KAFKA_SERVERS": cluster.bootstrap_servers,
+        **more,
+    }
+
+
+def free_port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port: int = nobody.getsockname()[1]
+        return port
+
+
+class Program:
+    """A program that runs: a server, or a worker."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: pathlib.Path, port: int) -> None:
+        self.process = process
+        self.log = log
+        self.port = port
+
+    @property
+    def output(self) -> str:
+        """What it has written."""
+        return self.log.read_text(errors="replace")
+
+    def until(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + SOON
+        while not ready():
+            assert self.process.poll() is None, f"it ended before {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"it runs, without {what}:\n{self.output}"
+            tick()
+
+    def listens(self) -> bool:
+        """Whether its port can be connected to."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), SOON).close()
+        except OSError:
+            return False
+        return True
+
+    def terminate(self) -> None:
+        """As a supervisor does."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Its exit status."""
+        return self.process.wait(SOON)
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], directory: pathlib.Path, env: dict[str, str], port: int = 0
+) -> Iterator[Program]:
+    """Run a program, in a session that ends with it; with *port*, once it listens there."""
+    log = directory / "output"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    program = Program(process, log, port)
+    try:
+        if port:
+            program.until(program.listens, "listening")
+        yield program
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(SOON)
+
+
+class Answers(NamedTuple):
+    """What a server said to requests."""
+
+    #: Names of those that it accepted (status 2xx), and what it answered.
+    accepted: dict[str, str]
+    #: Names of those that it did not, and why.
+    refused: dict[str, str]
+
+
+def load(
+    program: Program,
+    requests: int,
+    path: str = "/{name}",
+    *,
+    method: str = "GET",
+    body: str = "",
+    each: Callable[[Answers], None] = lambda answers: None,
+) -> Answers:
+    """Make requests, CONCURRENT at a time; *each* is called behind one that is accepted.
+
+    ``{name}`` in *path* and *body* is the request's own name.
+    """
+    answers = Answers({}, {})
+    names = iter([f"request-{number}" for number in range(requests)])
+
+    async def ask_all() -> None:
+        await asyncio.gather(*(ask_on() for _ in range(CONCURRENT)))
+
+    async def ask_on() -> None:
+        for name in names:
+            fill = {"{name}": name}
+            target, content = (_filled(text, fill) for text in (path, body))
+            try:
+                status, answer = await _ask(program.port, method, target, content)
+            except OSError as error:
+                answers.refused[name] = repr(error)
+                continue
+            if 200 <= status < 300:
+                answers.accepted[name] = answer
+                each(answers)
+            else:
+                answers.refused[name] = f"{status} {answer}"
+
+    asyncio.run(asyncio.wait_for(ask_all(), SOON))
+    return answers
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
+
+
+async def _ask(port: int, method: str, target: str, content: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        data = content.encode()
+        head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        answer = await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    head, _, rest = answer.decode().partition("\r\n\r\n")
+    if not head:
+        raise ConnectionResetError("no answer")
+    return int(head.split()[1]), rest
+
+
+def stop_after(program: Program, requests: int) -> Callable[[Answers], None]:
+    """For ``each``: SIGTERM when so many requests have been accepted."""
+
+    def look(answers: Answers) -> None:
+        if len(answers.accepted) == requests:
+            program.terminate()
+
+    return look
+
+
+def in_the_log(cluster: KafkaCluster, topic: str) -> Counter[str]:
+    """How often each value is in the topic."""
+    return Counter((value or b"").decode() for value in read_log(cluster, topic).values)
+
+
+def assert_once(cluster: KafkaCluster, topic: str, values: Iterator[str] | Sequence[str]) -> None:
+    """Each of *values* is in the log exactly once, and nothing at all is there twice."""
+    found = in_the_log(cluster, topic)
+    missing = [value for value in values if value not in found]
+    assert not missing, f"{len(missing)} are lost: {missing[:5]}"
+    twice = [value for value, count in found.items() if count > 1]
+    assert not twice, f"{len(twice)} are there more than once: {twice[:5]}"
