@@ -1,0 +1,187 @@
+"""What there is to measure: one table for Prometheus and OpenTelemetry, read from ``stats()``.
+
+The names are OpenTelemetry's; Prometheus' follow from them by the usual translation (dots become
+underscores, the unit and ``_total`` are appended), so that both ways give the same series.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+Snapshot = Mapping[str, Any]
+
+#: A value and what it is labelled with.
+Point = tuple[dict[str, str], float]
+
+#: ``state`` of ``stats()``.
+STATES = ("idle", "running", "closing", "closed", "broken")
+
+#: Of what is measured over the last seconds, and how Prometheus names it.
+_QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "max": "1"}
+
+
+class Instrument(NamedTuple):
+    """One thing that is measured."""
+
+    name: str
+    #: Whether it only grows.
+    counts: bool
+    #: By UCUM, as OpenTelemetry wants it; nothing for a plain number.
+    unit: str
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[Snapshot], Iterable[Point]]
+
+
+def _number(section: str, field: str, scale: float) -> Callable[[Snapshot], Iterable[Point]]:
+    def read(snapshot: Snapshot) -> Iterator[Point]:
+        yield {}, snapshot[section][field] * scale
+
+    return read
+
+
+#: Where a field of ``stats()`` is not called as the end of the instrument's name.
+_FIELDS = {
+    "retried.batches": ("retried_batches", 1.0),
+    "throttle": ("throttle_ms", 0.001),
+}
+
+
+def _total(name: str, unit: str, text: str, section: str) -> Instrument:
+    field, scale = _FIELDS.get(name, (name.rpartition(".")[2], 1.0))
+    return Instrument(name, True, unit, text, (), _number(section, field, scale))
+
+
+def _level(name: str, unit: str, text: str, section: str) -> Instrument:
+    return Instrument(name, False, unit, text, (), _number(section, name.rpartition(".")[2], 1.0))
+
+
+def _latency(which: str, text: str) -> Instrument:
+    def read(snapshot: Snapshot) -> Iterator[Point]:
+        summary = snapshot["latency_ms"][which]
+        for field, quantile in _QUANTILES.items():
+            if summary[field] is not None:
+                yield {"quantile": quantile}, summary[field] / 1000
+
+    return Instrument(f"{which}.latency.recent", False, "s", text, ("quantile",), read)
+
+
+def _state(snapshot: Snapshot) -> Iterator[Point]:
+    for state in STATES:
+        yield {"state": state}, float(snapshot["state"] == state)
+
+
+def _trouble(snapshot: Snapshot) -> Iterator[Point]:
+    yield {}, float(snapshot.get("trouble") is not None)
+
+
+def _rows(section: str, **names: str) -> Callable[..., Instrument]:
+    """Makes instruments that read each row of a section; *names*: label -> field of the row."""
+
+    def make(name: str, unit: str, text: str, field: str, counts: bool = False) -> Instrument:
+        value = _DERIVED.get(field, operator.itemgetter(field))
+
+        def read(snapshot: Snapshot) -> Iterator[Point]:
+            for row in snapshot[section]:
+                found = value(row)
+                if found is not None:
+                    yield {label: _text(row.get(at)) for label, at in names.items()}, float(found)
+
+        return Instrument(name, counts, unit, text, tuple(names), read)
+
+    return make
+
+
+#: What is not a field itself.
+_DERIVED: dict[str, Callable[[Any], Any]] = {
+    "connected": lambda row: row["state"] == "connected",
+    "down": lambda row: row["state"] == "down",
+    "failing": lambda row: row["error"] is not None,
+}
+
+
+def _text(value: object) -> str:
+    """The label of a value. To Prometheus a label that is empty is not there."""
+    return "" if value is None else str(value)
+
+
+_stage = _rows("stages", stage="stage", topic="topic", partition="partition", broker="broker")
+_broker = _rows("brokers", broker="id")
+_topic = _rows("topics", topic="topic")
+_partition = _rows("partitions", topic="topic", partition="partition")
+
+INSTRUMENTS = (
+    Instrument("state", False, "", "1 for the producer's state.", ("state",), _state),
+    Instrument("cluster.failing", False, "", "1 while no server can be asked.", (), _trouble),
+    _total("messages.accepted", "{message}", "Messages that send() took.", "messages"),
+    _total("messages.delivered", "{message}", "Messages that brokers acknowledged.", "messages"),
+    _total("messages.failed", "{message}", "Messages that ended with an error.", "messages"),
+    _level("messages.pending", "{message}", "Messages that have no outcome yet.", "messages"),
+    _total("accepted", "By", "Bytes of messages that send() took.", "bytes"),
+    _total("delivered", "By", "Bytes of messages that brokers acknowledged.", "bytes"),
+    _level("buffer.limit", "By", "The setting buffer_memory.", "buffer"),
+    _level("buffer.used", "By", "Bytes of buffer_memory in use.", "buffer"),
+    _level("buffer.waiting_senders", "{call}", "Calls of send() that wait for memory.", "buffer"),
+    _total("requests.sent", "{request}", "Requests written to brokers.", "requests"),
+    _total("requests.answered", "{request}", "Requests that were answered.", "requests"),
+    _total("requests.lost", "{request}", "Requests whose answer never came.", "requests"),
+    _total("batches", "{batch}", "Batches that were made.", "requests"),
+    _total("retried.batches", "{batch}", "Batches that were sent again.", "requests"),
+    _total("throttle", "s", "Time for which brokers asked to be left alone.", "requests"),
+    _latency("delivery", "Time from send() to the outcome, of the last seconds."),
+    _latency("request", "Time from a request to its answer, of the last seconds."),
+    _latency("queue", "Time from send() to the batch, of the last seconds."),
+    _stage("stage.threads", "{thread}", "Threads of the stage's own that run.", "alive"),
+    _stage("stage.inbox", "{event}", "Events in the stage's inbox.", "inbox"),
+    _stage("stage.messages", "{message}", "Messages that the stage holds.", "rows"),
+    _stage("stage.held", "By", "Bytes of messages that the stage holds.", "bytes"),
+    _stage("stage.oldest", "s", "Age of the oldest message that the stage holds.", "oldest_s"),
+    _broker("broker.connected", "", "Whether there is a connection.", "connected"),
+    _broker("broker.down", "", "Whether the last connection failed.", "down"),
+    _broker("broker.unanswered", "{request}", "Requests without answer.", "unanswered_requests"),
+    _broker("broker.partitions", "{partition}", "Partitions that send to it.", "references"),
+    _topic("topic.partitions", "{partition}", "Partitions of the topic.", "partitions"),
+    _topic("topic.failing", "", "Whether the topic's metadata is an error.", "failing"),
+    _partition(
+        "partition.messages.delivered", "{message}", "Of the delivered.", "delivered", counts=True
+    ),
+    _partition("partition.delivered", "By", "Bytes of this part.", "bytes", counts=True),
+    _partition("partition.messages", "{message}", "Messages that wait.", "waiting_rows"),
+    _partition("partition.held", "By", "Bytes of messages that wait.", "waiting_bytes"),
+    _partition("partition.unanswered", "{batch}", "Batches without answer.", "unanswered_batches"),
+    _partition("partition.level", "", "How often its messages have gone back.", "level"),
+)
+
+
+def _add(one: float, other: float) -> float:
+    return one + other
+
+
+#: How values with the same labels become one; others are added up.
+_TOGETHER: dict[str, Callable[[float, float], float]] = {
+    "broker.connected": min,
+    "broker.down": max,
+    "stage.oldest": max,
+    "partition.level": max,
+}
+
+
+def points(instrument: Instrument, snapshot: Snapshot, per_partition: bool) -> list[Point]:
+    """What an instrument shows of a snapshot: labels, each set of them once, and values.
+
+    Otherwise than *per_partition* those of a topic's partitions are one. A closed producer stays
+    at its totals; of what it does there is nothing to tell.
+    """
+    if snapshot["state"] == "closed" and not instrument.counts and instrument.read is not _state:
+        return []
+    together = _TOGETHER.get(instrument.name, _add)
+    found: dict[tuple[str, ...], Point] = {}
+    for labels, value in instrument.read(snapshot):
+        if not per_partition and "partition" in labels:
+            labels["partition"] = ""
+        key = tuple(labels.values())
+        before = found.get(key)
+        found[key] = (labels, value if before is None else together(before[1], value))
+    return list(found.values())

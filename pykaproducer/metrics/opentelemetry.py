@@ -1,0 +1,173 @@
+"""OpenTelemetry: spans that travel with the messages, and metrics, by the semantic conventions.
+
+Spans come from an interceptor, metrics from :func:`observe`::
+
+    from pykaproducer.metrics import TracingInterceptor, observe
+
+    producer = Producer(interceptors=[TracingInterceptor()], ...)
+    observe(producer)
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.metrics import get_meter
+
+    from pykaproducer.metrics._otel_metrics import Observed, observe
+except ImportError as error:
+    raise ImportError(
+        "pykaproducer.metrics.opentelemetry needs opentelemetry-api: "
+        "pip install 'pykaproducer[opentelemetry]'"
+    ) from error
+from pykaproducer._version import VERSION
+from pykaproducer.interceptors import Interceptor, ProducerRecord
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+    from pykaproducer.delivery import RecordMetadata
+
+__all__ = ["Observed", "TracingInterceptor", "observe"]
+
+#: Whoever sets this in the context wants no spans of what happens in it.
+_SUPPRESSED = "suppress_instrumentation"
+
+#: Where the time of a message may lie (seconds), as the conventions propose it.
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+class TracingInterceptor(Interceptor):
+    """A span for each message, from ``send()`` to its outcome, and its context in the headers.
+
+    The span is a child of the one that is current where ``send()`` is called; where none is, of
+    the one that the message's own headers name. Consumers find it by the headers, which the
+    propagator writes: by default W3C's ``traceparent``. A message whose span is not sampled
+    carries its context all the same.
+
+    Args:
+        tracer_provider: default: the global one.
+        propagator: writes the headers; default: the global one.
+        durations (bool): record ``messaging.client.operation.duration`` of each message, too.
+        meter_provider: for these; default: the global one.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        *,
+        propagator: TextMapPropagator | None = None,
+        durations: bool = False,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self._tracer = trace.get_tracer("pykaproducer", VERSION, tracer_provider)
+        self._propagator = propagator
+        self._client: dict[str, AttributeValue] = {}
+        self._durations = None
+        if durations:
+            self._durations = get_meter("pykaproducer", VERSION, meter_provider).create_histogram(
+                "messaging.client.operation.duration",
+                "s",
+                "Duration of messaging operation initiated by a producer or consumer client.",
+                explicit_bucket_boundaries_advisory=_BOUNDS,
+            )
+
+    def configure(self, configs: dict[str, Any]) -> None:
+        """Spans tell whose they are."""
+        if configs.get("client_id"):
+            self._client = {"messaging.client.id": str(configs["client_id"])}
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
+        """Begin the span, and have its context among the headers."""
+        if contexts.get_value(_SUPPRESSED):
+            return None
+        propagator = self._propagator or propagate.get_global_textmap()
+        headers = list(record.headers or ())
+        topic = str(record.topic)
+        span = self._tracer.start_span(
+            f"send {topic}",
+            self._parent(propagator, headers),
+            trace.SpanKind.PRODUCER,
+            attributes=self._attributes(record, topic),
+        )
+        record.context[self] = (span, time.monotonic())
+        carrier: dict[str, str] = {}
+        propagator.inject(carrier, trace.set_span_in_context(span))
+        if not carrier:
+            return None
+        # What names the span before us must not stand beside what names ours.
+        kept = [(name, value) for name, value in headers if name not in propagator.fields]
+        return record.replace(
+            headers=[*kept, *((name, value.encode()) for name, value in carrier.items())]
+        )
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata, exception: BaseException | None, record: ProducerRecord
+    ) -> None:
+        """End the span with the outcome."""
+        found = record.context.pop(self, None)
+        if found is None:
+            return
+        span, began = found
+        if span.is_recording():
+            _finish(span, metadata, exception)
+        span.end()
+        if self._durations is not None:
+            labels = {
+                "messaging.system": "kafka",
+                "messaging.operation.name": "send",
+                "messaging.destination.name": str(record.topic),
+                **self._client,
+            }
+            if exception is not None:
+                labels["error.type"] = _kind(exception)
+            self._durations.record(time.monotonic() - began, labels)
+
+    def _parent(
+        self, propagator: TextMapPropagator, headers: list[tuple[str, bytes | None]]
+    ) -> Context | None:
+        """The context of the parent; None: the current one."""
+        if not headers or trace.get_current_span().get_span_context().is_valid:
+            return None
+        texts = {
+            name: value.decode("ascii", errors="replace")
+            for name, value in headers
+            if name in propagator.fields and isinstance(value, bytes)
+        }
+        return propagator.extract(texts) if texts else None
+
+    def _attributes(self, record: ProducerRecord, topic: str) -> dict[str, AttributeValue]:
+        found: dict[str, AttributeValue] = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+            **self._client,
+        }
+        if record.value is None:
+            found["messaging.kafka.message.tombstone"] = True
+        return found
+
+
+def _finish(span: Span, metadata: RecordMetadata, exception: BaseException | None) -> None:
+    if metadata.partition is not None and metadata.partition >= 0:
+        span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
+    if metadata.offset >= 0:
+        span.set_attribute("messaging.kafka.offset", metadata.offset)
+    if metadata.serialized_value_size >= 0:
+        span.set_attribute("messaging.message.body.size", metadata.serialized_value_size)
+    if exception is not None:
+        span.set_attribute("error.type", _kind(exception))
+        span.set_status(trace.StatusCode.ERROR, str(exception))
+
+
+def _kind(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
