@@ -7,28 +7,51 @@ user's mistake is a line on standard error and status 2, never a traceback.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
 from pykaproducer._version import VERSION
-from pykaproducer.cli import cluster, demo, load, produce
+from pykaproducer.cli import (
+    cluster,
+    completion,
+    demo,
+    load,
+    perf,
+    produce,
+    top,
+    topics,
+    trace,
+    verify,
+)
 from pykaproducer.cli.common import CommandError, parser_like, tell
 from pykaproducer.errors import PykaproducerError
 
+#: In the order in which the help names them.
+COMMANDS = (demo, produce, load, perf, verify, topics, top, trace, cluster, completion)
+
 _EXAMPLES = """\
 examples:
-  pykaproducer demo                       see it work, on a Kafka broker of its own
-  pykaproducer cluster start              a real Kafka broker on this machine until Ctrl-C
+  pykaproducer demo                     see it work, on a Kafka of its own
+  pykaproducer cluster start            a real Kafka broker until Ctrl-C
   pykaproducer produce -t events access.log
-                                          each line a message, to localhost:9092
+                                        each line a message
   pykaproducer load trips.parquet -t trips
-                                          each row a message, as JSON
-  tail -f access.log | pykaproducer produce -t events --bootstrap-servers kafka-1:9092 \\
-      -X compression_type=lz4 -X linger_ms=50 --rejects lost.log
+                                        each row a message, as JSON
+  pykaproducer perf -t scratch          how fast is it?
+  pykaproducer verify -t scratch        is everything there, once, in order?
+  tail -f access.log | pykaproducer produce -t events --rejects lost.log \\
+      --bootstrap-servers kafka-1:9092 -X linger_ms=50
+  pykaproducer produce -t events --config client.properties access.log
 
-"pykaproducer COMMAND --help" has more of each.
+Without --bootstrap-servers it is localhost:9092. "pykaproducer COMMAND --help"
+has more of each.
 """
+
+
+#: What writing to standard output fails with when there is no room for it.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 1
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        tell(f"standard output: {error.strerror}")
+        _discard_output()
+        return 1
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -54,7 +83,7 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pykaproducer {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, produce, load, cluster):
+    for module in COMMANDS:
         module.add_parser(commands)
     options = parser.parse_args(argv)
     try:

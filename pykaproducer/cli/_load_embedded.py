@@ -12,7 +12,8 @@ from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
 from pykaproducer.cli._load_plan import Outcome, rejects_of, selection_of
 from pykaproducer.cli._progress import Progress, progress
-from pykaproducer.cli.common import UserError, log_hidden, log_shown, servers_text, settings_of
+from pykaproducer.cli._stats_socket import with_stats_socket
+from pykaproducer.cli.common import UserError, log_hidden, log_shown, settings_from
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
@@ -22,7 +23,7 @@ _LOOK_MS = 200
 
 def embedded(options: argparse.Namespace) -> Outcome:
     """Load in this process."""
-    settings = settings_of(options.settings, options.bootstrap_servers)
+    settings = with_stats_socket(options, settings_from(options))
     source = _open(options)
     job = _job(options, source)
     began, trouble = time.monotonic(), None
@@ -44,7 +45,7 @@ def embedded(options: argparse.Namespace) -> Outcome:
                 producer.close(timeout=0)
     return Outcome(
         load.finish(),
-        servers_text(producer.config.bootstrap_servers),
+        producer.config,
         time.monotonic() - began,
         reading.trouble or trouble,
         signals.number,

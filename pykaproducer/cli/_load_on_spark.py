@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from pykaproducer.cli._load_plan import Outcome, rejects_of, selection_of
-from pykaproducer.cli.common import CommandError, UserError, servers_text, settings_of
+from pykaproducer.cli.common import CommandError, UserError, settings_from
 from pykaproducer.config import Config
 
 
@@ -17,7 +17,7 @@ def on_spark(options: argparse.Namespace) -> Outcome:
         from pykaproducer.spark import load
     except ImportError as error:
         raise UserError(f"--spark: {error}") from None
-    settings = settings_of(options.settings, options.bootstrap_servers)
+    settings = settings_from(options)
     try:
         session, ours = load.session_on(options.spark)
     except load.SparkError as error:
@@ -44,5 +44,4 @@ def _load(
     summary = load.send(df, settings, load.Job(options.topic, mapping, rejects, options.verify))
     if rejects is not None:
         rejects.forget_others(summary.files)
-    servers = servers_text(Config(**settings).bootstrap_servers)
-    return Outcome(summary, servers, time.monotonic() - began)
+    return Outcome(summary, Config(**settings), time.monotonic() - began)

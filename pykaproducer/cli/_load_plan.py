@@ -10,6 +10,7 @@ from pykaproducer._load.grammar import SelectionError
 from pykaproducer._load.select import Selection
 from pykaproducer._load.summary import Summary
 from pykaproducer.cli.common import UserError
+from pykaproducer.config import Config
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Outcome:
     """How a load ended."""
 
     summary: Summary
-    servers: str
+    #: Of the producer that sent: how the cluster is reached.
+    config: Config
     seconds: float
     #: What could not be read, or None.
     trouble: str | None = None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pykaproducer._load.checksum import row_checksum
 from pykaproducer._load.summary import Summary
 from pykaproducer.cli.common import human_bytes
+from pykaproducer.config import Config
 
 #: Seconds without a message after which no more are to come.
 _READING = 30.0
@@ -33,7 +34,7 @@ def summary_lines(
         yield f"  refused rows are in {file}"
 
 
-def verified(summary: Summary, servers: str) -> tuple[bool, str]:
+def verified(summary: Summary, config: Config) -> tuple[bool, str]:
     """Whether what was delivered stands in the log, and the sentence that says so."""
     # Here: reading back needs kafka-python's consumer, which nobody else needs.
     from pykaproducer.cli._readback import read_back
@@ -48,7 +49,7 @@ def verified(summary: Summary, servers: str) -> tuple[bool, str]:
     for topic in sorted({place.topic for place in summary.ranges}):
         ranges = _sorted_ranges(summary, topic)
         ends = {number: (each[0].start, each[-1].stop - 1) for number, each in ranges.items()}
-        for record in read_back(servers, topic, ends, _READING):
+        for record in read_back(config, topic, ends, _READING):
             if _is_in(record.offset, ranges[record.partition]):
                 found += 1
                 checksum += row_checksum(record.key, record.value, record.headers)

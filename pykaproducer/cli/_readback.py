@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, at import
@@ -14,10 +16,15 @@ with warnings.catch_warnings():
     from kafka.errors import KafkaError
     from kafka.structs import TopicPartition
 
-from pykaproducer.cli.common import CommandError
+from pykaproducer.cli.common import CommandError, servers_text
+from pykaproducer.config import Config
 
 # Its warnings belong to whoever configures logging, not on the terminal.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
+
+#: Settings that say how a cluster is reached begin so. Java's names among them have put their
+#: values into those of kafka-python's names.
+_ACCESS = ("security_", "ssl_", "sasl_")
 
 
 class Record(NamedTuple):
@@ -30,31 +37,91 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def read_back(
-    servers: str, topic: str, ranges: Mapping[int, tuple[int, int]], timeout: float
-) -> Iterator[Record]:
-    """Every message of *topic* between the first and the last offset of each partition's range.
+def access_of(config: Config) -> dict[str, Any]:
+    """What kafka-python's consumer needs to reach the cluster that *config* reaches."""
+    return {
+        each.name: value
+        for each in dataclasses.fields(config)
+        if each.name.startswith(_ACCESS)
+        and each.name in KafkaConsumer.DEFAULT_CONFIG
+        and (value := getattr(config, each.name)) is not None
+    }
 
-    In order within a partition. Stops when all are there, or when none has come for *timeout*
-    seconds.
+
+class Reader:
+    """A consumer of a cluster, for one topic at a time.
+
+    Raises :class:`CommandError` where kafka-python raises its own errors.
     """
-    deadline = time.monotonic() + timeout
-    try:
-        consumer = KafkaConsumer(bootstrap_servers=servers.split(","), check_crcs=True)
+
+    def __init__(self, config: Config) -> None:
+        #: (partition, offset) where reading ended before the last offset that was wanted.
+        self.unread: list[tuple[int, int]] = []
+        self._config = config
+
+    def __enter__(self) -> Self:
+        servers = servers_text(self._config.bootstrap_servers).split(",")
         try:
-            left = {TopicPartition(topic, number): last for number, (_, last) in ranges.items()}
-            consumer.assign(list(left))
-            for number, (first, _) in ranges.items():
-                consumer.seek(TopicPartition(topic, number), first)
-            while left and time.monotonic() < deadline:
-                for place, records in consumer.poll(timeout_ms=500, max_records=20_000).items():
-                    for record in records:
-                        if record.offset <= ranges[place.partition][1]:
-                            yield Record(*(getattr(record, name) for name in Record._fields))
-                    deadline = time.monotonic() + timeout
-                    if consumer.position(place) > left.get(place, -1):
-                        left.pop(place, None)
-        finally:
-            consumer.close()
-    except KafkaError as error:
-        raise CommandError(f"topic {topic!r} could not be read back: {error}") from None
+            self._consumer = KafkaConsumer(
+                bootstrap_servers=servers, check_crcs=True, **access_of(self._config)
+            )
+        except KafkaError as error:
+            raise CommandError(f"nothing can be read back: {error}") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._consumer.close()
+
+    def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """The first and the next offset of each partition."""
+        places = [TopicPartition(topic, number) for number in partitions]
+        try:
+            first = self._consumer.beginning_offsets(places)
+            after = self._consumer.end_offsets(places)
+        except KafkaError as error:
+            raise CommandError(f"topic {topic!r}: no offsets: {error}") from None
+        return {place.partition: (first[place], after[place]) for place in places}
+
+    def read(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]], timeout: float
+    ) -> Iterator[Record]:
+        """Every message of *topic* between the first and the last offset of each range.
+
+        In order within a partition. Stops when all are there, or when none has come for *timeout*
+        seconds.
+        """
+        try:
+            yield from self._read(topic, ranges, timeout)
+        except KafkaError as error:
+            raise CommandError(f"topic {topic!r} could not be read back: {error}") from None
+
+    def _read(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]], timeout: float
+    ) -> Iterator[Record]:
+        consumer, deadline = self._consumer, time.monotonic() + timeout
+        left = {TopicPartition(topic, number): last for number, (_, last) in ranges.items()}
+        consumer.assign(list(left))
+        for number, (first, _) in ranges.items():
+            consumer.seek(TopicPartition(topic, number), first)
+        while left and time.monotonic() < deadline:
+            for place, records in consumer.poll(timeout_ms=500, max_records=20_000).items():
+                for record in records:
+                    if record.offset <= ranges[place.partition][1]:
+                        yield Record(*(getattr(record, name) for name in Record._fields))
+                deadline = time.monotonic() + timeout
+            # Of all: what stands last may be no message, and then none comes from there.
+            left = {place: last for place, last in left.items() if consumer.position(place) <= last}
+        self.unread = [(place.partition, consumer.position(place)) for place in left]
+
+
+def read_back(
+    config: Config, topic: str, ranges: Mapping[int, tuple[int, int]], timeout: float
+) -> Iterator[Record]:
+    """:meth:`Reader.read`, for who reads once."""
+    with Reader(config) as reader:
+        yield from reader.read(topic, ranges, timeout)

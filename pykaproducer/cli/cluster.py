@@ -18,7 +18,7 @@ _LOOK = 1.0
 _EXAMPLES = """\
 example: a broker for a script in bash
   exec 3< <(pykaproducer cluster start); cluster=$!
-  read -r servers <&3                     # comes when the cluster serves
+  read -r servers <&3                   # comes when the cluster serves
   pykaproducer produce -t events --bootstrap-servers "$servers" access.log
   kill $cluster
 """
@@ -31,9 +31,9 @@ def add_parser(commands: Any) -> None:
     start = actions.add_parser(
         "start",
         help="start it, print its bootstrap servers, and run it until Ctrl-C",
-        description="Starts real Apache Kafka on 127.0.0.1, prints its bootstrap servers, one "
-        "line, on standard\noutput, and runs until Ctrl-C or SIGTERM. Nothing of it is left then. "
-        "The first start\nfetches Kafka, about 50 MB.",
+        description="Starts real Apache Kafka on 127.0.0.1, prints its bootstrap servers, one\n"
+        "line, on standard output, and runs until Ctrl-C or SIGTERM. Nothing of it is\n"
+        "left then. The first start fetches Kafka, about 50 MB.",
         epilog=_EXAMPLES,
         **parser_like,
     )

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pykaproducer.config import Config, resolve
+from pykaproducer._properties import read_properties
+from pykaproducer.config import Config, own_name, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 #: What all parsers have in common. An abbreviated option would change its meaning with the next
@@ -18,6 +19,17 @@ parser_like: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
     "allow_abbrev": False,
 }
+
+
+#: (Settings, those that say the same in another form): given by -X, they replace them in a file.
+_REPLACED = (
+    ({"sasl_plain_username", "sasl_plain_password"}, ["sasl_jaas_config"]),
+    ({"sasl_jaas_config"}, ["sasl_plain_username", "sasl_plain_password"]),
+    ({"ssl_cafile"}, ["ssl_truststore_location", "ssl_truststore_type"]),
+    ({"ssl_certfile"}, ["ssl_keystore_location", "ssl_keystore_type"]),
+)
+#: A value that ``-X NAME@FILE`` takes from a file is not longer (characters).
+_LONGEST_VALUE = 1 << 20
 
 
 class CommandError(Exception):
@@ -61,40 +73,98 @@ def number_from(least: int) -> Callable[[str], int]:
     return parse
 
 
+def rate_of(text: str) -> float | None:
+    """An argparse type: messages a second; None for -1, which is no limit."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if rate != -1 and not 0 < rate < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages a second, or -1")
+    return None if rate == -1 else rate
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """``-X name=value``, for any setting of the producer."""
+    """``-X name=value``, for any setting of the producer, and ``--config FILE``, for many."""
     parser.add_argument(
         "-X",
         dest="settings",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="any setting of the producer, as linger_ms=50 or linger.ms=50; may be repeated",
+        help="any setting of the producer, as linger_ms=50 or linger.ms=50; may be repeated. "
+        "NAME@FILE takes the value from a file: other users see what stands in a command",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings in the format of Java's client.properties; -X goes before it",
     )
 
 
-def settings_of(pairs: Sequence[str], servers: str | None = None) -> dict[str, Any]:
-    """The producer's settings that ``-X`` and ``--bootstrap-servers`` ask for, checked."""
-    texts: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"-X {pair}: write it as name=value")
-        if not _is_text(pair):
-            raise UserError(f"-X {name}: the value is not UTF-8")
-        texts[name.strip()] = value
+def settings_from(options: argparse.Namespace) -> dict[str, Any]:
+    """The producer's settings that a command's options ask for, checked."""
+    return settings_of(options.settings, options.bootstrap_servers, options.config)
+
+
+def settings_of(
+    pairs: Sequence[str], servers: str | None = None, config: str | None = None
+) -> dict[str, Any]:
+    """The producer's settings that ``-X``, ``--bootstrap-servers`` and ``--config`` ask for."""
+    texts = dict(_setting_of(pair) for pair in pairs)
     if servers is not None:
-        if "bootstrap_servers" in texts:
+        if "bootstrap_servers" in map(own_name, texts):
             raise UserError(
                 "the servers are named twice: --bootstrap-servers, -X bootstrap_servers"
             )
         texts["bootstrap_servers"] = servers
+    given = {own_name(name) for name in texts}
+    given |= {other for names, others in _REPLACED if names <= given for other in others}
     try:
-        settings = {"client_id": "pykaproducer-cli", **resolve(texts, texts=True)}
+        file = {} if config is None else read_properties(config)
+        # All of the file is checked, also what is not used.
+        resolved = _resolved(file, config or "")
+        resolved = {name: value for name, value in resolved.items() if name not in given}
+        settings = {"client_id": "pykaproducer-cli", **resolved, **resolve(texts, texts=True)}
         Config(**settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:
         raise UserError(str(error)) from None
     return settings
+
+
+def _resolved(texts: dict[str, str], file: str) -> dict[str, Any]:
+    """The settings of a properties file; its name goes before what is wrong with them.
+
+    Settings of consumers, which such files often have, are named as well: nobody shall wonder.
+    """
+    with log_shown(lambda text: tell(f"{file}: {text}"), "pykaproducer.config"):
+        try:
+            return resolve(texts, texts=True, file=True)
+        except (ConfigurationError, UnsupportedFeatureError) as error:
+            raise UserError(f"{file}: {error}") from None
+
+
+def _setting_of(pair: str) -> tuple[str, str]:
+    """The name and the value that ``-X`` gives: ``name=value``, or ``name@file``."""
+    if not _is_text(pair):
+        raise UserError(f"-X {pair.partition('=')[0]}: the value is not UTF-8")
+    name, equals, value = pair.partition("=")
+    before, at, _ = name.partition("@")
+    if at:
+        return before.strip(), _content(before, pair[len(before) + 1 :])
+    if not equals:
+        raise UserError(f"-X {pair}: write it as name=value, or as name@file")
+    return name.strip(), value
+
+
+def _content(name: str, path: str) -> str:
+    """The text of a file that holds one value, without the end of its line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_LONGEST_VALUE).removesuffix("\n").removesuffix("\r")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise UserError(f"-X {name}@{path}: {why}") from None
 
 
 def _is_text(given: str) -> bool:
@@ -162,14 +232,19 @@ def log_hidden() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def log_shown(show: Callable[[str], None] = tell) -> Iterator[None]:
-    """Show the library's warnings, and each step of the test cluster, while it lasts."""
-    library, cluster = logging.getLogger("pykaproducer"), logging.getLogger("pykaproducer.testing")
-    before, handler = cluster.level, _Teller(show)
+def log_shown(
+    show: Callable[[str], None] = tell, steps: str = "pykaproducer.testing"
+) -> Iterator[None]:
+    """Show the library's warnings while it lasts, and of *steps*, which is a part, each step.
+
+    By default that is the test cluster.
+    """
+    library, part = logging.getLogger("pykaproducer"), logging.getLogger(steps)
+    before, handler = part.level, _Teller(show)
     library.addHandler(handler)
-    cluster.setLevel(logging.INFO)
+    part.setLevel(logging.INFO)
     try:
         yield
     finally:
-        cluster.setLevel(before)
+        part.setLevel(before)
         library.removeHandler(handler)

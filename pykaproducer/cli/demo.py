@@ -14,10 +14,11 @@ import pathlib
 import statistics
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pykaproducer._texts import check_topic
 from pykaproducer.cli import _signals
 from pykaproducer.cli._display import Board, Display, display
 from pykaproducer.cli.common import (
@@ -29,7 +30,7 @@ from pykaproducer.cli.common import (
     number_from,
     parser_like,
     servers_text,
-    settings_of,
+    settings_from,
 )
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import MetadataTimeoutError
@@ -46,7 +47,8 @@ _EXAMPLES = """\
 examples:
   pykaproducer demo
   pykaproducer demo -X compression_type=lz4 -X acks=1 --partitions 12
-  pykaproducer demo --bootstrap-servers kafka-1:9092 --topic scratch     on your cluster
+  pykaproducer demo --bootstrap-servers kafka-1:9092 --topic scratch
+                                        on your cluster
 """
 
 #: Key and value of a message.
@@ -58,10 +60,10 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="send real text through a real broker and compare what comes back",
-        description="Starts a Kafka broker (or uses yours), sends the sources of Python's "
-        "standard library line by\nline, reads them back with kafka-python's consumer, and "
-        "compares. Exit status 0: every byte\ncame back, in order. The first start fetches Kafka, "
-        "about 50 MB.",
+        description="Starts a Kafka broker (or uses yours), sends the sources of Python's\n"
+        "standard library line by line, reads them back with kafka-python's consumer,\n"
+        "and compares. Exit status 0: every byte came back, in order. The first start\n"
+        "fetches Kafka, about 50 MB.",
         epilog=_EXAMPLES,
         **parser_like,
     )
@@ -85,25 +87,36 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """The whole demonstration; status 0 only if every byte came back in order."""
-    settings = settings_of(options.settings, options.bootstrap_servers)
+    settings = settings_from(options)
     if settings.get("acks") == 0:
         raise UserError("acks=0: no broker says where a message is, so there is nothing to compare")
-    if options.bootstrap_servers and options.partitions:
+    if options.topic is not None:
+        _check_topic(options.topic)
+    if "bootstrap_servers" in settings and options.partitions:
         raise UserError("--partitions: a topic on your own cluster has those it was made with")
     show = display()
     show.title("pykaproducer demo: real text through real Kafka, and back")
     with _signals.raised(), log_shown(lambda text: show.row("", text)):
         topic = options.topic or f"pykaproducer-demo-{time.time_ns() // 1_000_000}"
-        with _cluster(options, topic, show) as servers:
+        with _cluster(settings, options, topic, show) as servers:
             if servers is not None:
                 settings["bootstrap_servers"] = servers
             return _demonstrate({**_SETTINGS, **settings}, topic, options.lines, show)
 
 
+def _check_topic(name: str) -> None:
+    try:
+        check_topic(name)
+    except ValueError as error:
+        raise UserError(f"--topic: {error}") from None
+
+
 @contextlib.contextmanager
-def _cluster(options: argparse.Namespace, topic: str, show: Display) -> Iterator[str | None]:
+def _cluster(
+    settings: Mapping[str, Any], options: argparse.Namespace, topic: str, show: Display
+) -> Iterator[str | None]:
     """The servers of a cluster of our own, with the topic; None: the user has one."""
-    if options.bootstrap_servers:
+    if "bootstrap_servers" in settings:
         yield None
         return
     from pykaproducer.testing import ClusterError, KafkaCluster
@@ -254,9 +267,8 @@ def _compare(
     """Read everything back and hold it against what was sent; what is wrong, or None."""
     from pykaproducer.cli._readback import read_back
 
-    servers = servers_text(producer.config.bootstrap_servers)
     ranges = {partition: (rows[0][0], rows[-1][0]) for partition, rows in expected.items()}
-    for partition, offset, key, value, _ in read_back(servers, topic, ranges, _READING):
+    for partition, offset, key, value, _ in read_back(producer.config, topic, ranges, _READING):
         rows, place = expected[partition], board.read_back[partition]
         wanted, message = rows[place]
         if offset < wanted:

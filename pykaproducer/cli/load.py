@@ -13,7 +13,8 @@ from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
 from pykaproducer.cli._load_plan import Outcome
 from pykaproducer.cli._load_report import summary_lines, verified
-from pykaproducer.cli.common import UserError, add_settings, parser_like, tell
+from pykaproducer.cli._stats_socket import add_stats_socket
+from pykaproducer.cli.common import UserError, add_settings, parser_like, servers_text, tell
 
 #: What Spark reads beside files.
 _QUERIES = ("table", "sql")
@@ -22,34 +23,44 @@ _SCRIPT = Path(__file__).parent.parent / "spark" / "submit.py"
 
 _EXAMPLES = """\
 examples:
-  pykaproducer load trips.parquet -t trips             each row a JSON object, to localhost:9092
-  pykaproducer load 'exports/*.csv' -t users --select 'key=user_id, value=json(*)'
+  pykaproducer load trips.parquet -t trips
+                                        each row a JSON object
+  pykaproducer load 'exports/*.csv' -t users \\
+      --select 'key=user_id, value=json(*)'
   pykaproducer load events/ -t events --verify --rejects lost \\
-      --select "key=id, value=avro(*, 'event.avsc'), headers.source='import', timestamp=at"
-  pykaproducer load lost -t events --select ...        the rows that were refused, once more
-  pykaproducer load s3://bucket/events -t events --format parquet --spark spark://master:7077
-  pykaproducer load 'SELECT * FROM sales' --format sql -t sales --spark local[*]
+      --select "key=id, value=avro(*, 'event.avsc'), timestamp=at"
+  pykaproducer load lost -t events --select ...
+                                        the rows that were refused, once more
+  pykaproducer load s3://bucket/events -t events --format parquet \\
+      --spark spark://master:7077
+  pykaproducer load 'SELECT * FROM sales' --format sql -t sales \\
+      --spark local[*]
   spark-submit $(pykaproducer load --script) events.parquet -t events
 
---select says what a message is made of; by default the columns value, key, headers, timestamp,
-partition and topic as they are, or, without a column value, all columns as a JSON object:
-  key=user_id                        a column as its text; bytes and texts as they are
-  value=json(*) value=json(a, b as c) value=json(payload.*)        an object
-  value=avro(*, 'schema.avsc')       a record of Avro, without a schema registry's prefix
-  headers.source='import'            a literal: 'text', a number, null
-  timestamp=created_at               a time, a date, milliseconds, or text of these
-  partition=shard topic=kind         where each row goes (topic=, or -t)
+--select says what a message is made of; by default the columns value, key,
+headers, timestamp, partition and topic as they are, or, without a column value,
+all columns as a JSON object:
+  key=user_id                  a column as its text; bytes and texts as they are
+  value=json(*)                all columns as an object; also json(a, b as c),
+                               json(payload.*)
+  value=avro(*, 'a.avsc')      a record of Avro, without a registry's prefix
+  headers.source='import'      a literal: 'text', a number, null
+  timestamp=created_at         a time, a date, milliseconds, or text of these
+  partition=shard topic=kind   where each row goes (topic=, or -t)
 
-Text is UTF-8. A file that cannot be read to its end ends the load. Refused rows (which cannot be
-encoded, or which the producer or a broker refuses) are what --rejects DIR keeps: with all columns
-that were read, and the reason in a column pykaproducer_error, which json(*) leaves out when DIR is
-loaded in turn. Take a new DIR each time.
+Text is UTF-8. A file that cannot be read to its end ends the load. Refused rows
+(which cannot be encoded, or which the producer or a broker refuses) are what
+--rejects DIR keeps: with all columns that were read, and the reason in a column
+pykaproducer_error, which json(*) leaves out when DIR is loaded in turn. Take a
+new DIR each time.
 
 At least once: a load that is repeated sends again what had been delivered.
 
 exit status:
-  0  every row was delivered (and, with --verify, read back)   2    a mistake in the command
-  1  some were not: see the summary                            130  ended by Ctrl-C
+  0  every row was delivered (and, with --verify, read back)
+  1  some were not: see the summary
+  2  a mistake in the command
+  130  ended by Ctrl-C
 """
 
 
@@ -58,7 +69,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "load",
         help="send files, tables or queries, a message a row",
-        description="Sends each row of Parquet, ORC, CSV or JSON lines as one message; on Spark "
+        description="Sends each row of Parquet, ORC, CSV or JSON lines as one message; on Spark\n"
         "also of a table or a query.",
         epilog=_EXAMPLES,
         **parser_like,
@@ -88,6 +99,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--script", action="store_true", help="print the path of a file for spark-submit"
     )
+    add_stats_socket(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
 
@@ -130,8 +142,11 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("load: name a source: a file, a directory or a pattern")
     if options.format in _QUERIES and options.spark is None:
         raise UserError(f"--format {options.format}: only Spark reads it; add --spark MASTER")
-    if options.delimiter is not None and len(options.delimiter.encode()) != 1:
-        raise UserError(f"--delimiter {options.delimiter}: it must be one character of ASCII")
+    if options.stats_socket is not None and options.spark is not None:
+        raise UserError("--stats-socket: with --spark the producers are in Spark's processes")
+    delimiter = options.delimiter
+    if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
+        raise UserError(f"--delimiter {delimiter}: it must be one character of ASCII")
     if options.topic is not None:
         _check_topic(options.topic)
     if options.format in _QUERIES and len(options.source) > 1:
@@ -147,8 +162,8 @@ def _check_topic(name: str) -> None:
 
 def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
     """Print the summary, and read back what was written if that is wanted; the exit status."""
-    summary = outcome.summary
-    lines = list(summary_lines(summary, options.topic, outcome.servers, outcome.seconds))
+    summary, servers = outcome.summary, servers_text(outcome.config.bootstrap_servers)
+    lines = list(summary_lines(summary, options.topic, servers, outcome.seconds))
     if summary.refused and options.rejects is None and not outcome.signal:
         ended = "the load" if options.spark is None else "its task"
         lines.append(
@@ -166,7 +181,7 @@ def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
         )
         return 128 + outcome.signal
     if options.verify:
-        same, text = verified(summary, outcome.servers)
+        same, text = verified(summary, outcome.config)
         tell(text)
         good = good and same
     return 0 if good else 1

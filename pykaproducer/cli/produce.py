@@ -17,6 +17,7 @@ from pykaproducer.cli import _signals
 from pykaproducer.cli._progress import Progress, progress
 from pykaproducer.cli._rejects import RejectsFile
 from pykaproducer.cli._sender import Envelope, Sender
+from pykaproducer.cli._stats_socket import add_stats_socket, with_stats_socket
 from pykaproducer.cli.common import (
     UserError,
     add_settings,
@@ -27,7 +28,7 @@ from pykaproducer.cli.common import (
     number_from,
     parser_like,
     servers_text,
-    settings_of,
+    settings_from,
     tell,
 )
 
@@ -38,19 +39,27 @@ _PARTITIONS = 24
 
 _EXAMPLES = """\
 examples:
-  pykaproducer produce -t events access.log            to localhost:9092
-  pykaproducer produce -t events --bootstrap-servers kafka-1:9092,kafka-2:9092 *.log
-  zcat old.gz | pykaproducer produce -t events -X compression_type=lz4 -X linger_ms=50
+  pykaproducer produce -t events access.log
+                                        to localhost:9092
+  pykaproducer produce -t events *.log \\
+      --bootstrap-servers kafka-1:9092,kafka-2:9092
+  zcat old.gz | pykaproducer produce -t events -X compression_type=lz4
   echo "user-17:logged in" | pykaproducer produce -t events --key-separator :
-  pykaproducer produce -t events --header source=import --rejects lost.log data.csv
-                                          what failed is in lost.log, line by line: send it again
+  pykaproducer produce -t events --config client.properties \\
+      -X sasl_plain_password@/run/secrets/kafka access.log
+  pykaproducer produce -t events --header source=import --rejects lost data.csv
+                                        what failed is in the file lost, line
+                                        by line: send it again
 
-The terminator of a line, one \\n, is taken off, and nothing else: CRLF keeps its \\r, an empty line
-is an empty message, bytes need not be UTF-8. max_request_size (1 MiB) is the longest message.
+The terminator of a line, one \\n, is taken off, and nothing else: CRLF keeps
+its \\r, an empty line is an empty message, bytes need not be UTF-8.
+max_request_size (1 MiB) is the longest message.
 
 exit status:
-  0  every line was delivered        2    a mistake in the command; nothing was sent
-  1  some were not: see the summary  130  ended by Ctrl-C (what was sent gets 5 s to arrive)
+  0  every line was delivered
+  1  some were not: see the summary
+  2  a mistake in the command; nothing was sent
+  130  ended by Ctrl-C (what was sent gets 5 s to arrive)
 """
 
 
@@ -90,13 +99,14 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="append the lines that were not delivered to FILE, so that nothing is lost",
     )
+    add_stats_socket(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Send every line; the summary goes to standard error."""
-    settings = settings_of(options.settings, options.bootstrap_servers)
+    settings = with_stats_socket(options, settings_from(options))
     envelope = _envelope_of(options)
     inputs = [_Input(name) for name in options.files or [_STDIN]]
     rejects = None if options.rejects is None else RejectsFile(options.rejects)

@@ -18,6 +18,7 @@ from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory
 from pykaproducer._load.summary import Summary, Written
 from pykaproducer.cli import main
 from pykaproducer.cli._load_report import verified
+from pykaproducer.config import Config
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.testing import KafkaCluster
 
@@ -298,7 +299,7 @@ def test_a_difference_is_found(cluster: KafkaCluster, topic: str, tmp_path: path
     assert load(cluster, topic, str(tmp_path / "rows.csv")).returncode == 0
     place = TopicPartition(topic, 0)
     summary = Summary({place: Written(3, 10, 0, 2)}, ranges={place: [range(3)]}, checksum=17)
-    same, text = verified(summary, cluster.bootstrap_servers)
+    same, text = verified(summary, Config(bootstrap_servers=cluster.bootstrap_servers))
     assert not same
     assert text == "NOT VERIFIED: 3 rows were delivered, and the checksums differ"
 

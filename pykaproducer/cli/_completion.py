@@ -1,0 +1,290 @@
+"""The command line as data, and the scripts that complete it in bash, zsh and fish."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: What stands for a value in the help, and is completed as a file, or as a directory.
+_FILES = {"FILE", "SOURCE", "PATH"}
+_DIRECTORIES = {"DIR"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option and what stands behind it."""
+
+    names: tuple[str, ...]
+    help: str
+    #: What its value is called; "": it takes none.
+    value: str = ""
+    #: All that the value may be; empty: anything.
+    choices: tuple[str, ...] = ()
+    #: Whether its value is a name of a setting and more.
+    settings: bool = False
+    repeated: bool = False
+
+    @property
+    def takes_file(self) -> bool:
+        """Whether the value is a file, or a file may stand in it."""
+        return self.value in _FILES
+
+    @property
+    def takes_directory(self) -> bool:
+        """Whether the value is a directory."""
+        return self.value in _DIRECTORIES
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, or the program itself, with what may stand behind it."""
+
+    path: tuple[str, ...]
+    help: str
+    options: tuple[Option, ...]
+    #: Whether files are named behind it.
+    files: bool
+    #: What its only argument may be.
+    choices: tuple[str, ...]
+    commands: tuple[Command, ...]
+
+    def all(self) -> Iterator[Command]:
+        """It and those below it."""
+        yield self
+        for command in self.commands:
+            yield from command.all()
+
+
+def command_of(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = (), about: str = ""
+) -> Command:
+    """The command that a parser reads."""
+    options, commands, files, choices = [], [], False, ()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {each.dest: each.help or "" for each in action._choices_actions}
+            commands += [
+                command_of(below, (*path, name), helps.get(name, ""))
+                for name, below in action.choices.items()
+            ]
+        elif action.option_strings:
+            options.append(_option(action))
+        else:
+            files = files or str(action.metavar) in _FILES
+            choices = choices or tuple(action.choices or ())
+    return Command(path, about, tuple(options), files, choices, tuple(commands))
+
+
+def _option(action: argparse.Action) -> Option:
+    takes = action.nargs != 0
+    text = (action.help or "").split(";")[0].split(" (")[0].replace("%%", "%")
+    return Option(
+        tuple(action.option_strings),
+        text,
+        str(action.metavar or action.dest.upper()) if takes else "",
+        tuple(map(str, action.choices or ())) if takes else (),
+        settings=action.dest == "settings",
+        repeated=isinstance(action, argparse._AppendAction),
+    )
+
+
+def script(shell: str, program: Command, settings: Sequence[str]) -> str:
+    """The script for a shell; *settings* are what -X is completed with."""
+    return "\n".join(_SCRIPTS[shell](program, settings)) + "\n"
+
+
+def _name(path: Iterable[str]) -> str:
+    return "/".join(("", *path)) if path else ""
+
+
+# bash ---------------------------------------------------------------------------------------------
+
+
+def _bash(program: Command, settings: Sequence[str]) -> Iterator[str]:
+    commands = list(program.all())
+    known = " | ".join(_name(command.path) for command in commands[1:])
+    yield "# Completes pykaproducer in bash. Load it with:"
+    yield "#   source <(pykaproducer completion bash)"
+    yield "_pykaproducer() {"
+    yield "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}"
+    yield "    local path= word words="
+    yield f'    local settings="{" ".join(settings)}"'
+    yield '    for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do'
+    yield '        case "$path/$word" in'
+    yield f"            {known}) path=$path/$word ;;"
+    yield "        esac"
+    yield "    done"
+    yield "    COMPREPLY=()"
+    yield '    case "$path $prev" in'
+    yield from _bash_values(commands)
+    yield "    esac"
+    yield '    case "$path" in'
+    for command in commands:
+        words = [name for option in command.options for name in option.names]
+        first = [each.path[-1] for each in command.commands] or command.choices
+        yield f'        "{_name(command.path)}")'
+        yield f'            words="{" ".join(words)}"'
+        if first or not command.files:
+            yield f'            [[ $cur == -* ]] || words="{" ".join(first)}"'
+            yield "            ;;"
+        else:
+            yield "            [[ $cur == -* ]] || return"
+            yield "            ;;"
+    yield "    esac"
+    yield '    COMPREPLY=($(compgen -W "$words" -- "$cur"))'
+    yield "}"
+    yield "complete -o bashdefault -o default -F _pykaproducer pykaproducer"
+
+
+def _bash_values(commands: Sequence[Command]) -> Iterator[str]:
+    """The cases in which the word before is an option that takes a value."""
+    for command in commands:
+        for option in command.options:
+            if not option.value:
+                continue
+            yield (
+                "        " + " | ".join(f'"{_name(command.path)} {n}"' for n in option.names) + ")"
+            )
+            if option.settings:
+                yield '            COMPREPLY=($(compgen -W "$settings" -- "$cur"))'
+                yield "            compopt -o nospace 2>/dev/null"
+            elif option.choices:
+                words = " ".join(option.choices)
+                yield f'            COMPREPLY=($(compgen -W "{words}" -- "$cur"))'
+            elif option.takes_directory:
+                yield "            compopt -o dirnames 2>/dev/null"
+            elif not option.takes_file:
+                yield "            compopt +o default +o bashdefault 2>/dev/null"
+            yield "            return ;;"
+
+
+# zsh ----------------------------------------------------------------------------------------------
+
+
+def _zsh(program: Command, settings: Sequence[str]) -> Iterator[str]:
+    yield "#compdef pykaproducer"
+    yield "# Completes pykaproducer in zsh. Load it, after compinit, with:"
+    yield "#   source <(pykaproducer completion zsh)"
+    yield "_pykaproducer_settings() {"
+    yield f"    compadd -S '' -- {' '.join(settings)}"
+    yield "}"
+    for command in reversed(list(program.all())):
+        yield f"{_zsh_function(command)}() {{"
+        yield from (f"    {line}" for line in _zsh_body(command))
+        yield "}"
+    yield 'if [ "$funcstack[1]" = _pykaproducer ]; then'
+    yield '    _pykaproducer "$@"'
+    yield "else"
+    yield "    compdef _pykaproducer pykaproducer"
+    yield "fi"
+
+
+def _zsh_function(command: Command) -> str:
+    return "_".join(("_pykaproducer", *command.path))
+
+
+def _zsh_body(command: Command) -> Iterator[str]:
+    specs = [spec for option in command.options for spec in _zsh_specs(option)]
+    if command.commands:
+        yield "local line state"
+        rows = (_zsh_text(f"{each.path[-1]}:{each.help}") for each in command.commands)
+        yield f"local -a commands=({' '.join(map(shlex.quote, rows))})"
+        specs += ["1: :->first", "*:: :->rest"]
+    elif command.choices:
+        specs.append(f"1: :({' '.join(command.choices)})")
+    elif command.files:
+        specs.append("*:FILE:_files")
+    yield "_arguments -C \\"
+    for place, spec in enumerate(specs, 1):
+        yield f"    {shlex.quote(spec)}" + (" \\" if place < len(specs) else "")
+    if command.commands:
+        yield "case $state in"
+        yield "    first) _describe command commands ;;"
+        yield "    rest)"
+        yield "        case $line[1] in"
+        for each in command.commands:
+            yield f"            {each.path[-1]}) {_zsh_function(each)} ;;"
+        yield "        esac ;;"
+        yield "esac"
+
+
+def _zsh_specs(option: Option) -> Iterator[str]:
+    others = "" if option.repeated else f"({' '.join(option.names)})"
+    for name in option.names:
+        spec = ("*" if option.repeated else others) + name
+        if not option.value:
+            yield f"{spec}[{_zsh_text(option.help)}]"
+            continue
+        what = " "
+        if option.settings:
+            what = "_pykaproducer_settings"
+        elif option.choices:
+            what = f"({' '.join(option.choices)})"
+        elif option.takes_file:
+            what = "_files"
+        elif option.takes_directory:
+            what = "_files -/"
+        equals = "=" if name.startswith("--") else ""
+        value = _zsh_text(option.value).replace(":", "\\:")
+        yield f"{spec}{equals}[{_zsh_text(option.help)}]:{value}:{what}"
+
+
+def _zsh_text(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+
+
+# fish ---------------------------------------------------------------------------------------------
+
+
+def _fish(program: Command, settings: Sequence[str]) -> Iterator[str]:
+    yield "# Completes pykaproducer in fish. Load it with:"
+    yield "#   pykaproducer completion fish | source"
+    yield "complete -c pykaproducer -f"
+    for command in program.all():
+        when = _fish_condition(command)
+        for below in command.commands:
+            yield f"{when} -a {below.path[-1]} -d {_fish_text(below.help)}"
+        if command.choices:
+            yield f"{when} -a {_fish_text(' '.join(command.choices))}"
+        if command.files:
+            yield f"{when} -F"
+        for option in command.options:
+            yield f"{when} {_fish_option(option, settings)}"
+
+
+def _fish_condition(command: Command) -> str:
+    tests = [f"__fish_seen_subcommand_from {name}" for name in command.path]
+    if command.commands:
+        names = " ".join(each.path[-1] for each in command.commands)
+        tests.append(f"not __fish_seen_subcommand_from {names}")
+    return f"complete -c pykaproducer -n {_fish_text('; and '.join(tests))}"
+
+
+def _fish_option(option: Option, settings: Sequence[str]) -> str:
+    words = []
+    for name in option.names:
+        words.append(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}")
+    if option.settings:
+        words.append(f"-x -a {_fish_text(' '.join(settings))}")
+    elif option.choices:
+        words.append(f"-x -a {_fish_text(' '.join(option.choices))}")
+    elif option.takes_file:
+        words.append("-r -F")
+    elif option.takes_directory:
+        words.append("-x -a '(__fish_complete_directories)'")
+    elif option.value:
+        words.append("-x")
+    return f"{' '.join(words)} -d {_fish_text(option.help)}"
+
+
+def _fish_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_SCRIPTS: Mapping[str, Any] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+
+#: The shells that there is a script for.
+SHELLS = tuple(_SCRIPTS)

@@ -1,0 +1,77 @@
+"""The latencies of ``perf`` as a picture, with matplotlib: the extra ``plot``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pykaproducer.cli._histogram import Histogram
+from pykaproducer.cli._perf_run import Interval
+from pykaproducer.cli.common import CommandError, UserError
+
+_SUFFIXES = (".png", ".svg")
+_MARKS = {"50 %": 0.5, "99 %": 0.99, "99.9 %": 0.999}
+
+
+def check_plot(name: str | None) -> None:
+    """Refuse before anything is sent what could not be drawn after it."""
+    if name is None:
+        return
+    if not name.lower().endswith(_SUFFIXES):
+        raise UserError(f"--plot {name}: the file's name must end in .png or .svg")
+    directory = os.path.dirname(name) or "."
+    if not os.path.isdir(directory):
+        raise UserError(f"--plot {name}: there is no directory {directory}")
+    if not os.access(name if os.path.exists(name) else directory, os.W_OK):
+        raise UserError(f"--plot {name}: it cannot be written to")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("--plot needs matplotlib: pip install 'pykaproducer[plot]'")
+
+
+def plot(name: str, title: str, intervals: Sequence[Interval]) -> None:
+    """Draw the latencies over time, and what share of the messages took how long."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure.suptitle(title)
+    over_time, by_share = figure.subplots(2, 1)
+    _over_time(over_time, [each for each in intervals if each.latencies.count])
+    _by_share(by_share, Histogram.of(each.latencies for each in intervals))
+    try:
+        figure.savefig(name, dpi=120)
+    except OSError as error:
+        raise CommandError(f"--plot {name}: {error.strerror or error}") from None
+
+
+def _over_time(axes: Any, intervals: Sequence[Interval]) -> None:
+    middles = [each.start + each.width / 2 for each in intervals]
+    found = [each.latencies.percentiles(*_MARKS.values()) for each in intervals]
+    for place, label in enumerate(_MARKS):
+        axes.plot(middles, [each[place] * 1000 for each in found], marker=".", label=label)
+    longest = [each.latencies.most * 1000 for each in intervals]
+    axes.plot(middles, longest, marker=".", label="longest", color="0.6")
+    axes.set(xlabel="seconds since the beginning", ylabel="latency (ms)", yscale="log")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)
+    axes.grid(alpha=0.3)
+    rate = axes.twinx()
+    rates = [each.latencies.count / each.width for each in intervals]
+    rate.fill_between(middles, rates, step="mid", alpha=0.1, color="C0")
+    rate.set(ylabel="messages/s (area)", ylim=(0, None))
+
+
+def _by_share(axes: Any, latencies: Histogram) -> None:
+    """As far as one message in all: the worst ones are to be seen."""
+    shares = latencies.shares()
+    axes.plot(
+        [1 / max(1 - share, 0.5 / latencies.count) for _, share in shares],
+        [latency * 1000 for latency, _ in shares],
+        drawstyle="steps-pre",
+    )
+    ticks = [1, 2, 10, 100, 1_000, 10_000, 100_000, 1_000_000]
+    ticks = [tick for tick in ticks if tick <= 2 * latencies.count]
+    axes.set(xscale="log", xlabel="share of the messages", ylabel="latency (ms)", yscale="log")
+    axes.set_xticks(ticks, [f"{100 - 100 / tick:.6g} %" for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)

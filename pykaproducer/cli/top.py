@@ -1,0 +1,302 @@
+"""``pykaproducer top``: what a producer does, live, as its process tells on a Unix socket."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pykaproducer.cli import _signals
+from pykaproducer.cli._keys import Keys, keys
+from pykaproducer.cli._progress import has_rich
+from pykaproducer.cli._top_command import started
+from pykaproducer.cli._top_history import History
+from pykaproducer.cli.common import CommandError, UserError, parser_like, tell
+from pykaproducer.stats import read_stats, running, runtime_directory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: How often we look whether the terminal has changed its size (seconds).
+_LOOK = 0.25
+#: How long a process may take to answer before the picture says that it does not (seconds).
+_PATIENCE = 1.0
+_SHORTEST, _LONGEST = 0.1, 3600.0
+
+_FOOTER = "q quits   p pauses"
+_PAUSED = "PAUSED   q quits   p goes on"
+
+_EXAMPLES = """\
+examples:
+  pykaproducer top                      the produce, load or perf that runs now
+  pykaproducer top 4711                 of several the one with this process id
+  pykaproducer top /run/app/4711.sock   any program that listens: it has the
+                                        setting stats_socket=/run/app/%p.sock
+  pykaproducer top --once               one picture, and the end
+  pykaproducer top --command load trips.parquet -t trips
+                                        start a command, and watch it
+  pykaproducer top --json | jq .messages
+                                        a line of JSON each second
+
+keys: q quits, p pauses the picture (not the producer).
+
+exit status:
+  0  you quit, or the process that was watched has ended
+  1  nobody answers at the socket        2  a mistake in the command
+  with --command: that of the command
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """``top`` and its options."""
+    parser = commands.add_parser(
+        "top",
+        help="watch a running producer",
+        description="Shows a producer's stages, brokers, partitions, rates and latencies, live.",
+        epilog=_EXAMPLES,
+        **parser_like,
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="SOCKET|PID",
+        help="default: the one command of yours that runs",
+    )
+    parser.add_argument(
+        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="default: 1"
+    )
+    parser.add_argument("--once", action="store_true", help="show one picture, and end")
+    parser.add_argument("--json", action="store_true", help="print each snapshot as JSON")
+    parser.add_argument(
+        "--command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND ...",
+        help="start produce, load, perf or verify, with all that follows, and watch it",
+    )
+    parser.set_defaults(run=run)
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {_SHORTEST} on")
+    return seconds
+
+
+def run(options: argparse.Namespace) -> int:
+    """Watch until the process ends, or the user quits."""
+    if not options.json and not has_rich():
+        raise CommandError(
+            "top needs rich for its picture: pip install 'pykaproducer[cli]' (--json does without)"
+        )
+    if options.command is not None:
+        return _with_command(options)
+    feed = _Feed(_socket_of(options.target))
+    with contextlib.suppress(KeyboardInterrupt), _signals.raised():
+        try:
+            feed.first()
+            _watch(options, feed)
+        except _EndedError:
+            _tell_the_end(feed)
+    return 0
+
+
+def _with_command(options: argparse.Namespace) -> int:
+    """Start a command and watch it; it ends with us, and we with it."""
+    if options.target is not None:
+        raise UserError("--command: it is what is watched; name no other")
+    with _signals.raised(), started(options.command) as command:
+        with contextlib.suppress(KeyboardInterrupt, _EndedError):
+            if command.listens():
+                feed = _Feed(command.path)
+                feed.first()
+                _watch(options, feed)
+        return command.end()
+
+
+# Whom to watch ------------------------------------------------------------------------------------
+
+
+def _socket_of(target: str | None) -> str:
+    """The path of the socket."""
+    if target is None or target.isdecimal():
+        return _found(None if target is None else int(target))
+    try:
+        if not stat.S_ISSOCK(os.stat(target).st_mode):
+            raise UserError(f"{target}: it is no socket")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{target}: {getattr(error, 'strerror', None) or error}") from None
+    return target
+
+
+def _found(pid: int | None) -> str:
+    """The socket of the one process that there is, or that has this number."""
+    there = [each for each in running() if pid in (None, each.pid)]
+    if not there:
+        who = "no producer" if pid is None else f"no producer of process {pid}"
+        raise CommandError(
+            f"{who} listens in {runtime_directory()}; produce, load and perf do, and a program "
+            f'with the setting stats_socket="PATH": then name the path'
+        )
+    if pid is None and len(there) > 1:
+        raise UserError(
+            "\n".join(["several run; name one:", *(f"  {each.pid}  {each.path}" for each in there)])
+        )
+    return there[-1].path
+
+
+class _EndedError(Exception):
+    """The process that was watched has ended."""
+
+
+class _Feed:
+    """Snapshots from a socket."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.history = History()
+
+    def first(self) -> None:
+        """The first snapshot, which must come."""
+        try:
+            self._take()
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            text = error.strerror or "no answer"
+            raise CommandError(f"{self.path}: {text}; has its process ended?") from None
+
+    def next(self) -> None:
+        """Another one, unless the process is too busy, or stopped."""
+        try:
+            self._take()
+        except TimeoutError:
+            self.history.missed(time.monotonic())
+        except (OSError, ValueError):
+            raise _EndedError from None
+
+    def _take(self) -> None:
+        snapshot = _clean(read_stats(self.path, _PATIENCE))
+        if snapshot["state"] == "closed":
+            raise _EndedError
+        # The socket was made with the producer's first message.
+        with contextlib.suppress(OSError):
+            self.history.started = os.stat(self.path).st_mtime
+        self.history.add(snapshot, time.monotonic())
+
+
+def _clean(value: Any) -> Any:
+    """The same without what a terminal would take for a command."""
+    if isinstance(value, str):
+        return "".join(letter if letter.isprintable() else "?" for letter in value)
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _clean(each) for name, each in value.items()}
+    return value
+
+
+def _tell_the_end(feed: _Feed) -> None:
+    if not feed.history.now:
+        tell(f"{feed.path}: the producer is closed")
+        return
+    now = feed.history.now
+    messages = now["messages"]
+    tell(
+        f"{now['client_id']} (process {now['pid']}) has ended; when it last answered, "
+        f"{messages['delivered']:,} of {messages['accepted']:,} messages were delivered"
+    )
+
+
+# How it is shown ----------------------------------------------------------------------------------
+
+
+def _watch(options: argparse.Namespace, feed: _Feed) -> None:
+    if options.json:
+        _print_json(options, feed)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if options.once or not console.is_terminal or console.is_dumb_terminal:
+        _print_frames(options, feed, console)
+    else:
+        _live(options, feed, console)
+
+
+def _print_json(options: argparse.Namespace, feed: _Feed) -> None:
+    pause = Keys(None)
+    while True:
+        print(json.dumps(feed.history.now), flush=True)
+        if options.once:
+            return
+        pause.wait(options.interval)
+        feed.next()
+
+
+def _print_frames(options: argparse.Namespace, feed: _Feed, console: Console) -> None:
+    """Picture after picture, for a file or a pipe; the first has rates already."""
+    from rich.rule import Rule
+
+    pause = Keys(None)
+    while True:
+        pause.wait(options.interval)
+        feed.next()
+        console.print(_picture(feed.history, console, None))
+        sys.stdout.flush()
+        if options.once:
+            return
+        console.print(Rule(style="dim"))
+
+
+def _live(options: argparse.Namespace, feed: _Feed, console: Console) -> None:
+    from rich.live import Live
+
+    with keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        paused = False
+        shown: tuple[object, ...] = ()
+        for fresh in _ticks(options.interval, feed, pressed):
+            if fresh == "q":
+                return
+            if fresh == "p":
+                paused = not paused
+            state = (console.size, paused, feed.history.looks, feed.history.silent)
+            if paused and fresh != "p" and shown and shown[0] == console.size:
+                continue
+            if state != shown:
+                footer = _PAUSED if paused else _FOOTER
+                live.update(_picture(feed.history, console, footer), refresh=True)
+                shown = state
+
+
+def _ticks(interval: float, feed: _Feed, pressed: Keys) -> Iterator[str]:
+    """Take a snapshot each *interval*; yields a key, or nothing, whenever there is a reason."""
+    due = time.monotonic() + interval
+    yield ""
+    while True:
+        now = time.monotonic()
+        if now >= due:
+            feed.next()
+            due = max(due + interval, time.monotonic())
+            yield ""
+        yield pressed.wait(min(_LOOK, due - time.monotonic()))
+
+
+def _picture(history: History, console: Console, footer: str | None) -> Any:
+    from pykaproducer.cli._top_view import Room, frame
+
+    size, ascii_only = console.size, console.options.ascii_only
+    return frame(
+        history,
+        Room(size.width, None if footer is None else size.height, ascii_only),
+        footer or "",
+    )

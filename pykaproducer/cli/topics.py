@@ -1,0 +1,255 @@
+"""``pykaproducer topics``: which topics a cluster has, and where their partitions are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pykaproducer._net.inspect import list_cluster
+from pykaproducer._texts import check_topic, code_text
+from pykaproducer._wire.describe import ClusterDescription, PartitionDescription, TopicDescription
+from pykaproducer.cli import _signals
+from pykaproducer.cli.common import (
+    CommandError,
+    UserError,
+    add_settings,
+    log_shown,
+    parser_like,
+    servers_text,
+    settings_from,
+    tell,
+)
+from pykaproducer.config import Config
+from pykaproducer.errors import MetadataTimeoutError
+
+#: How long a cluster may take to answer, unless max_block_ms says otherwise (milliseconds).
+_PATIENCE_MS = 10_000.0
+
+#: (first, next) offset of each partition, by topic.
+Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
+
+_LIST_EXAMPLES = """\
+examples:
+  pykaproducer topics list              of localhost:9092, a name a line
+  pykaproducer topics list --bootstrap-servers kafka-1:9092 --internal
+  pykaproducer topics list --config client.properties --json
+
+exit status:
+  0  there they are
+  1  no broker answers (max_block_ms bounds the wait: 10 s by default)
+  2  a mistake in the command
+"""
+
+_DESCRIBE_EXAMPLES = """\
+examples:
+  pykaproducer topics describe          all topics of localhost:9092
+  pykaproducer topics describe orders payments --offsets
+  pykaproducer topics describe orders --config client.properties --json
+
+exit status:
+  0  all is well
+  1  no broker answers, a topic that was named is not there, or a partition has
+     no leader
+  2  a mistake in the command
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """``topics list`` and ``topics describe``."""
+    parser = commands.add_parser(
+        "topics",
+        help="show the topics of a cluster",
+        description="Shows the topics of a cluster, over the producer's own connection.",
+        epilog='"pykaproducer topics ACTION --help" has examples.\n',
+        **parser_like,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser(
+        "list",
+        help="their names",
+        description="Prints the name of each topic, one a line.",
+        epilog=_LIST_EXAMPLES,
+        **parser_like,
+    )
+    _add_common(listing)
+    listing.set_defaults(run=run_list)
+    describe = actions.add_parser(
+        "describe",
+        help="their partitions: leaders, replicas, offsets",
+        description="Prints the partitions of each topic: the leader, the replicas, and those in\n"
+        "sync with it.",
+        epilog=_DESCRIBE_EXAMPLES,
+        **parser_like,
+    )
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
+    describe.add_argument(
+        "--offsets", action="store_true", help="also the first and the next offset"
+    )
+    _add_common(describe)
+    describe.set_defaults(run=run_describe)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
+    )
+    parser.add_argument(
+        "--internal", action="store_true", help="also Kafka's own, as __consumer_offsets"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, one array")
+    add_settings(parser)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the names."""
+    cluster = _Cluster(settings_from(options))
+    found = _shown(cluster.ask().topics, options.internal)
+    if options.json:
+        print(json.dumps([_brief(topic) for topic in found], indent=2))
+    else:
+        for topic in found:
+            print(topic.name)
+    return 0
+
+
+def run_describe(options: argparse.Namespace) -> int:
+    """Print the partitions."""
+    for name in options.topics:
+        try:
+            check_topic(name)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    cluster = _Cluster(settings_from(options))
+    answer, found = cluster.topics(dict.fromkeys(options.topics), options.internal)
+    there = [topic for topic in found if not topic.error_code]
+    offsets = cluster.offsets(there) if options.offsets else {}
+    if options.json:
+        print(json.dumps([_figures(topic, answer, offsets) for topic in there], indent=2))
+    else:
+        print("\n\n".join("\n".join(_lines(topic, answer, offsets)) for topic in there))
+    for topic in found:
+        if topic.error_code:
+            tell(f"topic {topic.name!r}: {code_text(topic.error_code)}")
+    leaderless = any(part.leader_id < 0 for topic in there for part in topic.partitions)
+    return 1 if leaderless or len(there) < len(found) else 0
+
+
+class _Cluster:
+    """Asks a cluster."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._config = Config(**settings)
+        self._patience = settings.get("max_block_ms", _PATIENCE_MS) / 1000
+
+    def ask(self, topic: str | None = None) -> ClusterDescription:
+        """The cluster, with all topics or one."""
+        try:
+            with _signals.raised(), log_shown():
+                return list_cluster(self._config, self._patience, topic)
+        except MetadataTimeoutError as error:
+            servers = servers_text(self._config.bootstrap_servers)
+            raise CommandError(f"{error} (bootstrap servers: {servers})") from None
+
+    def topics(
+        self, names: Sequence[str] | Mapping[str, None], internal: bool
+    ) -> tuple[ClusterDescription, list[TopicDescription]]:
+        """Those of these names, or all."""
+        if not names:
+            answer = self.ask()
+            return answer, _shown(answer.topics, internal)
+        found: list[TopicDescription] = []
+        for name in names:
+            answer = self.ask(name)
+            found += answer.topics
+        return answer, found
+
+    def offsets(self, topics: Sequence[TopicDescription]) -> Offsets:
+        """Where each partition begins and ends."""
+        from pykaproducer.cli._readback import Reader
+
+        with Reader(self._config) as reader:
+            return {
+                topic.name: reader.ends(topic.name, [part.index for part in topic.partitions])
+                for topic in topics
+            }
+
+
+def _shown(topics: Sequence[TopicDescription], internal: bool) -> list[TopicDescription]:
+    found = [topic for topic in topics if internal or not topic.is_internal]
+    return sorted(found, key=lambda topic: topic.name)
+
+
+def _replicas(topic: TopicDescription) -> int:
+    return max((len(part.replicas) for part in topic.partitions), default=0)
+
+
+def _brief(topic: TopicDescription) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "internal": topic.is_internal,
+        "partitions": len(topic.partitions),
+        "replicas": _replicas(topic),
+    }
+
+
+def _figures(
+    topic: TopicDescription, cluster: ClusterDescription, offsets: Offsets
+) -> dict[str, Any]:
+    addresses = _addresses(cluster)
+    partitions = []
+    for part in topic.partitions:
+        figures = {
+            "partition": part.index,
+            "leader": None if part.leader_id < 0 else part.leader_id,
+            "leader_address": addresses.get(part.leader_id),
+            "replicas": list(part.replicas),
+            "in_sync": list(part.in_sync),
+            "offline": list(part.offline),
+            "error": code_text(part.error_code) if part.error_code else None,
+        }
+        if topic.name in offsets:
+            figures["first_offset"], figures["next_offset"] = offsets[topic.name][part.index]
+        partitions.append(figures)
+    return {"topic": topic.name, "internal": topic.is_internal, "partitions": partitions}
+
+
+def _addresses(cluster: ClusterDescription) -> dict[int, str]:
+    return {
+        broker.node_id: servers_text([(broker.host, broker.port)]) for broker in cluster.brokers
+    }
+
+
+def _lines(topic: TopicDescription, cluster: ClusterDescription, offsets: Offsets) -> Iterator[str]:
+    """A topic as a table."""
+    partitions, replicas = len(topic.partitions), _replicas(topic)
+    yield (
+        f"{topic.name}: {partitions} partition{'s' * (partitions != 1)}, "
+        f"{replicas} replica{'s' * (replicas != 1)}"
+    )
+    addresses = _addresses(cluster)
+    rows: list[tuple[str, ...]] = [("partition", "leader", "replicas", "in sync")]
+    rows += [
+        (str(part.index), _leader(part, addresses), _ids(part.replicas), _ids(part.in_sync))
+        for part in topic.partitions
+    ]
+    if topic.name in offsets:
+        ends = offsets[topic.name]
+        more = [("first offset", "next offset")]
+        more += [(f"{ends[p.index][0]:,}", f"{ends[p.index][1]:,}") for p in topic.partitions]
+        rows = [(*row, *ends) for row, ends in zip(rows, more, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"    {'  '.join(cells)}".rstrip()
+
+
+def _leader(part: PartitionDescription, addresses: Mapping[int, str]) -> str:
+    if part.leader_id < 0:
+        return "none" + (f": {code_text(part.error_code)}" if part.error_code else "")
+    return f"{part.leader_id} {addresses.get(part.leader_id, '')}".strip()
+
+
+def _ids(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers)) or "none"

@@ -1,0 +1,304 @@
+"""``top``: what a process tells is what is shown, on any terminal, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer.cli import main
+from pykaproducer.stats import read_stats, running, runtime_directory
+from pykaproducer.testing import KafkaCluster
+from tests.snapshots import snapshot
+from tests.speaker import speaking
+
+from .helper import PATIENCE, command, consume, end_of, run
+from .terminal import on_a_terminal
+
+#: How one leaves the screen of its own, and shows the cursor again.
+LEFT, CURSOR = b"\x1b[?1049l", b"\x1b[?25h"
+#: Of ``perf``: so much that it does not end by itself, and slowly enough for everybody.
+ENDLESS = ("--num-records", "100000000", "--throughput", "1000")
+#: How each picture begins: at the first place of the screen.
+HOME = "\x1b[H"
+
+
+@pytest.fixture
+def directory() -> Iterator[pathlib.Path]:
+    """A directory with a short name: that of a socket has at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="top") as name:
+        yield pathlib.Path(name)
+
+
+class Busy:
+    """A producer that has delivered a thousand more whenever it is asked."""
+
+    def __init__(self, **more: Any) -> None:
+        self._more = more
+        self._looks = itertools.count()
+
+    def __call__(self) -> dict[str, Any]:
+        said = snapshot(**self._more)
+        said["messages"]["delivered"] += 1000 * next(self._looks)
+        return said
+
+
+# On a terminal ------------------------------------------------------------------------------------
+
+
+def test_the_picture_and_the_keys(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    with (
+        speaking(path, Busy()),
+        on_a_terminal("top", str(path), "--interval", "0.1", columns=60) as terminal,
+    ):
+        for text in ("app", "pid 4711", "running", "delivered", "buffer", "LATENCY", "q quits"):
+            terminal.wait_for(text)
+        assert b"last error" not in terminal.shown
+        terminal.resize(200, 50)
+        terminal.wait_for("last error")
+        terminal.wait_for("connection refused")
+        terminal.press(b"p")
+        terminal.wait_for("PAUSED")
+        terminal.press(b"p")
+        terminal.wait_for("q quits   p pauses")
+        terminal.press(b"\x1b[A")  # an arrow is no key of ours
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        assert LEFT in terminal.shown
+        assert CURSOR in terminal.shown
+        assert terminal.is_as_before()
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(20, 5), (1, 1), (500, 100)])
+def test_any_size(columns: int, lines: int, directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    arguments = ("top", str(path), "--interval", "0.1")
+    with (
+        speaking(path, Busy()),
+        on_a_terminal(*arguments, columns=columns, lines=lines) as terminal,
+    ):
+        for _ in range(4):
+            terminal.wait_for(HOME)
+        terminal.press(b"q")
+        assert terminal.end() == 0
+        assert b"Traceback" not in terminal.shown
+
+
+def test_ctrl_c_is_an_end_like_any_other(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    with speaking(path, Busy()), on_a_terminal("top", str(path)) as terminal:
+        terminal.wait_for("q quits")
+        terminal.press(b"\x03")
+        assert terminal.end() == 0
+        assert LEFT in terminal.shown
+        assert b"Traceback" not in terminal.shown
+        assert terminal.is_as_before()
+
+
+def test_the_end_of_who_is_watched(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    with contextlib.ExitStack() as stack:
+        with speaking(path, Busy()):
+            arguments = ("top", str(path), "--interval", "0.1")
+            terminal = stack.enter_context(on_a_terminal(*arguments))
+            terminal.wait_for("q quits")
+        assert terminal.end() == 0
+        assert b"app (process 4711) has ended" in terminal.shown
+        assert LEFT in terminal.shown
+        assert terminal.is_as_before()
+
+
+def test_a_process_that_does_not_answer_is_waited_for(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    busy, answers = Busy(), threading.Event()
+    looks = itertools.count()
+
+    def say() -> dict[str, Any]:
+        if next(looks) == 2:
+            assert answers.wait(PATIENCE)
+        return busy()
+
+    with (
+        speaking(path, say),
+        on_a_terminal("top", str(path), "--interval", "0.1") as terminal,
+    ):
+        try:
+            terminal.wait_for("no answer for")
+        finally:
+            answers.set()
+        # The picture goes on: what is delivered is more than nothing a second.
+        terminal.wait_for("in all 3,900")
+        terminal.press(b"q")
+        assert terminal.end() == 0
+
+
+# Without one --------------------------------------------------------------------------------------
+
+
+def test_one_picture_in_plain_text(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    with speaking(path, Busy()):
+        done = run("top", str(path), "--once", "--interval", "0.1")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"\x1b" not in done.stdout
+    shown = done.stdout.decode()
+    for text in ("app  pid 4711  running", "3% of 33.6 MB", "BrokerWorker"):
+        assert text in shown
+    assert "gone: UnknownTopicOrPartitionError" in shown
+    assert "2 wait in send()" in shown
+
+
+def test_lines_of_json_until_the_end(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    says = iter([snapshot(), snapshot(), snapshot(state="closed")])
+    with speaking(path, lambda: next(says)):
+        done = run("top", str(path), "--json", "--interval", "0.1")
+    assert done.returncode == 0
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [snapshot(), snapshot()]
+    assert b"has ended" in done.stderr
+    assert b"900 of 1,000" in done.stderr
+
+
+def test_what_it_shows_gives_the_terminal_no_commands(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    with speaking(path, lambda: snapshot(client_id="\x1b]0;evil\x07[red]\n")):
+        done = run("top", str(path), "--once", "--interval", "0.1")
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"?]0;evil?[red]?  pid")
+
+
+def test_without_rich(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    program = "import sys; sys.modules['rich'] = None; import pykaproducer.cli as c; "
+    with speaking(path, snapshot):
+        for option, status in (("--once", 1), ("--json", 0)):
+            call = f"sys.exit(c.main(['top', {str(path)!r}, '--once', {option!r}]))"
+            done = subprocess.run(
+                [sys.executable, "-c", program + call],
+                capture_output=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+            assert done.returncode == status
+            assert (b"pip install 'pykaproducer[cli]'" in done.stderr) == (status == 1)
+
+
+# Whom to watch ------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_watched(
+    directory: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, gone = directory / "other.sock", directory / "gone.sock"
+    (directory / "file").write_bytes(b"")
+    with speaking(gone, snapshot):
+        os.link(gone, directory / "left")  # as a process leaves it that was killed
+    with speaking(other, lambda: b'{"no": "producer"}\n'):
+        for name, status, text in (
+            ("nothing", 2, "No such file"),
+            ("file", 2, "it is no socket"),
+            ("left", 1, "Connection refused"),
+            ("other.sock", 1, "no producer of this version"),
+        ):
+            assert main(["top", str(directory / name)]) == status
+            assert text in capsys.readouterr().err
+
+
+def test_finding_the_commands_that_run(
+    directory: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+
+    def found(*arguments: str) -> int:
+        assert main(["top", "--once", "--json", *arguments]) == 0
+        pid: int = json.loads(capsys.readouterr().out)["pid"]
+        return pid
+
+    assert main(["top", "--once"]) == 1
+    assert f"no producer listens in {directory}/pykaproducer" in capsys.readouterr().err
+    there = directory / "pykaproducer"
+    there.mkdir(mode=0o700)
+    with speaking(there / "1.sock", lambda: snapshot(pid=1)):
+        assert found() == 1
+        with speaking(there / "2.sock", lambda: snapshot(pid=2)):
+            assert main(["top", "--once"]) == 2
+            assert f"  2  {there}/2.sock" in capsys.readouterr().err
+            assert found("2") == 2
+        assert main(["top", "7"]) == 1
+        assert "of process 7" in capsys.readouterr().err
+
+
+def test_a_command_can_be_found(
+    cluster: KafkaCluster, topic: str, directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is, without an option; and where it is told to listen, and not at all."""
+    cluster.create_topic(topic)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    there = directory / "pykaproducer"
+    for option, wanted in ((None, there), (f"{directory}/%p.sock", directory), ("none", None)):
+        options = [] if option is None else ["--stats-socket", option]
+        servers = cluster.bootstrap_servers
+        with subprocess.Popen(
+            command("produce", "-t", topic, "--bootstrap-servers", servers, *options),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdin is not None
+            before = end_of(servers, topic)
+            process.stdin.write(b"a line\n")
+            process.stdin.flush()
+            consume(servers, topic, before + 1)
+            found = sorted(directory.rglob("*.sock"))
+            if wanted is None:
+                assert found == []
+            else:
+                assert found == [wanted / f"{process.pid}.sock"]
+                assert read_stats(found[0])["messages"]["accepted"] == 1
+            _, told = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, told
+        assert not list(directory.rglob("*.sock"))
+
+
+def test_a_command_that_is_started_to_be_watched(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    to = ("-t", topic, "--bootstrap-servers", cluster.bootstrap_servers)
+    with on_a_terminal("top", "--command", "perf", *to, *ENDLESS) as terminal:
+        terminal.wait_for("delivered")
+        terminal.wait_for("q quits")
+        terminal.press(b"q")
+        terminal.end()
+        assert LEFT in terminal.shown
+        assert b"Traceback" not in terminal.shown
+        # What the command says comes behind the picture.
+        assert terminal.shown.split(LEFT)[-1].strip()
+    done = run("top", "--json", "--command", "produce", *to, data=b"one\ntwo\n")
+    assert done.returncode == 0, done.stderr
+    assert b"2 of 2 lines delivered" in done.stderr
+    done = run("top", "--command", "produce", *to, "/no/such/file")
+    assert done.returncode == 2
+    assert b"/no/such/file" in done.stderr
+
+
+def test_a_directory_where_others_may_write_is_not_trusted(
+    directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    there = runtime_directory()
+    there.mkdir(mode=0o700)
+    with speaking(there / "1.sock", lambda: snapshot(pid=1)):
+        assert [each.pid for each in running()] == [1]
+        there.chmod(0o770)
+        assert running() == []
