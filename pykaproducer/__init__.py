@@ -40,6 +40,7 @@ from pykaproducer.errors import (
     RetriesExhaustedError,
     UnsupportedFeatureError,
 )
+from pykaproducer.kafka_producer import KafkaProducer
 from pykaproducer.producer import Producer
 
 del _kernel
@@ -61,6 +62,7 @@ __all__ = [
     "DeliveryTimeoutError",
     "FlushTimeoutError",
     "ForkedProducerError",
+    "KafkaProducer",
     "MessageTooLargeError",
     "MetadataTimeoutError",
     "OutcomeTimeoutError",

@@ -74,6 +74,24 @@ class Clock:
         """Seconds since the epoch: what a message's timestamp is made of."""
         return time.time()
 
+    def after(self, timeout: float | None) -> float | None:
+        """The deadline that a *timeout* in seconds means, as users give it; None: none.
+
+        Raises:
+            TypeError, ValueError: it is no number.
+        """
+        if timeout is None:
+            return None
+        if isinstance(timeout, str) or not hasattr(timeout, "__float__"):
+            raise TypeError(f"timeout is a number of seconds, or None, not {timeout!a:.60}")
+        try:
+            seconds = float(timeout)
+        except OverflowError:
+            raise ValueError("timeout is a number of seconds, or None, not that large") from None
+        if seconds != seconds:
+            raise ValueError("timeout is a number of seconds, or None, not NaN")
+        return self.monotonic() + seconds
+
     def hear(self, bell: Bell, deadline: float | None) -> bool:
         """Wait for *bell* to ring; false when *deadline* has come."""
         if deadline is None:

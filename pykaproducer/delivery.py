@@ -93,7 +93,7 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
     context: HandleContext = delivery.chunk.home
     context.check_may_wait(delivery)
     clock = context.clock
-    deadline = None if timeout is None else clock.monotonic() + timeout
+    deadline = clock.after(timeout)
     lock = _thread.allocate_lock()
     lock.acquire()
     if not delivery.watch(lock):

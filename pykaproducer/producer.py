@@ -12,14 +12,18 @@ import _thread
 import functools
 import logging
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from pykaproducer import _lifetime as lifetime
+from pykaproducer import _remaking as remaking
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Budget, TopicSlot
+from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import Network
 from pykaproducer._no_transactions import NoTransactions
+from pykaproducer._pipeline.meter import Meter
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import spawn, wake_all
 from pykaproducer._texts import check_topic
@@ -36,6 +40,7 @@ from pykaproducer.errors import (
     ProducerClosedError,
     Status,
 )
+from pykaproducer.observe import ObservedProducer
 
 log = logging.getLogger("pykaproducer.producer")
 
@@ -52,7 +57,7 @@ _STOP_TIME = 0.5
 _END_TIME = 0.9
 
 
-class Producer(BlockProducer, NoTransactions):
+class Producer(BlockProducer, ObservedProducer, NoTransactions):
     """A Kafka producer.
 
     ``Producer(**settings)``: the settings are those of kafka-python's ``KafkaProducer`` and more
@@ -67,16 +72,33 @@ class Producer(BlockProducer, NoTransactions):
 
     #: What tests put in place of the machine's clock and network.
     _clock: Clock = Clock()
-    _network_type: type[Network] = Network
+    _network_type: Callable[[Config], Network] = staticmethod(network_for)
+    _config_type: type[Config] = Config
 
-    def __init__(self, **settings: Any) -> None:
-        self.config = Config.from_kwargs(settings)
+    #: What it was made with, by position and by name.
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        made = super().__new__(cls)
+        # For __reduce__; here, so that a subclass may have a constructor of its own.
+        made._given = (arguments, settings)
+        return made
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        if arguments:
+            raise TypeError(
+                f"{type(self).__name__}() takes settings by name, not a "
+                f"{type(arguments[0]).__name__}: write bootstrap_servers='host:9092', and ** in "
+                f"front of a dict of settings"
+            )
+        self.config = self._config_type.from_kwargs(settings)
         self._name = self.config.client_id
         # Held by the thread that ends the pipeline; never by a user's, which may be interrupted.
         self._ending = threading.Lock()
         # The thread that closes because a callback has asked for it.
         self._closer: threading.Thread | None = None
         self._closed = False
+        self._make_interceptors()
         self._reset()
         lifetime.watch(self)
 
@@ -87,6 +109,7 @@ class Producer(BlockProducer, NoTransactions):
         self._budget.on_release = self._space_came
         self._space_waiters: list[Any] = []
         self._pipeline: Pipeline | None = None
+        self._meter = Meter.of(self.config)
         # The one that was made, for setdefault(), which no signal can divide.
         self._made: dict[str, Pipeline] = {}
         self._open(
@@ -113,6 +136,7 @@ class Producer(BlockProducer, NoTransactions):
         self._check_not_closed()
         pipeline = self._pipeline
         if pipeline is None:
+            lifetime.first_use()
             made = Pipeline(
                 self.config,
                 self._clock,
@@ -121,11 +145,13 @@ class Producer(BlockProducer, NoTransactions):
                 self._take,
                 self._take_all,
                 self._broke,
+                self._meter,
             )
             pipeline = self._made.setdefault("pipeline", made)
             self._home.in_own_thread = pipeline.in_a_stage
             self._pipeline = pipeline
-            lifetime.flush_at_exit_of_a_child()
+            if pipeline is made:
+                self._begin_to_look()
         self._admit()
         # Looked at behind that: who closes (1) says so, (2) shuts.
         self._check_not_closed()
@@ -233,7 +259,7 @@ class Producer(BlockProducer, NoTransactions):
             return
         self._check_may_wait("flush()")
         self._announce_strays()
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        deadline = self._clock.after(timeout)
         pending = pipeline.flush(deadline)
         if pending:
             raise FlushTimeoutError(
@@ -261,6 +287,7 @@ class Producer(BlockProducer, NoTransactions):
             timeout (float): seconds for the flush; None: until the last message's deadline. 0:
                 fail what has no outcome now.
         """
+        self._clock.after(timeout)  # no number: nothing has happened
         in_own_thread = self._home.in_own_thread()
         if in_own_thread and self._closed:
             return  # somebody closes it, and may wait for this very thread
@@ -288,9 +315,10 @@ class Producer(BlockProducer, NoTransactions):
     def _finish(self, timeout: float | None) -> None:
         pipeline = self._pipeline
         if pipeline is None:
+            self._end_looking()
             return
         self._announce_strays()
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        deadline = self._clock.after(timeout)
         reason = None
         # Several threads may wait here at once, each with its own timeout.
         if self._flush_telling(pipeline, deadline):
@@ -324,6 +352,7 @@ class Producer(BlockProducer, NoTransactions):
             if count:
                 log.error("close(): %s", DeliveryFailures(count, errors))
             self._pipeline = None
+        self._end_looking()
 
     def _flush_telling(self, pipeline: Pipeline, deadline: float | None) -> int:
         """As :meth:`Pipeline.flush`, and nobody has to wonder what a long close() waits for."""
@@ -375,6 +404,17 @@ class Producer(BlockProducer, NoTransactions):
         deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
         return pipeline.metadata.partitions_for(topic, deadline, self._start)
 
+    def connect(self) -> None:
+        """Begin to connect, without waiting for it: the first message then finds the cluster known.
+
+        Not needed: the first message does it, too.
+        """
+        if not self._ready:
+            self._start()
+        pipeline = self._pipeline
+        if pipeline is not None:
+            pipeline.metadata.want()
+
     def bootstrap_connected(self) -> bool:
         """Whether a server of the cluster has answered."""
         pipeline = self._pipeline
@@ -407,9 +447,14 @@ class Producer(BlockProducer, NoTransactions):
     def _forked(self) -> None:
         self._ending = threading.Lock()
         self._closer = None
+        self._forget_looking()
         if self._pipeline is not None:
             self._pipeline.network.forsake()
         self._reset()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As its configuration: the copy connects where it is unpickled (``_remaking.py``)."""
+        return remaking.recipe(self)
 
     def __repr__(self) -> str:
         servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)

@@ -35,6 +35,7 @@ PUBLIC = [
     "DeliveryTimeoutError",
     "FlushTimeoutError",
     "ForkedProducerError",
+    "KafkaProducer",
     "MessageTooLargeError",
     "MetadataTimeoutError",
     "OutcomeTimeoutError",

@@ -282,7 +282,9 @@ def test_repr_names_the_producer_and_no_secret(refusing: str) -> None:
     producer = Producer(
         bootstrap_servers=refusing,
         client_id="app",
-        ssl_password="hunter2",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_plain_username="user",
         sasl_plain_password="hunter2",
     )
     delivery = producer.send("events", b"hunter2", key=b"hunter2", headers=[("h", b"hunter2")])

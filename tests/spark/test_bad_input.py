@@ -63,7 +63,7 @@ def test_a_wrong_column_is_named_when_the_write_is_planned(
     [
         ({"kafka.linger.ms": "soon"}, "option kafka.linger.ms: 'soon' was given"),
         ({"kafka.linger.msec": "5"}, "option kafka.linger.msec is not known; the nearest"),
-        ({"kafka.security.protocol": "SSL"}, "option kafka.security.protocol: TLS and SASL"),
+        ({"kafka.security.protocol": "TLS"}, "option kafka.security.protocol: 'TLS' was given"),
         ({"kafka.key.serializer": "x"}, "option kafka.key.serializer: it cannot be given as text"),
         ({"linger.ms": "5"}, "write it as kafka.linger.ms"),
         ({"topics": "t"}, "option topics is not known; did you mean topic?"),

@@ -1,0 +1,48 @@
+"""How Sphinx makes the documentation: ``sphinx-build -W docs docs/_build/html``."""
+
+from __future__ import annotations
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from pykaproducer._settings import settings_table
+from pykaproducer._version import VERSION
+from pykaproducer.config import SETTINGS
+
+project = "pykaproducer"
+version = release = VERSION
+project_copyright = "the authors of pykaproducer"
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"pykaproducer {VERSION}"
+
+# Where a class is written is not where it is imported from.
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+# Names in single backticks, as in the sources' docstrings, are code.
+default_role = "code"
+
+
+class SettingsTable(SphinxDirective):
+    """``.. settings-table::``: every setting, from the table that the code reads."""
+
+    def run(self) -> list[nodes.Node]:
+        """The table's nodes."""
+        container = nodes.container()
+        lines = StringList(settings_table(SETTINGS).splitlines(), source="config.py")
+        self.state.nested_parse(lines, self.content_offset, container)
+        return container.children
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.add_directive("settings-table", SettingsTable)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
