@@ -18,6 +18,7 @@ from benchmarks import (
     kernel,
     machine,
     memory,
+    observed,
     options,
     overlap,
     partitions,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Any] = {
     "idle": idle,
     "startup": startup,
     "topics": topics,
+    "observed": observed,
 }
 
 #: Those that run nobody of the table of peers: each has ``HELP``, ``add_arguments(parser)``,
@@ -74,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
             "--vs",
             nargs="+",
             default=[],
-            choices=peers.NAMES[1:],
+            choices=[*peers.NAMES[1:], *peers.VARIANTS],
             metavar="PEER",
             help=f"compare with {', '.join(taken)}" if taken else argparse.SUPPRESS,
         )

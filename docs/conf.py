@@ -24,6 +24,8 @@ html_title = f"pykaproducer {VERSION}"
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+# What the front rooms plug into: large, and not needed to read their docstrings.
+autodoc_mock_imports = ["celery", "click", "django", "flask", "pyarrow", "pyspark"]
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

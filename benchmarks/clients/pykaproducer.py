@@ -16,9 +16,10 @@ Blocks = list[tuple[list[bytes], list[bytes] | None]]
 class Client:
     buffer_full = BufferFullError
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, **more: Any) -> None:
         self._producer = Producer(
             bootstrap_servers=settings.bootstrap_servers,
+            **more,
             **given(
                 acks=int(settings.acks) if settings.acks in ("0", "1") else settings.acks,
                 enable_idempotence=settings.idempotence,

@@ -11,7 +11,7 @@ from benchmarks.peers.java import Java
 from benchmarks.peers.peer import Feature, Peer, Unavailable
 from benchmarks.peers.python import PythonClient
 
-__all__ = ["NAMES", "TABLE", "Feature", "Peer", "Unavailable"]
+__all__ = ["NAMES", "TABLE", "VARIANTS", "Feature", "Peer", "Unavailable"]
 
 _NO_LEVELS = frozenset({Feature.LEVELS})
 
@@ -28,3 +28,9 @@ TABLE: dict[str, Peer] = {
 }
 
 NAMES = tuple(TABLE)
+
+#: Ourselves, set up otherwise.
+VARIANTS: dict[str, Peer] = {
+    name: PythonClient(name, "pykaproducer") for name in ("metrics-off", "watched")
+}
+TABLE |= VARIANTS
