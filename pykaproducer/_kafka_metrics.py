@@ -14,7 +14,7 @@ from pykaproducer._pipeline.meter import copied
 
 if TYPE_CHECKING:
     from pykaproducer._kernel import Budget, Series
-    from pykaproducer._pipeline.meter import Link, Merged, Meter, Place
+    from pykaproducer._pipeline.meter import Link, Merged, Meter, TopicCounts
     from pykaproducer._pipeline.wiring import Pipeline
 
 T = TypeVar("T")
@@ -67,8 +67,8 @@ def rows(source: Source) -> Iterator[Row]:
     yield from _of_now(group, source)
     for broker_id, link in sorted(copied(lambda: list(meter.links.items()))):
         yield from _of_link(f"producer-node-metrics.node-{broker_id}", _one(link), now)
-    for topic, place in sorted(copied(lambda: list(meter.topics.items()))):
-        yield from _of_topic(f"producer-topic-metrics.{topic}", _one(place), now)
+    for name, topic in sorted(copied(lambda: list(meter.topics.items()))):
+        yield from _of_topic(f"producer-topic-metrics.{name}", _one(topic), now)
 
 
 def as_tables(found: list[Row]) -> dict[str, dict[str, float]]:
@@ -164,7 +164,7 @@ def _of_batches(group: str, meter: Meter, now: float) -> Iterator[Row]:
 
 def _of_topic(
     group: str,
-    of: Callable[[Callable[[Place], Series]], Any],
+    of: Callable[[Callable[[TopicCounts], Series]], Any],
     now: float,
     *,
     compression: str = "compression-rate",

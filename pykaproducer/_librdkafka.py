@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-_INT: Final = 2**31 - 1
+from pykaproducer._settings import INT_MAX
 
 
 class Unfit(ValueError):
@@ -91,7 +91,7 @@ def _acks(text: str) -> int:
     return -1 if text == "all" else int(_number(text, -1, 1000))
 
 
-def _whole(least: int, most: int = _INT) -> dict[str, Any]:
+def _whole(least: int, most: int = INT_MAX) -> dict[str, Any]:
     read = functools.partial(_number, least=least, most=most)
     return {"takes": f"{least} to {most}", "read": read}
 

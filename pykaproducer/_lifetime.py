@@ -14,10 +14,12 @@ import weakref
 from typing import Protocol
 
 from pykaproducer import _servers as servers
-from pykaproducer._pipeline.worker import forget_stages
+from pykaproducer._pipeline.worker import forget_stages, spawn
 
 #: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
 _EXIT_PRIORITY = 100
+#: So long the user's threads are waited for before the other finalizers run (seconds).
+_PATIENCE = 2.0
 
 
 class Watched(Protocol):
@@ -92,9 +94,23 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_a_child() -> None:
-    """As :func:`_at_exit`, once the user's threads have ended: Python waits for these anyway."""
+    """As :func:`_at_exit`, once the user's threads have ended: Python waits for these anyway.
+
+    In a thread that Python waits for as well, and not here without bound:
+
+    1. an executor's idle threads end when Python tells them to, which it does behind this hook;
+    2. waited for here they would never be told, and the child would never end.
+    """
+    try:
+        spawn("pykaproducer-exit", _flush_behind_threads, daemon=False).join(_PATIENCE)
+    except RuntimeError:  # no thread can be started
+        _at_exit()
+
+
+def _flush_behind_threads() -> None:
     for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
+        mine = thread in (threading.current_thread(), threading.main_thread())
+        if not (thread.daemon or mine):
             thread.join()
     _at_exit()
 

@@ -163,11 +163,13 @@ def _foreign(name: str) -> tuple[str, bool] | None:
             return "is one of pykaproducer.confluent.Producer's only", True
         if row.no_effect:
             return f"is librdkafka's, and not needed here: {_plain(row.no_effect)}", True
-        return f"is librdkafka's: {_plain(row.refused)}", False
+        return f"is librdkafka's, and refused here: {_plain(row.refused)}", False
     return None
 
 
 def _plain(text: str) -> str:
+    """A reason of LIBRDKAFKA's, which is told to those who have pykaproducer.confluent."""
+    text = text.replace("oauth_cb", "sasl_oauth_token_provider").replace("our own Producer ", "")
     return text.replace("``", "")
 
 

@@ -11,8 +11,10 @@ closed: a pool that is given it with each task does not start threads for each.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+import threading
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +38,18 @@ class Remakable(Protocol):
 
 #: What was unpickled here and is still in use, by its origin's identity.
 _remade: weakref.WeakValueDictionary[str, Remakable] = weakref.WeakValueDictionary()
+
+#: Held while one is put there.
+_remaking = threading.Lock()
+
+
+def _renew_lock() -> None:
+    # Another thread may have held it when this process was forked.
+    global _remaking
+    _remaking = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 #: Who has been pickled, with the identity that all its pickles have.
 _identities: weakref.WeakKeyDictionary[Remakable, str] = weakref.WeakKeyDictionary()
@@ -83,9 +97,12 @@ def make_again(
         ) from error
     # Pickled on, it is still the same one to whoever unpickles it.
     _identities[made] = identity
-    if found is not None:
-        _remade[identity] = made
-    return _remade.setdefault(identity, made)
+    # Of several threads that come here at once, the first gives all of them its producer.
+    with _remaking:
+        now = _remade.get(identity)
+        if now is None or now._closed:
+            _remade[identity] = now = made
+    return now
 
 
 def _named(arguments: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -118,26 +118,6 @@ class Setting:
         )
 
 
-def _interceptors(value: Any) -> tuple[Any, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise TypeError("not a list")
-    found = tuple(value)
-    for each in found:
-        if not callable(getattr(each, "on_send", None)) and not callable(
-            getattr(each, "on_acknowledgement", None)
-        ):
-            raise WrongValueError(f"{shown(each)} has neither")
-    return found
-
-
-#: What ``pykaproducer.interceptors`` describes.
-INTERCEPTORS = Kind(
-    "a list of objects, or classes, with on_send() or on_acknowledgement()", _interceptors
-)
-
-
 def setting(default: Any, kind: Kind, doc: str, **more: Any) -> Any:
     """A field of the configuration, which :func:`named` makes a row of the table from."""
     return field(default=default, metadata={"setting": Setting("", default, kind, doc, **more)})
@@ -266,6 +246,14 @@ def _read_flag(text: str) -> bool:
 def _parse_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError
+    if "\0" in value:
+        raise WrongValueError("it has a NUL in it")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # whose text would show a part of a secret
+        raise WrongValueError(
+            "it is no Unicode text: half of a surrogate pair is missing"
+        ) from None
     return value
 
 
@@ -289,7 +277,26 @@ def _parse_compression(value: Any) -> str | None:
 
 
 def _parse_socket_options(value: Any) -> tuple[tuple[int, int, int], ...]:
-    return tuple((_whole(level), _whole(option), _whole(number)) for level, option, number in value)
+    # What does not fit into C's int would raise OverflowError when a connection is made.
+    return tuple((_of_c(level), _of_c(option), _of_c(number)) for level, option, number in value)
+
+
+def _of_c(number: Any) -> int:
+    return _in_range(_whole(number), -INT_MAX - 1, INT_MAX)
+
+
+def _parse_interceptors(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError("not a list")
+    found = tuple(value)
+    for each in found:
+        if not callable(getattr(each, "on_send", None)) and not callable(
+            getattr(each, "on_acknowledgement", None)
+        ):
+            raise WrongValueError(f"{shown(each)} has neither")
+    return found
 
 
 def _parse_servers(value: Any) -> tuple[Host, ...]:
@@ -375,4 +382,8 @@ SERVERS = Kind(
 )
 SOCKET_OPTIONS = Kind(
     "a list of (level, option, value), all three whole numbers", _parse_socket_options
+)
+#: What ``pykaproducer.interceptors`` describes.
+INTERCEPTORS = Kind(
+    "a list of objects, or classes, with on_send() or on_acknowledgement()", _parse_interceptors
 )

@@ -29,6 +29,8 @@ log = logging.getLogger("pykaproducer.stats")
 _PATIENCE = 5.0
 #: How long the end of the thread is waited for, which takes milliseconds (seconds).
 _END_TIME = 0.2
+#: How long nobody is let in after that has failed (seconds).
+_DEAF = 1.0
 #: So many may wait to be answered.
 _BACKLOG = 16
 
@@ -52,6 +54,16 @@ class _Reader:
             pass  # it has gone away
         return True
 
+    def end(self) -> None:
+        """Nothing more comes.
+
+        Not by close() alone: (1) it is answered; (2) another thread forks; (3) the child has a
+        duplicate, and the stream would end only with that process.
+        """
+        with contextlib.suppress(OSError):  # it has gone away
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
 
 class StatsServer:
     """Answers at *path* until :meth:`stop`; ``%p`` in it stands for the process id."""
@@ -67,6 +79,8 @@ class StatsServer:
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None
         self._stopping = False
+        # Nobody is let in before then (monotonic seconds); None: everybody is.
+        self._deaf_until: float | None = None
         # Which file is ours: somebody may put another one in its place.
         self._ours: tuple[int, int] | None = None
 
@@ -146,20 +160,25 @@ class StatsServer:
     def _run(self) -> None:
         try:
             self._listener = self._listen()
+            self._serve(self._listener, self._wakeup)
         except OSError as error:
             log.warning("stats_socket %s: %s; it goes on without", self.path, error)
-        else:
-            self._serve(self._listener, self._wakeup)
-        self._unlink()
-        self._close()
+        finally:
+            # Whatever has happened: nobody is to wait at a socket that nobody serves.
+            self._unlink()
+            self._close()
 
     def _serve(self, listener: socket.socket, wakeup: Wakeup) -> None:
         readers: set[_Reader] = set()
+        self._deaf_until = None
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(wakeup, selectors.EVENT_READ)
             while not self._stopping:
-                deadline = min((reader.deadline for reader in readers), default=None)
+                deadlines = [reader.deadline for reader in readers]
+                if self._deaf_until is not None:
+                    deadlines.append(self._deaf_until)
+                deadline = min(deadlines, default=None)
                 for key, _ in self._clock.select(selector, deadline, wakeup.poke):
                     if key.fileobj is listener:
                         self._accept(listener, selector, readers)
@@ -170,6 +189,9 @@ class StatsServer:
                 now = self._clock.monotonic()
                 for late in [reader for reader in readers if reader.deadline <= now]:
                     self._end(late, selector, readers)
+                if self._deaf_until is not None and self._deaf_until <= now:
+                    self._deaf_until = None
+                    selector.register(listener, selectors.EVENT_READ)
             for reader in list(readers):
                 self._end(reader, selector, readers)
 
@@ -181,13 +203,18 @@ class StatsServer:
     ) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError, InterruptedError):
             return  # it has gone away meanwhile
+        except OSError:
+            # Too many open files, mostly: it stays in the queue, and the listener readable.
+            selector.unregister(listener)
+            self._deaf_until = self._clock.monotonic() + _DEAF
+            return
         connection.setblocking(False)
         answer = json.dumps(self._stats()).encode() + b"\n"
         reader = _Reader(connection, answer, self._clock.monotonic() + _PATIENCE)
         if reader.go_on():
-            connection.close()
+            reader.end()
             return
         readers.add(reader)
         selector.register(connection, selectors.EVENT_WRITE, reader)
@@ -197,7 +224,7 @@ class StatsServer:
     ) -> None:
         readers.discard(reader)
         selector.unregister(reader.connection)
-        reader.connection.close()
+        reader.end()
 
     # The end --------------------------------------------------------------------------------------
 

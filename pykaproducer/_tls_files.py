@@ -107,7 +107,7 @@ def _load_revocations(context: ssl.SSLContext, settings: TlsSettings) -> None:
 def _load_file(context: ssl.SSLContext, setting: str, path: str) -> None:
     try:
         context.load_verify_locations(path)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:  # OSError: it was taken away since it was looked at
         raise _garbled(setting, path, error) from None
 
 
@@ -128,7 +128,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
     try:
         context.load_cert_chain(certificate, key, password)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:  # as in _load_file; ssl.SSLError is an OSError
         raise _wrong_pair(settings, certificate, key, error, asked) from None
 
 
@@ -172,6 +172,8 @@ def _check_pem(setting: str, path: str, what: str, *marks: bytes) -> None:
 
 
 def _garbled(setting: str, path: str, error: Exception) -> ConfigurationError:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return ConfigurationError(f"setting {setting}: {path!r} cannot be read: {error.strerror}")
     reason = getattr(error, "reason", None) or str(error)
     return ConfigurationError(
         f"setting {setting}: {path!r} is garbled: {reason.lower().replace('_', ' ')}"

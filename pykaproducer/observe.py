@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pykaproducer._clock import Clock
     from pykaproducer._kernel import Budget, Delivery, Series
     from pykaproducer._pipeline.wiring import Pipeline
+    from pykaproducer._space import Space
     from pykaproducer.config import Config
 
 
@@ -36,7 +37,7 @@ class ObservedProducer(_kernel.BlockAdmission):
     _name: str
     _closed: bool
     _budget: Budget
-    _space_waiters: list[Any]
+    _space: Space
     _pipeline: Pipeline | None
     _meter: Meter
     #: When the first message was sent (seconds since the epoch).
@@ -100,11 +101,11 @@ class ObservedProducer(_kernel.BlockAdmission):
             server.stop()
 
     def _end_looking(self) -> None:
-        """The producer is closed."""
-        if self._interceptors is not None:
-            self._interceptors.close()
+        """The producer is closed. The user's own code, which may take its time, comes last."""
         if self._server is not None:
             self._server.stop()
+        if self._interceptors is not None:
+            self._interceptors.close()
 
     def _forget_looking(self) -> None:
         """In the child of a fork: what was begun is the parent's."""
@@ -186,7 +187,7 @@ class ObservedProducer(_kernel.BlockAdmission):
             "buffer": {
                 "limit": self._budget.limit,
                 "used": self._budget.used,
-                "waiting_senders": len(self._space_waiters),
+                "waiting_senders": self._space.waiting,
             },
             "requests": {
                 "sent": meter.of_brokers(lambda link: link.outgoing).count,
@@ -240,7 +241,7 @@ class ObservedProducer(_kernel.BlockAdmission):
             self._meter,
             self._pipeline,
             self._budget,
-            len(self._space_waiters),
+            self._space.waiting,
             self._clock.monotonic(),
         )
         found = list(kafka_metrics.rows(source))

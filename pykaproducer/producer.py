@@ -8,7 +8,6 @@ open chunk and tells the dispatcher; from there follow ``_pipeline/dispatcher.py
 
 from __future__ import annotations
 
-import _thread
 import functools
 import logging
 import threading
@@ -25,7 +24,8 @@ from pykaproducer._net.transport import Network
 from pykaproducer._no_transactions import NoTransactions
 from pykaproducer._pipeline.meter import Meter
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import spawn, wake_all
+from pykaproducer._pipeline.worker import spawn
+from pykaproducer._space import Space
 from pykaproducer._texts import check_topic
 from pykaproducer.block import BlockProducer
 from pykaproducer.config import Config
@@ -106,8 +106,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         """Empty and not started: at construction, and in the child of a fork."""
         self._home = HandleContext(self._clock)
         self._budget = Budget(self.config.buffer_memory)
-        self._budget.on_release = self._space_came
-        self._space_waiters: list[Any] = []
+        self._space = Space(self._budget, self._clock, self.config.max_block_ms)
         self._pipeline: Pipeline | None = None
         self._meter = Meter.of(self.config)
         # The one that was made, for setdefault(), which no signal can divide.
@@ -189,54 +188,14 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         return key, value
 
     def _wait_for_space(self, amount: int, until: float | None) -> float:
-        """Wait until *amount* bytes of ``buffer_memory`` are free, at most ``max_block_ms``.
-
-        *until*: the end of this time, if it runs already: somebody else may have taken the space
-        that we waited for. Returns it.
-
-        No wake-up is lost: (1) we enter our lock into the list, (2) we look at the budget; a
-        releaser (1) gives bytes back, (2) looks at the list.
-        """
-        self._check_can_ever_fit(amount)
+        """Wait for *amount* bytes of ``buffer_memory`` until *until*, which it returns."""
+        self._space.check_can_ever_fit(amount)
         if self._home.in_own_thread():
             raise BufferFullError(
                 f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback (or a "
                 f"partitioner) send() cannot wait for space: it may be its own thread that frees it"
             )
-        deadline = until
-        if deadline is None:
-            deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        lock = _thread.allocate_lock()
-        while True:
-            lock.acquire(blocking=False)
-            self._space_waiters.append(lock)
-            self._budget.wanted = True
-            try:
-                if self._budget.fits(amount) or not self._ready:
-                    return deadline
-                self._clock.acquire(lock, deadline)
-                if self._budget.fits(amount) or not self._ready:
-                    return deadline
-            finally:
-                if lock in self._space_waiters:
-                    self._space_waiters.remove(lock)
-            if self._clock.monotonic() >= deadline:
-                raise BufferFullError(
-                    f"buffer_memory ({self._budget.limit} bytes) was full for max_block_ms "
-                    f"({self.config.max_block_ms} ms): messages come faster than the cluster takes "
-                    f"them, or it takes none"
-                )
-
-    def _check_can_ever_fit(self, amount: int) -> None:
-        if amount > self._budget.limit:
-            raise MessageTooLargeError(
-                f"the message takes {amount} bytes of buffer_memory, which is {self._budget.limit}"
-            )
-
-    def _space_came(self) -> None:
-        """Bytes have been given back: everybody who waits looks again."""
-        self._budget.wanted = False  # those who wait say so again
-        wake_all(self._space_waiters)
+        return self._space.wait(amount, until, lambda: self._ready)
 
     # Flush and close ---------------------------------------------------------------------------
 
@@ -307,7 +266,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self._closed = True
         self._shut()
         # Those who wait for space, or for metadata, learn that the producer is closed.
-        self._space_came()
+        self._space.came()
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.metadata.wake_lookers()
@@ -370,7 +329,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
     def _broke(self) -> None:
         self._shut()
-        self._space_came()
+        self._space.came()
 
     def _refuse_broken(self, cause: BaseException) -> NoReturn:
         raise ProducerBrokenError(

@@ -26,6 +26,7 @@ SNAPSHOT: dict[str, Any] = {
     "client_id": "app",
     "pid": 4711,
     "time": 1_800_000_000.5,
+    "started": 1_799_996_400.5,
     "state": "running",
     "messages": {"accepted": 1000, "delivered": 900, "failed": 10, "pending": 90},
     "bytes": {"accepted": 100_000, "delivered": 90_000},

@@ -481,3 +481,21 @@ def test_it_travels_to_another_process() -> None:
 
 def test_its_repr_is_what_differs_from_the_defaults() -> None:
     assert repr(config(client_id="mine", linger_ms=5)) == "Config(client_id='mine', linger_ms=5)"
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=["NUL", "half a pair"])
+@pytest.mark.parametrize("name", ["client_id", "stats_socket"])
+def test_a_text_that_no_system_takes_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"setting {name}"):
+        Config.from_kwargs({name: text})
+
+
+def test_a_password_that_cannot_be_encoded_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="sasl_plain_password") as raised:
+        Config.from_kwargs({"sasl_plain_password": "geheim\ud800"})
+    assert "geheim" not in str(raised.value)
+
+
+def test_socket_options_beyond_an_int_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="socket_options"):
+        Config.from_kwargs({"socket_options": [(1, 2, 2**31)]})

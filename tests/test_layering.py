@@ -14,6 +14,7 @@ LAYERS = (
     (
         "_kernel",
         "_version",
+        "_chance",
         "_clock",
         "_advice",
         "_texts",
@@ -45,6 +46,7 @@ LAYERS = (
     ("_net",),
     ("_pipeline",),
     (
+        "_space",
         "_servers",
         "_lifetime",
         "_remaking",

@@ -211,3 +211,88 @@ def test_a_fake_clock_serves_too(path: str) -> None:
         _appears(path)
         assert read_stats(path)["messages"]["delivered"] == 1
         producer.abort()
+
+
+def test_too_many_open_files_do_not_make_it_busy(path: str) -> None:
+    script = """
+        import os, resource, signal, socket, threading, time
+        from pykaproducer._clock import Clock
+        from pykaproducer._stats_server import StatsServer
+
+        signal.alarm(30)
+        server = StatsServer("s", "test", Clock(), dict)
+        server.start()
+        while not os.path.exists("s"):
+            threading.Event().wait(0.005)
+        client = socket.socket(socket.AF_UNIX)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+        held = []
+        try:
+            while True:
+                held.append(os.dup(0))
+        except OSError:
+            client.connect("s")
+        before = time.process_time()
+        threading.Event().wait(0.5)
+        busy = time.process_time() - before
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert client.recv(10) == b"{}\\n" and client.recv(10) == b""
+        server.stop()
+        assert busy < 0.25, busy
+        """
+    program = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert program.returncode == 0, program.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_the_answer_ends_although_a_child_has_a_duplicate_of_the_connection(path: str) -> None:
+    script = """
+        import os, signal, socket, threading
+        from pykaproducer._clock import Clock
+        from pykaproducer._stats_server import StatsServer
+
+        asked, forked = threading.Event(), threading.Event()
+
+        def stats():
+            asked.set()
+            forked.wait(30)
+            return {}
+
+        signal.alarm(30)
+        server = StatsServer("s", "test", Clock(), stats)
+        server.start()
+        while not os.path.exists("s"):
+            threading.Event().wait(0.005)
+        client = socket.socket(socket.AF_UNIX)
+        client.connect("s")
+        asked.wait()
+        alive, end = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(end)
+            os.read(alive, 1)  # until the parent has ended
+            os._exit(0)
+        forked.set()
+        assert client.recv(10) == b"{}\\n" and client.recv(10) == b""
+        os.close(end)
+        os.waitpid(child, 0)
+        server.stop()
+        """
+    program = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert program.returncode == 0, program.stderr

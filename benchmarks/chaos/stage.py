@@ -61,7 +61,7 @@ class Stage:
         for broker in self.cluster.brokers:
             if broker.running:
                 try:
-                    (topic,) = _admin._ask(broker.port, request, _admin.REQUEST_TIMEOUT).topics
+                    (topic,) = _admin.ask(broker.port, request, _admin.REQUEST_TIMEOUT).topics
                 except OSError:
                     continue
                 return list(topic.partitions)

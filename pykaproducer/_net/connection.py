@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import selectors
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from pykaproducer._chance import chance
 from pykaproducer._clock import Clock
 from pykaproducer._machines.authentication import AuthenticationFailed
 from pykaproducer._machines.session import (
@@ -147,7 +147,7 @@ class Connection:
         """Begin to connect. The resolver may block; what goes wrong becomes an event."""
         now = self._clock.monotonic()
         self._session = Session(
-            self._config.client_id, self._network.sign_in(self.address[0]), random.random()
+            self._config.client_id, self._network.sign_in(self.address[0]), chance.random()
         )
         self._handshake_failed = None
         self._heard = False

@@ -238,7 +238,12 @@ class TlsTransport:
                     raise self._failed from error
                 # First what came before.
             self._take_encrypted(0)
-            if self._encrypted and self._failed is None:
+            # Only words of TLS's own, never a piece of the caller's:
+            #
+            # 1. a piece with the requests A and B is written in part; A has been begun;
+            # 2. an answer comes, the rest of the piece is written here, and nobody is told yet;
+            # 3. the connection is lost in the same turn: B would count as never written.
+            if self._failed is None and not any(piece.plain for piece in self._encrypted):
                 self._say_why()
             return got
 

@@ -113,6 +113,9 @@ class Network:
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """The addresses of *host*, to be tried in turn. Asks the resolver, so it may block."""
+        if not 0 < port < 65536 or "\0" in host:
+            # The resolver would take a part of either for the whole.
+            raise ConnectionFailed(f"a broker cannot be at {host!r}, port {port}")
         with mapped(f"the host name {host!r} cannot be resolved"):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(Endpoint(family, address) for family, *_, address in found))

@@ -15,12 +15,12 @@ it; the thread (1) makes its connection known, (2) empties the inbox, (3) waits.
 
 from __future__ import annotations
 
-import random
 import selectors
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from pykaproducer._chance import chance
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
     Answered,
@@ -197,6 +197,11 @@ class Connected(Worker):
         wake: Callable[[], None],
     ) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for the socket, or to be poked; meanwhile the stage may be run in place."""
+        if self._items and self._connection is not None:
+            # 1. we emptied the inbox; 2. in the connection's turn something of the user's was run
+            #    (a token provider, a handler of logs), which sends; 3. it came back to this inbox,
+            #    by this very thread, which does not poke itself. It would wait for the broker.
+            self._connection.wakeup.poke()
         if self._busy:
             self._busy = False
             until = earlier(until, self.clock.monotonic() + _DOZE)
@@ -257,7 +262,7 @@ class Connected(Worker):
                 )
 
     def _failed(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
-        self._not_before = self.clock.monotonic() + self._backoff().next(random.random())
+        self._not_before = self.clock.monotonic() + self._backoff().next(chance.random())
         self.on_lost(reason, unanswered, unwritten)
 
     def _backoff(self) -> Backoff:

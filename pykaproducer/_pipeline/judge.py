@@ -10,9 +10,9 @@ order too.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 
+from pykaproducer._chance import chance
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Chaser, Lane
@@ -101,7 +101,7 @@ class Judge:
                 self._config.retry_backoff_ms / 1000,
                 self._config.retry_backoff_max_ms / 1000,
                 max(0, again[0].level - 1),
-                random.random(),
+                chance.random(),
             )
         now = self._clock.monotonic()
         for item in again:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import _thread
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._chance import chance
 from pykaproducer._machines.cluster import Backoff, ClusterView, Refresh
 from pykaproducer._machines.news import news
 from pykaproducer._machines.sequencing import ProducerId
@@ -266,16 +266,16 @@ class Metadata(Connected):
     def next_address(self) -> tuple[str, int] | str:
         if not self._candidates:
             known = [(b.host, b.port) for b in self.view.brokers.values()]
-            random.shuffle(known)
+            chance.shuffle(known)
             configured = list(self.config.bootstrap_servers)
-            random.shuffle(configured)
+            chance.shuffle(configured)
             self._candidates = [*known, *(a for a in configured if a not in known)]
         return self._candidates.pop(0)
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._id_under_way = False
         if self._refreshing().under_way:
-            self._refreshing().failed(self.clock.monotonic(), random.random())
+            self._refreshing().failed(self.clock.monotonic(), chance.random())
         self.trouble.cluster = reason
         if reason not in self._told and not self.stopping:
             self._told.add(reason)
@@ -309,7 +309,7 @@ class Metadata(Connected):
         }
         self._show(self.view.with_answer(answer))
         now = self.refreshed = self.clock.monotonic()
-        self._refreshing().succeeded(now, random.random(), there=there, cost=now - began)
+        self._refreshing().succeeded(now, chance.random(), there=there, cost=now - began)
 
     def _show(self, view: ClusterView) -> None:
         """There is a new view: everybody who may wait for one looks at it."""
@@ -341,7 +341,7 @@ class Metadata(Connected):
             self._id_backoff = Backoff(
                 config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000
             )
-        self._id_not_before = self.clock.monotonic() + self._id_backoff.next(random.random())
+        self._id_not_before = self.clock.monotonic() + self._id_backoff.next(chance.random())
         text = f"the cluster gives no producer id: {code_text(code)}"
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             text += (

@@ -57,7 +57,7 @@ class Merged:
         )
 
 
-class Place:
+class TopicCounts:
     """What is counted of one topic."""
 
     def __init__(self, window: float, samples: int) -> None:
@@ -119,7 +119,7 @@ class Meter:
         self.requests = Series(window, samples)  # one a request: its messages
         self.largest = Series(window, samples)  # one a batch: its largest record
         # By topic; by broker, and of the connection for metadata.
-        self.topics: dict[str, Place] = {}
+        self.topics: dict[str, TopicCounts] = {}
         self.links: dict[int, Link] = {}
         self.metadata = Link(window, samples)
         # By topic-partition, of its delivered messages: their bytes.
@@ -134,11 +134,11 @@ class Meter:
 
     # The tables grow by setdefault(), so that two stages that meet count in the same series. ------
 
-    def topic(self, name: str) -> Place:
+    def topic(self, name: str) -> TopicCounts:
         """What is counted of one topic."""
         found = self.topics.get(name)
         if found is None:
-            found = self.topics.setdefault(name, Place(self._window, self._samples))
+            found = self.topics.setdefault(name, TopicCounts(self._window, self._samples))
         return found
 
     def link(self, broker_id: int) -> Link:
@@ -184,9 +184,9 @@ class Meter:
 
     # What is asked for ----------------------------------------------------------------------------
 
-    def of_topics(self, which: Callable[[Place], Series]) -> Merged:
+    def of_topics(self, which: Callable[[TopicCounts], Series]) -> Merged:
         """Of all topics together."""
-        return Merged(which(place) for place in copied(lambda: list(self.topics.values())))
+        return Merged(which(topic) for topic in copied(lambda: list(self.topics.values())))
 
     def of_brokers(self, which: Callable[[Link], Series]) -> Merged:
         """Of the connections to all brokers together: of Produce requests."""

@@ -79,7 +79,7 @@ def stages(
 
 def _workers(pipeline: Pipeline) -> list[Worker]:
     brokers = pipeline.brokers.all()
-    return [*list(pipeline._stages), *brokers, *(broker.bridge for broker in brokers)]
+    return [*list(pipeline.stages), *brokers, *(broker.bridge for broker in brokers)]
 
 
 def _stage(
@@ -166,7 +166,7 @@ def partitions(pipeline: Pipeline) -> list[dict[str, Any]]:
     view = pipeline.metadata.view
     counted = pipeline.meter.partitions
     found = []
-    for worker in list(pipeline._stages):
+    for worker in list(pipeline.stages):
         if not isinstance(worker, PartitionWorker):
             continue
         leader = view.leader(worker.topic, worker.partition)

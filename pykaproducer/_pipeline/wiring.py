@@ -81,7 +81,7 @@ class Pipeline:
         self._no_dispatcher = False
         # No lock guards these two: a flush that held one could be interrupted by a signal whose
         # handler flushes too, and waits for a stage that waits for the lock.
-        self._stages: list[Worker] = []  # grows while it runs: topics and partitions are added
+        self.stages: list[Worker] = []  # grows while it runs: topics and partitions are added
         # Marks of flushes that wait, by id: a dead dispatcher would never meet them.
         # Weak: a flush that is interrupted between two steps takes its mark along.
         self._marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
@@ -111,7 +111,7 @@ class Pipeline:
         worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
         worker.meter = self.meter
         # stop() (1) sets `ended`, (2) goes over the list: one of us sees the other.
-        self._stages.append(worker)
+        self.stages.append(worker)
         if self.ended:
             worker.stopping = True
         return worker
@@ -232,7 +232,7 @@ class Pipeline:
 
     def transitions(self) -> Transitions:
         """How often the partitions' ordering machines have taken each transition, together."""
-        workers = [stage for stage in list(self._stages) if isinstance(stage, PartitionWorker)]
+        workers = [stage for stage in list(self.stages) if isinstance(stage, PartitionWorker)]
         return sum((worker.ordering.taken for worker in workers), Transitions())
 
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> list[Chunk]:
@@ -260,7 +260,7 @@ class Pipeline:
         end before the first is waited for: closing costs nothing per idle thread.
         """
         self.ended = self.brokers.ended = True  # what is made from now on never starts a thread
-        stages = [s for s in list(self._stages) if s not in (self.reports, self.dispatcher)]
+        stages = [s for s in list(self.stages) if s not in (self.reports, self.dispatcher)]
         self.dispatcher.stop()
         late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
         for chunk in self._take_all():

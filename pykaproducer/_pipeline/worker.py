@@ -126,13 +126,13 @@ def wake_all(locks: list[Any]) -> None:
             lock.release()
 
 
-def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
+def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> threading.Thread:
     """Start a thread.
 
-    A daemon: an interpreter that ends without close() is not held up by it. The exit hook of
+    A daemon mostly: an interpreter that ends without close() is not held up by it. The exit hook of
     ``producer`` flushes within its bound first.
     """
-    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread = threading.Thread(target=target, name=name, daemon=daemon)
     thread.start()
     return thread
 

@@ -146,7 +146,9 @@ class OAuthBearer:
 def _provided(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except Exception as error:  # the user's: it is told as it is, and asked again
+    except BaseException as error:
+        # The user's: it is told as it is, and asked again. Also asyncio.CancelledError, SystemExit:
+        # in a stage's thread they would break the producer.
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         raise MechanismError(f"sasl_oauth_token_provider raised {text}") from error
 

@@ -8,12 +8,15 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pykaproducer.cli._ledger import Ledger, Told
 from pykaproducer.cli._rejects import Failures
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import DeliveryError, Status
+
+if TYPE_CHECKING:
+    from pykaproducer.cli._readback import Record
 
 #: The header that marks the messages of a run.
 HEADER = "pykaproducer-verify"
@@ -112,7 +115,7 @@ class Audit:
             if not self.ledger.tell(number, told):
                 self._count("told_twice", f"message {number}")
 
-    def look(self, record: Any) -> None:
+    def look(self, record: Record) -> None:
         """One record of the log; those of a partition come in its order."""
         if self._header not in record.headers:
             self.foreign += 1

@@ -1,4 +1,4 @@
-"""Sending at a rate, or as fast as it goes, until all is sent or a signal comes."""
+"""Sending at a rate, or as fast as it goes, until a signal comes; and waiting for the outcomes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from pykaproducer.producer import Producer
 LOOK = 0.2
 #: How long what was sent may take to be delivered after a signal (seconds).
 GRACE = 5.0
+#: How long callbacks may take to tell what became of the last messages (seconds).
+_REPORTING = 30.0
+#: How often we look whether they have (seconds).
+_REPORTING_LOOK = 0.01
 #: A pause shorter than this is not made: several messages go at once then (seconds).
 _SHORTEST = 0.001
 
@@ -102,3 +106,11 @@ def settle(
         else:
             return True
     return False
+
+
+def wait_for_callbacks(have_told: Callable[[], bool]) -> None:
+    """The producer is closed, so that all have an outcome; callbacks may still have to run."""
+    clock, silent = Clock(), Bell()
+    end = clock.monotonic() + _REPORTING
+    while not have_told() and clock.monotonic() < end:
+        clock.hear(silent, clock.monotonic() + _REPORTING_LOOK)

@@ -13,12 +13,10 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from pykaproducer._clock import Bell, Clock
 from pykaproducer._kernel import CHUNK_ROWS, ROW_COST
 from pykaproducer.cli._histogram import Histogram
-from pykaproducer.cli._pace import Pace, Patience, settle
+from pykaproducer.cli._pace import Pace, Patience, settle, wait_for_callbacks
 from pykaproducer.cli._rejects import Failures
 from pykaproducer.cli._signals import Signals
 from pykaproducer.delivery import Delivery
@@ -29,8 +27,6 @@ from pykaproducer.producer import Producer
 #: there may be, before two become one.
 _WIDTH = 1.0
 _MOST_INTERVALS = 600
-#: How long callbacks may take to tell what became of the last messages (seconds).
-_REPORTING = 30.0
 #: How often what callbacks have measured is counted (seconds).
 _COUNTING = 0.05
 #: How often a line tells how it goes (seconds).
@@ -114,11 +110,11 @@ class Run:
 
     def finish(self) -> None:
         """After the producer was closed: wait for the last callbacks."""
-        clock, silent = Clock(), Bell()
-        end = clock.monotonic() + _REPORTING
-        while self.unaccounted and clock.monotonic() < end:
-            self._count()
-            clock.hear(silent, clock.monotonic() + 0.01)
+        wait_for_callbacks(self._have_told)
+
+    def _have_told(self) -> bool:
+        self._count()
+        return not self.unaccounted
 
     @property
     def unaccounted(self) -> int:
@@ -152,15 +148,16 @@ class Run:
                 if self._signals.count:
                     return
             try:
-                handle: Any = send(payload, keys[number % many_keys], headers, on_delivery=report)
+                handle = send(payload, keys[number % many_keys], headers, on_delivery=report)
             except PykaproducerError as error:
                 key = keys[number % many_keys]
                 again = functools.partial(send, payload, key, headers, on_delivery=report)
-                handle = self._insist(error, again)
-                if handle is None:
+                late = self._insist(error, again)
+                if late is None:
                     if self._signals.count:
                         return
                     continue
+                handle = late
             self.sent += 1
             self.size += len(payload)
             if handle.chunk is not chunk:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import collections
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer.cli._lines import Fragment, Lines, pieces, split
+from pykaproducer.cli._pace import GRACE, LOOK, wait_for_callbacks
 from pykaproducer.cli._progress import Progress
 from pykaproducer.cli._rejects import Failures, RejectsFile
 from pykaproducer.cli._signals import Signals
@@ -29,13 +29,6 @@ from pykaproducer.errors import (
     PykaproducerError,
 )
 from pykaproducer.producer import Producer
-
-#: How long a call of the producer may wait before we look for a signal (seconds).
-_LOOK = 0.2
-#: How long what was sent may take to be delivered after a signal (seconds).
-_GRACE = 5.0
-#: How long callbacks may take to tell what became of the last messages (seconds).
-_REPORTING = 30.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class Sender:
         # send() waits for space, and must let us look for a signal meanwhile. Without the
         # setting we wait as long as it takes: what fills the buffer has a deadline.
         self._patience_ms: float = settings.get("max_block_ms", float("inf"))
-        self._block_ms = min(self._patience_ms, _LOOK * 1000)
+        self._block_ms = min(self._patience_ms, LOOK * 1000)
         self.producer = Producer(**{**settings, "max_block_ms": self._block_ms})
         self._longest = self.producer.config.max_request_size + len(envelope.separator or b"")
 
@@ -240,11 +233,7 @@ class Sender:
     def close(self) -> None:
         """Give up what has no outcome, and write down the last of the rejects."""
         self.producer.close(timeout=0)
-        # Messages that were given up have their outcome when close() returns; the callbacks that
-        # tell of it may still have to run.
-        deadline, pause = time.monotonic() + _REPORTING, threading.Event()
-        while self.unaccounted and time.monotonic() < deadline:
-            pause.wait(0.01)
+        wait_for_callbacks(lambda: not self.unaccounted)
         if self._rejects is not None:
             for data in (*self._unsent, self._unterminated):
                 self._rejects.write(data)
@@ -254,7 +243,7 @@ class Sender:
         """Wait until everything that was sent has its outcome; false: a signal came before."""
         while not self._signals.count:
             try:
-                self.producer.flush(_LOOK)
+                self.producer.flush(LOOK)
             except FlushTimeoutError as error:
                 if shown is not None:
                     shown.waiting(error.pending)
@@ -265,13 +254,13 @@ class Sender:
     def _settle_soon(self) -> None:
         """The same after a signal, which bounds the wait; another one ends it."""
         tell(
-            f"ending: {self.unaccounted:,} lines are still on their way and get {_GRACE:.0f} s; "
+            f"ending: {self.unaccounted:,} lines are still on their way and get {GRACE:.0f} s; "
             f"once more gives them up"
         )
-        count, deadline = self._signals.count, time.monotonic() + _GRACE
+        count, deadline = self._signals.count, time.monotonic() + GRACE
         while self._signals.count == count and time.monotonic() < deadline:
             try:
-                self.producer.flush(_LOOK)
+                self.producer.flush(LOOK)
             except FlushTimeoutError:
                 continue
             return

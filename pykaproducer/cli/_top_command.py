@@ -45,16 +45,18 @@ class Command:
             pause.wait(_LOOK)
         return True
 
+    def interrupt(self) -> None:
+        """End it as Ctrl-C would."""
+        self._process.send_signal(signal.SIGINT)
+
     def end(self) -> int:
-        """End it as Ctrl-C would, if it has not ended, and print what it has said."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        """Wait for its end, and print what it has said."""
         while True:
             try:
                 status = self._process.wait()
                 break
             except KeyboardInterrupt:
-                self._process.send_signal(signal.SIGINT)  # once more: it gives up what it has
+                self.interrupt()  # the second: it gives up what it has
         self._output.seek(0)
         sys.stderr.write(self._output.read().decode(errors="replace"))
         sys.stderr.flush()

@@ -20,8 +20,6 @@ class History:
         self.now: dict[str, Any] = {}
         #: Delivered messages a second, the newest last.
         self.rates: collections.deque[float] = collections.deque(maxlen=_KEPT)
-        #: When the producer began (seconds since the epoch), if that is known.
-        self.started: float | None = None
         #: How many snapshots have come.
         self.looks = 0
         #: Seconds for which the process has not answered.

@@ -135,8 +135,9 @@ def _title(history: History) -> Text:
         f"  pid {now['pid']}  ",
         (now["state"], _STATES.get(now["state"], "")),
     )
-    if history.started is not None:
-        line.append(f"  up {_duration(now['time'] - history.started)}")
+    started = now.get("started")
+    if started is not None:
+        line.append(f"  up {_duration(now['time'] - started)}")
     if history.silent:
         line.append(f"  no answer for {history.silent:.0f} s", style="bold red")
     return line

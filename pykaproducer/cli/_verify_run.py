@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pykaproducer._clock import Bell, Clock
+from pykaproducer._clock import Clock
 from pykaproducer.cli._audit import Audit
 from pykaproducer.cli._ledger import Told
 from pykaproducer.cli._pace import GRACE, Pace, Patience, settle
@@ -29,8 +29,6 @@ _TELLING = 5.0
 _LOOK_EVERY = 1 << 10
 #: Seconds without a message after which no more are to come.
 _READING = 30.0
-#: How long callbacks may take to tell what became of the last messages (seconds).
-_REPORTING = 30.0
 
 
 @dataclass
@@ -146,14 +144,6 @@ class Sending:
             f"ending: {audit.sent - audit.told:,} messages are still on their way and get "
             f"{GRACE:.0f} s; once more gives them up"
         )
-
-
-def wait_for_callbacks(audit: Audit) -> None:
-    """The producer is closed, so that all have an outcome; callbacks may still have to run."""
-    clock, silent = Clock(), Bell()
-    end = clock.monotonic() + _REPORTING
-    while audit.told < audit.sent and clock.monotonic() < end:
-        clock.hear(silent, clock.monotonic() + 0.01)
 
 
 def read(config: Config, topic: str, before: Mapping[int, int], result: Result) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pykaproducer._properties import read_properties
+from pykaproducer._texts import check_topic
 from pykaproducer.config import Config, own_name, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
@@ -82,6 +83,33 @@ def rate_of(text: str) -> float | None:
     if rate != -1 and not 0 < rate < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages a second, or -1")
     return None if rate == -1 else rate
+
+
+def add_servers(parser: argparse.ArgumentParser) -> None:
+    """``--bootstrap-servers``."""
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
+    )
+
+
+def add_headers(parser: argparse.ArgumentParser) -> None:
+    """``--header NAME=VALUE``, as often as there are some; :func:`header_of` reads each."""
+    parser.add_argument(
+        "--header",
+        dest="headers",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a header for every message; may be repeated",
+    )
+
+
+def refuse_odd_topic(option: str, name: str) -> None:
+    """Refuse a name that no topic can have, which *option* gives, before anything else happens."""
+    try:
+        check_topic(name)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from None
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

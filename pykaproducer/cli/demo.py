@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pykaproducer._texts import check_topic
 from pykaproducer.cli import _signals
 from pykaproducer.cli._display import Board, Display, display
 from pykaproducer.cli.common import (
@@ -29,6 +28,7 @@ from pykaproducer.cli.common import (
     log_shown,
     number_from,
     parser_like,
+    refuse_odd_topic,
     servers_text,
     settings_from,
 )
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     if settings.get("acks") == 0:
         raise UserError("acks=0: no broker says where a message is, so there is nothing to compare")
     if options.topic is not None:
-        _check_topic(options.topic)
+        refuse_odd_topic("--topic", options.topic)
     if "bootstrap_servers" in settings and options.partitions:
         raise UserError("--partitions: a topic on your own cluster has those it was made with")
     show = display()
@@ -102,13 +102,6 @@ def run(options: argparse.Namespace) -> int:
             if servers is not None:
                 settings["bootstrap_servers"] = servers
             return _demonstrate({**_SETTINGS, **settings}, topic, options.lines, show)
-
-
-def _check_topic(name: str) -> None:
-    try:
-        check_topic(name)
-    except ValueError as error:
-        raise UserError(f"--topic: {error}") from None
 
 
 @contextlib.contextmanager

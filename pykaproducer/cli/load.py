@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from pykaproducer._load.files import FORMATS
-from pykaproducer._texts import check_topic
 from pykaproducer.cli._load_embedded import embedded
 from pykaproducer.cli._load_on_spark import on_spark
 from pykaproducer.cli._load_plan import Outcome
 from pykaproducer.cli._load_report import summary_lines, verified
 from pykaproducer.cli._stats_socket import add_stats_socket
-from pykaproducer.cli.common import UserError, add_settings, parser_like, servers_text, tell
+from pykaproducer.cli.common import (
+    UserError,
+    add_servers,
+    add_settings,
+    parser_like,
+    refuse_odd_topic,
+    servers_text,
+    tell,
+)
 
 #: What Spark reads beside files.
 _QUERIES = ("table", "sql")
@@ -76,9 +83,7 @@ def add_parser(commands: Any) -> None:
     )
     _add_source(parser)
     parser.add_argument("-t", "--topic", help="where to send them")
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
-    )
+    add_servers(parser)
     parser.add_argument("--select", metavar="FIELD=EXPRESSION,...", help="what makes a message")
     parser.add_argument(
         "--rejects",
@@ -148,16 +153,9 @@ def _check(options: argparse.Namespace) -> None:
     if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
         raise UserError(f"--delimiter {delimiter}: it must be one character of ASCII")
     if options.topic is not None:
-        _check_topic(options.topic)
+        refuse_odd_topic("-t", options.topic)
     if options.format in _QUERIES and len(options.source) > 1:
         raise UserError(f"--format {options.format}: one at a time; quote it")
-
-
-def _check_topic(name: str) -> None:
-    try:
-        check_topic(name)
-    except ValueError as error:
-        raise UserError(f"-t: {error}") from None
 
 
 def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pykaproducer._texts import check_topic
 from pykaproducer.cli import _signals
 from pykaproducer.cli._pace import GRACE, Patience
 from pykaproducer.cli._perf_plot import check_plot
@@ -21,6 +20,8 @@ from pykaproducer.cli._perf_run import Interval, Load, Run
 from pykaproducer.cli._stats_socket import add_stats_socket, with_stats_socket
 from pykaproducer.cli.common import (
     UserError,
+    add_headers,
+    add_servers,
     add_settings,
     header_of,
     log_hidden,
@@ -28,6 +29,7 @@ from pykaproducer.cli.common import (
     number_from,
     parser_like,
     rate_of,
+    refuse_odd_topic,
     servers_text,
     settings_from,
     tell,
@@ -75,9 +77,7 @@ def add_parser(commands: Any) -> None:
         **parser_like,
     )
     parser.add_argument("-t", "--topic", required=True, help="where to send them")
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
-    )
+    add_servers(parser)
     parser.add_argument(
         "--num-records",
         type=number_from(1),
@@ -128,14 +128,7 @@ def _add_messages(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="so many different keys, in turn (default 0: no keys)",
     )
-    parser.add_argument(
-        "--header",
-        dest="headers",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a header for every message; may be repeated",
-    )
+    add_headers(parser)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -174,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
 
         try:
             with log_shown():
-                _check_topic(producer, load.topic)
+                _meet(producer, load.topic)
                 if options.warmup:
                     one(options.warmup, "warmup records sent")
                 measured = one(load.count, "records sent")
@@ -190,7 +183,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if measured.delivered == measured.sent else 1
 
 
-def _check_topic(producer: Producer, topic: str) -> None:
+def _meet(producer: Producer, topic: str) -> None:
+    """Connect, and learn of the topic, before the measurement begins."""
     try:
         producer.partitions_for(topic)
     except MetadataTimeoutError:
@@ -208,10 +202,7 @@ def _tell_ending(measured: Run) -> None:
 
 
 def _load_of(options: argparse.Namespace) -> Load:
-    try:
-        check_topic(options.topic)
-    except ValueError as error:
-        raise UserError(f"-t: {error}") from None
+    refuse_odd_topic("-t", options.topic)
     keys: list[bytes | None] = [b"key-%d" % number for number in range(options.keys)]
     return Load(
         options.topic,

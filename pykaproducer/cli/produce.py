@@ -20,6 +20,8 @@ from pykaproducer.cli._sender import Envelope, Sender
 from pykaproducer.cli._stats_socket import add_stats_socket, with_stats_socket
 from pykaproducer.cli.common import (
     UserError,
+    add_headers,
+    add_servers,
     add_settings,
     header_of,
     human_bytes,
@@ -76,23 +78,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="default, and for a file named -: standard input"
     )
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
-    )
+    add_servers(parser)
     parser.add_argument(
         "--key-separator",
         metavar="SEP",
         help="what stands before the first SEP of a line is the message's key; a line without it "
         "has no key",
     )
-    parser.add_argument(
-        "--header",
-        dest="headers",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a header for every message; may be repeated",
-    )
+    add_headers(parser)
     parser.add_argument("--partition", type=number_from(0), metavar="N", help="default: by the key")
     parser.add_argument(
         "--rejects",

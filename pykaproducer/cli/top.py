@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pykaproducer.cli import _signals
 from pykaproducer.cli._keys import Keys, keys
 from pykaproducer.cli._progress import has_rich
-from pykaproducer.cli._top_command import started
+from pykaproducer.cli._top_command import Command, started
 from pykaproducer.cli._top_history import History
 from pykaproducer.cli.common import CommandError, UserError, parser_like, tell
 from pykaproducer.stats import read_stats, running, runtime_directory
@@ -34,7 +34,7 @@ _PAUSED = "PAUSED   q quits   p goes on"
 
 _EXAMPLES = """\
 examples:
-  pykaproducer top                      the produce, load or perf that runs now
+  pykaproducer top                      the produce, load ... that runs now
   pykaproducer top 4711                 of several the one with this process id
   pykaproducer top /run/app/4711.sock   any program that listens: it has the
                                         setting stats_socket=/run/app/%p.sock
@@ -115,12 +115,24 @@ def _with_command(options: argparse.Namespace) -> int:
     if options.target is not None:
         raise UserError("--command: it is what is watched; name no other")
     with _signals.raised(), started(options.command) as command:
-        with contextlib.suppress(KeyboardInterrupt, _EndedError):
-            if command.listens():
-                feed = _Feed(command.path)
-                feed.first()
-                _watch(options, feed)
+        # Its producer may be closed long before it has ended: verify reads everything back then.
+        with contextlib.suppress(_EndedError):
+            with contextlib.suppress(KeyboardInterrupt):
+                _watch_command(options, command)
+            command.interrupt()
         return command.end()
+
+
+def _watch_command(options: argparse.Namespace, command: Command) -> None:
+    """Until the user quits."""
+    if not command.listens():
+        raise _EndedError
+    feed = _Feed(command.path)
+    try:
+        feed.first()
+    except CommandError:
+        raise _EndedError from None  # it was quick
+    _watch(options, feed)
 
 
 # Whom to watch ------------------------------------------------------------------------------------
@@ -144,8 +156,8 @@ def _found(pid: int | None) -> str:
     if not there:
         who = "no producer" if pid is None else f"no producer of process {pid}"
         raise CommandError(
-            f"{who} listens in {runtime_directory()}; produce, load and perf do, and a program "
-            f'with the setting stats_socket="PATH": then name the path'
+            f"{who} listens in {runtime_directory()}; produce, load, perf and verify do, and a "
+            f'program with the setting stats_socket="PATH": then name the path'
         )
     if pid is None and len(there) > 1:
         raise UserError(
@@ -188,9 +200,6 @@ class _Feed:
         snapshot = _clean(read_stats(self.path, _PATIENCE))
         if snapshot["state"] == "closed":
             raise _EndedError
-        # The socket was made with the producer's first message.
-        with contextlib.suppress(OSError):
-            self.history.started = os.stat(self.path).st_mtime
         self.history.add(snapshot, time.monotonic())
 
 

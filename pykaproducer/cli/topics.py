@@ -14,6 +14,7 @@ from pykaproducer.cli import _signals
 from pykaproducer.cli.common import (
     CommandError,
     UserError,
+    add_servers,
     add_settings,
     log_shown,
     parser_like,
@@ -92,9 +93,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
-    )
+    add_servers(parser)
     parser.add_argument(
         "--internal", action="store_true", help="also Kafka's own, as __consumer_offsets"
     )

@@ -14,6 +14,8 @@ from pykaproducer.cli import _signals
 from pykaproducer.cli._progress import has_rich
 from pykaproducer.cli.common import (
     UserError,
+    add_headers,
+    add_servers,
     add_settings,
     header_of,
     human_bytes,
@@ -75,22 +77,13 @@ def add_parser(commands: Any) -> None:
         "--value", dest="values", metavar="V", action="append", help="may be repeated"
     )
     parser.add_argument("--key", metavar="K", help="the key of all; default: none")
-    parser.add_argument(
-        "--header",
-        dest="headers",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a header for all; may be repeated",
-    )
+    add_headers(parser)
     parser.add_argument("--partition", type=number_from(0), metavar="N", help="default: by the key")
     parser.add_argument(
         "--together", action="store_true", help="send all at once, not one after another"
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each message")
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
-    )
+    add_servers(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
 

@@ -9,11 +9,10 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from pykaproducer._texts import check_topic
 from pykaproducer.cli import _signals
 from pykaproducer.cli._audit import Audit, Messages, defect_lines
 from pykaproducer.cli._ledger import Told
-from pykaproducer.cli._pace import Patience
+from pykaproducer.cli._pace import Patience, wait_for_callbacks
 from pykaproducer.cli._stats_socket import add_stats_socket, with_stats_socket
 from pykaproducer.cli._verify_run import (
     COUNT,
@@ -22,16 +21,17 @@ from pykaproducer.cli._verify_run import (
     ends_of,
     partitions_of,
     read,
-    wait_for_callbacks,
 )
 from pykaproducer.cli.common import (
     UserError,
+    add_servers,
     add_settings,
     log_hidden,
     log_shown,
     number_from,
     parser_like,
     rate_of,
+    refuse_odd_topic,
     servers_text,
     settings_from,
     tell,
@@ -72,9 +72,7 @@ def add_parser(commands: Any) -> None:
         **parser_like,
     )
     parser.add_argument("-t", "--topic", required=True, help="where to send them")
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
-    )
+    add_servers(parser)
     much = parser.add_mutually_exclusive_group()
     much.add_argument(
         "--count", type=number_from(1), metavar="N", help=f"how many messages (default {COUNT})"
@@ -117,10 +115,7 @@ def run(options: argparse.Namespace) -> int:
     settings = with_stats_socket(options, settings_from(options))
     if settings.get("acks") == 0:
         raise UserError("acks=0: no broker confirms anything, so there is nothing to verify")
-    try:
-        check_topic(options.topic)
-    except ValueError as error:
-        raise UserError(f"-t: {error}") from None
+    refuse_odd_topic("-t", options.topic)
     run_id = secrets.token_hex(8)
     result = Result(Audit(Messages(run_id, options.record_size, options.keys)))
     with _signals.counted() as signals:
@@ -134,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         finally:
             with log_hidden():
                 producer.close(timeout=0)
-    wait_for_callbacks(result.audit)
+    wait_for_callbacks(lambda: result.audit.told >= result.audit.sent)
     with _signals.raised(), log_shown():
         read(producer.config, options.topic, before, result)
     result.audit.finish()

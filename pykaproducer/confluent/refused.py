@@ -59,6 +59,9 @@ class Refusing:
                 raise OverflowError("signed integer is greater than maximum") from error
             case ValueError() if partition < -1:
                 self._fails(KafkaError._UNKNOWN_PARTITION, error, callback, *message[:4])
+            case TypeError() if "_serializer" in str(error):
+                # There is no such setting here.
+                raise TypeError(str(error).partition("; set ")[0]) from None
             case _:
                 raise error
 

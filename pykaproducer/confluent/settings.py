@@ -172,7 +172,7 @@ def _read(row: Known, value: Any) -> Any:
 
 
 def _refused(row: Known) -> KafkaException:
-    reason = f'Configuration property "{row.name}": {row.refused.replace("``", "")}'
+    reason = f'Configuration property "{row.name}" is refused: {row.refused.replace("``", "")}'
     made = exception(KafkaError._INVALID_ARG, reason)
     made.__cause__ = UnsupportedFeatureError(reason)
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import (
     ACLOperation,
@@ -71,45 +71,39 @@ def create(port: int, wanted: Sequence[Rule]) -> None:
             for rule in wanted
         ],
     )
-    answer = _admin._ask(port, request, _admin.REQUEST_TIMEOUT)
+    answer = _admin.ask(port, request, _admin.REQUEST_TIMEOUT)
     for rule, result in zip(wanted, answer.results, strict=True):
-        _admin._check(result.error_code, f"allow {rule}", result.error_message)
+        _admin.check(result.error_code, f"allow {rule}", result.error_message)
 
 
 def delete(port: int, unwanted: Sequence[Rule]) -> None:
     """Take rules away; :class:`ClusterError` when the cluster refuses."""
     request = DeleteAclsRequest(
         version=3,
-        filters=[
-            DeleteAclsRequest.DeleteAclsFilter(
-                resource_type_filter=rule.resource[0],
-                resource_name_filter=rule.resource[1],
-                pattern_type_filter=int(ACLResourcePatternType.LITERAL),
-                principal_filter=f"User:{rule.user}",
-                host_filter=_ANY_HOST,
-                operation=rule.code,
-                permission_type=int(ACLPermissionType.ALLOW),
-            )
-            for rule in unwanted
-        ],
+        filters=[DeleteAclsRequest.DeleteAclsFilter(**_just(rule)) for rule in unwanted],
     )
-    answer = _admin._ask(port, request, _admin.REQUEST_TIMEOUT)
+    answer = _admin.ask(port, request, _admin.REQUEST_TIMEOUT)
     for rule, result in zip(unwanted, answer.filter_results, strict=True):
-        _admin._check(result.error_code, f"revoke {rule}", result.error_message)
+        _admin.check(result.error_code, f"revoke {rule}", result.error_message)
 
 
 def known(port: int, rule: Rule) -> bool:
     """Whether the broker at *port* goes by a rule."""
-    request = DescribeAclsRequest(
-        version=3,
-        resource_type_filter=rule.resource[0],
-        resource_name_filter=rule.resource[1],
-        pattern_type_filter=int(ACLResourcePatternType.LITERAL),
-        principal_filter=f"User:{rule.user}",
-        host_filter=_ANY_HOST,
-        operation=rule.code,
-        permission_type=int(ACLPermissionType.ALLOW),
-    )
-    answer = _admin._ask(port, request, _admin.REQUEST_TIMEOUT)
-    _admin._check(answer.error_code, f"look for {rule}", answer.error_message)
+    request = DescribeAclsRequest(version=3, **_just(rule))
+    answer = _admin.ask(port, request, _admin.REQUEST_TIMEOUT)
+    _admin.check(answer.error_code, f"look for {rule}", answer.error_message)
     return bool(answer.resources)
+
+
+def _just(rule: Rule) -> dict[str, Any]:
+    """The fields of a filter that finds this rule and no other."""
+    resource_type, resource_name = rule.resource
+    return {
+        "resource_type_filter": resource_type,
+        "resource_name_filter": resource_name,
+        "pattern_type_filter": int(ACLResourcePatternType.LITERAL),
+        "principal_filter": f"User:{rule.user}",
+        "host_filter": _ANY_HOST,
+        "operation": rule.code,
+        "permission_type": int(ACLPermissionType.ALLOW),
+    }

@@ -43,7 +43,7 @@ def fetch_metadata(port: int, topic: str | None = None) -> Metadata:
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    response = _ask(port, request, REQUEST_TIMEOUT)
+    response = ask(port, request, REQUEST_TIMEOUT)
     leaders, error = {}, 0
     for entry in response.topics:
         error = entry.error_code
@@ -69,8 +69,8 @@ def create_topic(
     request = CreateTopicsRequest(
         version=5, topics=[topic], timeout_ms=int(TOPIC_TIMEOUT * 1000), validate_only=False
     )
-    (result,) = _ask(port, request, TOPIC_TIMEOUT + REQUEST_TIMEOUT).topics
-    _check(result.error_code, f"create topic {name!r}", result.error_message)
+    (result,) = ask(port, request, TOPIC_TIMEOUT + REQUEST_TIMEOUT).topics
+    check(result.error_code, f"create topic {name!r}", result.error_message)
 
 
 def delete_topic(port: int, name: str) -> None:
@@ -78,8 +78,8 @@ def delete_topic(port: int, name: str) -> None:
     request = DeleteTopicsRequest(
         version=5, topic_names=[name], timeout_ms=int(TOPIC_TIMEOUT * 1000)
     )
-    (result,) = _ask(port, request, TOPIC_TIMEOUT + REQUEST_TIMEOUT).responses
-    _check(result.error_code, f"delete topic {name!r}", result.error_message)
+    (result,) = ask(port, request, TOPIC_TIMEOUT + REQUEST_TIMEOUT).responses
+    check(result.error_code, f"delete topic {name!r}", result.error_message)
 
 
 def error_name(code: int) -> str:
@@ -87,12 +87,14 @@ def error_name(code: int) -> str:
     return str(getattr(for_code(code), "message", code))
 
 
-def _check(code: int, what: str, message: str | None) -> None:
+def check(code: int, what: str, message: str | None) -> None:
+    """Raise :class:`ClusterError` if the cluster refused to do *what*."""
     if code:
         raise ClusterError(f"could not {what}: {error_name(code)}: {message or 'no details'}")
 
 
-def _ask(port: int, request: Any, timeout: float) -> Any:
+def ask(port: int, request: Any, timeout: float) -> Any:
+    """What the broker at *port* answers to a request of kafka-python's."""
     request.with_header(correlation_id=1, client_id="pykaproducer-testing")
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.sendall(request.encode(header=True, framed=True))

@@ -62,7 +62,7 @@ def test_the_picture_and_the_keys(directory: pathlib.Path) -> None:
         speaking(path, Busy()),
         on_a_terminal("top", str(path), "--interval", "0.1", columns=60) as terminal,
     ):
-        for text in ("app", "pid 4711", "running", "delivered", "buffer", "LATENCY", "q quits"):
+        for text in ("app", "pid 4711", "running", "up 1:00:00", "buffer", "LATENCY", "q quits"):
             terminal.wait_for(text)
         assert b"last error" not in terminal.shown
         terminal.resize(200, 50)
@@ -287,6 +287,11 @@ def test_a_command_that_is_started_to_be_watched(cluster: KafkaCluster, topic: s
     done = run("top", "--json", "--command", "produce", *to, data=b"one\ntwo\n")
     assert done.returncode == 0, done.stderr
     assert b"2 of 2 lines delivered" in done.stderr
+    # Its producer is closed before it has ended.
+    few = ("--num-records", "1500", "--throughput", "1000")
+    done = run("top", "--json", "--interval", "0.1", "--command", "perf", *to, *few)
+    assert done.returncode == 0, done.stderr
+    assert b"1500 records sent" in done.stderr
     done = run("top", "--command", "produce", *to, "/no/such/file")
     assert done.returncode == 2
     assert b"/no/such/file" in done.stderr

@@ -86,4 +86,4 @@ def _elect(cluster: KafkaCluster, topic: str, partitions: list[int]) -> None:
 
 def _ask_controller(cluster: KafkaCluster, request: Any) -> Any:
     # Any broker hands it on.
-    return _admin._ask(cluster.brokers[0].port, request, PATIENCE)
+    return _admin.ask(cluster.brokers[0].port, request, PATIENCE)

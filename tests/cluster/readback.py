@@ -113,7 +113,7 @@ def _fetch(cluster: KafkaCluster, topic: str, partition: int, offset: int) -> An
     )
     leader = cluster.brokers[cluster.leader_of(topic, partition)]
     ((answer,),) = (
-        entry.partitions for entry in _admin._ask(leader.port, request, PATIENCE).responses
+        entry.partitions for entry in _admin.ask(leader.port, request, PATIENCE).responses
     )
     return answer
 

@@ -48,7 +48,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ask_leader(cluster: KafkaCluster, topic: str, request: Any) -> Any:
     leader = cluster.brokers[cluster.leader_of(topic, 0)]
-    return _admin._ask(leader.port, request, timeout=30)
+    return _admin.ask(leader.port, request, timeout=30)
 
 
 def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:

@@ -245,6 +245,9 @@ def test_a_producer_that_is_dropped_delivers_what_it_has(scripted: ScriptedClust
     del producer
     gc.collect()
     scripted.wait_for("produce", 1)
+    for thread in threading.enumerate():
+        if thread.name.endswith("-farewell"):
+            thread.join(SOON)
 
 
 def test_a_forked_child_begins_empty(refusing: str) -> None:
@@ -268,6 +271,12 @@ def test_transactions_are_refused(method: str) -> None:
     assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
     with pytest.raises(KafkaException, match="transactions are not built"):
         Producer({"transactional.id": "x"})
+
+
+@pytest.mark.parametrize(("value", "key"), [(1, None), (None, 1)])
+def test_a_wrong_type_is_not_told_of_settings_that_are_not_here(value: Any, key: Any) -> None:
+    with Producer({}) as producer, pytest.raises(TypeError, match=r"not int$"):
+        producer.produce("t", value, key)
 
 
 def test_it_cannot_be_pickled() -> None:

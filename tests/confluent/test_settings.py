@@ -145,7 +145,7 @@ def test_new_credentials_are_used_from_then_on() -> None:
         ({"lingerms": 1}, 'did you mean "linger.ms"'),
         ({"bootstrap_servers": "a"}, 'did you mean "bootstrap.servers"'),
         ({"acks": 2}, "brokers take 0, 1 and all"),
-        ({"queuing.strategy": "lifo"}, "messages go out in order"),
+        ({"queuing.strategy": "lifo"}, "is refused: messages go out in order"),
         ({"enable.ssl.certificate.verification": False}, "ssl_context"),
         ({"linger.ms": 1_000_000}, "outside allowed range 0..900000"),
         ({"bootstrap.servers": "a:b:c:x/"}, "bootstrap_servers"),

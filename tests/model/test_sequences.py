@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from pykaproducer._chance import chance
 from pykaproducer._machines.ordering import Effect, Ordering, Transition, Transitions
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._wire.error_codes import ErrorCode
@@ -158,7 +159,7 @@ def test_numbers_are_void_wherever_a_batch_waits() -> None:
        new epoch, while 2 waits in the buffer of a lower level with its old one.
     3. 2 is refused for its epoch. 3, sealed behind it under the new one, is not.
     """
-    with a_world(idempotent=True) as world, mock.patch("random.random", return_value=0.5):
+    with a_world(idempotent=True) as world, mock.patch.object(chance, "random", return_value=0.5):
         world.cluster.logs[0].forget_producers(strict=True)
         world.cluster.move(0, 2, cut=False)
         for rounds, wait in ((2, True), (1, False), (1, False)):

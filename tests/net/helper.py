@@ -1,14 +1,15 @@
-"""A connection and the little that is needed to talk over it."""
+"""Transports and connections, and the little that is needed to talk over them."""
 
 from __future__ import annotations
 
+import selectors
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pykaproducer._clock import Clock
 from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
-from pykaproducer._net.transport import Network
+from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._wire.kafka_python import ApiKey, metadata_request
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
 
@@ -25,6 +26,25 @@ class Settings:
     send_buffer_bytes: int | None = None
     receive_buffer_bytes: int | None = None
     socket_options: Sequence[tuple[int, int, int]] = ()
+
+
+def wait(transport: Transport, events: int) -> None:
+    """Until the system says that it can be read from, or written to."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(transport, events)
+        selector.select()
+
+
+def connect(network: Network, endpoint: Endpoint) -> Transport:
+    """A transport whose connection stands, and whose handshake is over."""
+    transport = network.connect(endpoint)
+    try:
+        while wanted := transport.finish_connect():
+            wait(transport, wanted)
+    except ConnectionFailed:
+        transport.close()
+        raise
+    return transport
 
 
 class Talk:

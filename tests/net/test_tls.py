@@ -20,17 +20,15 @@ from pykaproducer._clock import Clock
 from pykaproducer._net.connection import Connection, Lost
 from pykaproducer._net.tls import RECORD, _Encrypted
 from pykaproducer._net.transport import ConnectionFailed, HungUp
-from tests.net.helper import Settings
+from tests.net.helper import Settings, connect, wait
 from tests.net.tls_server import (
     PASSWORD,
     Files,
     Server,
-    connect,
     network,
     receive,
     send_all,
     server_context,
-    wait,
 )
 
 pytest.importorskip("cryptography")

@@ -19,25 +19,7 @@ from pykaproducer._net.transport import (
     PlainTransport,
     Transport,
 )
-from tests.net.helper import Settings
-
-
-def wait(transport: Transport, events: int) -> None:
-    with selectors.DefaultSelector() as selector:
-        selector.register(transport, events)
-        selector.select()
-
-
-def connect(network: Network, endpoint: Endpoint) -> Transport:
-    """A transport whose connection stands."""
-    transport = network.connect(endpoint)
-    try:
-        while wanted := transport.finish_connect():
-            wait(transport, wanted)
-    except ConnectionFailed:
-        transport.close()
-        raise
-    return transport
+from tests.net.helper import Settings, connect, wait
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pykaproducer._net.secure import SecureNetwork
-from pykaproducer._net.transport import ConnectionFailed, Endpoint, Transport
+from pykaproducer._net.transport import Endpoint, Transport
 from pykaproducer.config import Config
 from pykaproducer.testing._certificates import CertificateAuthority
+from tests.net.helper import wait
 
 PASSWORD = "hunter2"
 
@@ -108,24 +109,6 @@ def server_context(certificate: str, client_ca: str | None = None) -> ssl.SSLCon
 
 def network(**settings: Any) -> SecureNetwork:
     return SecureNetwork(Config(**{"security_protocol": "SSL", **settings}))
-
-
-def wait(transport: Transport, events: int) -> None:
-    with selectors.DefaultSelector() as selector:
-        selector.register(transport, events)
-        selector.select()
-
-
-def connect(made: SecureNetwork, endpoint: Endpoint) -> Transport:
-    """A transport whose handshake is over."""
-    transport = made.connect(endpoint)
-    try:
-        while wanted := transport.finish_connect():
-            wait(transport, wanted)
-    except ConnectionFailed:
-        transport.close()
-        raise
-    return transport
 
 
 def send_all(transport: Transport, *buffers: bytes) -> None:

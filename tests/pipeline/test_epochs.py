@@ -230,7 +230,7 @@ def test_sequence_numbers_start_again_behind_the_last() -> None:
         cluster.producer(retries=1, **PAIRS) as producer,
     ):
         offsets(send(producer, numbers(2)))
-        worker = next(stage for stage in producer._pipeline._stages if hasattr(stage, "_sequencer"))
+        worker = next(stage for stage in producer._pipeline.stages if hasattr(stage, "_sequencer"))
         # As after two thousand million messages; the broker has seen them, too.
         worker._sequencer.next_sequence = 2**31 - 2
         state = cluster._state.topics["t"][0].log._producers[1000]

@@ -89,6 +89,9 @@ def test_a_program_runs(
     text = text.replace("(security=security)", "(security=security, fast_start=True)")
     if ours := "KafkaCluster" not in text:
         text = text.replace('"events"', repr(name))
+    properties = directory / "client.properties"
+    properties.write_text(_here(_PROPERTIES[0], secured, directory))
+    text = text.replace('"client.properties"', repr(str(properties)))
     secrets = ("KAFKA_PASSWORD", "KAFKA_KEY_PASSWORD", "CLIENT_SECRET")
     done = subprocess.run(
         [sys.executable, "-c", text],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -176,3 +177,12 @@ def test_a_mechanism_of_kafka_python_s(monkeypatch: pytest.MonkeyPatch) -> None:
                 made.respond(last)
         else:
             assert made.respond(last) is None
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+def test_a_provider_that_ends_itself_harms_nobody_else(error: type[BaseException]) -> None:
+    def provider() -> str:
+        raise error
+
+    with pytest.raises(MechanismError, match=f"raised {error.__name__}"):
+        OAuthBearer(provider).first()

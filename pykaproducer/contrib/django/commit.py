@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction
 
-from pykaproducer.contrib._failures import log_failure
 from pykaproducer.contrib.django.producers import DEFAULT, get_producer
 from pykaproducer.delivery import Delivery
+
+log = logging.getLogger("pykaproducer.contrib")
 
 Report = Callable[[BaseException | None, Delivery], object]
 
@@ -57,8 +59,14 @@ def send_on_commit(
             headers,
             partition,
             timestamp_ms,
-            on_delivery=on_delivery or log_failure,
+            on_delivery=on_delivery or _log_failure,
             delivery_timeout_ms=delivery_timeout_ms,
         )
 
     transaction.on_commit(send, using=using, robust=robust)
+
+
+def _log_failure(error: BaseException | None, delivery: Delivery) -> None:
+    """As ``on_delivery``: a message whose handle nobody has is not lost without a word."""
+    if error is not None:
+        log.error("a message was not delivered: %s", error)
