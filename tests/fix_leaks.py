@@ -51,7 +51,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     threads, sockets, children = set(threading.enumerate()), _sockets(), _children()
     yield
     for thread in set(threading.enumerate()) - threads:
-        thread.join(_PATIENCE)
+        if thread.ident is not None:  # else it is only about to start
+            thread.join(_PATIENCE)
     left = [thread.name for thread in set(threading.enumerate()) - threads]
     assert not left, f"threads outlive the test: {left}"
     if _sockets() - sockets:

@@ -246,7 +246,7 @@ def test_a_producer_that_is_dropped_delivers_what_it_has(scripted: ScriptedClust
     gc.collect()
     scripted.wait_for("produce", 1)
     for thread in threading.enumerate():
-        if thread.name.endswith("-farewell"):
+        if thread.name.endswith("-farewell") and thread.ident is not None:
             thread.join(SOON)
 
 

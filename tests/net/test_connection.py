@@ -545,12 +545,31 @@ def test_an_answer_in_time_leaves_no_deadline_behind(talk: Talk, clock: FakeCloc
 def test_another_thread_may_write_while_the_owner_waits(
     talk: Talk, cluster: ScriptedCluster
 ) -> None:
+    """Whoever holds *turn* has the connection; the owner lets go of it while it waits."""
     talk.open()
     answers: list[Answered] = []
-    with in_a_thread(lambda: answers.append(talk.until(Answered))):
-        request = talk.submit(("t", 0, record_batch(b"v")))
-        talk.connection.write_now()
-        assert not talk.connection.has_to_go_on
+    turn, waits = threading.Lock(), threading.Event()
+
+    def select(*arguments: Any) -> Any:
+        turn.release()
+        waits.set()
+        try:
+            return talk.connection._clock.select(*arguments)
+        finally:
+            turn.acquire()
+
+    def own() -> None:
+        with turn:
+            while not answers:
+                events = talk.connection.poll(None, select)
+                answers.extend(event for event in events if isinstance(event, Answered))
+
+    with in_a_thread(own):
+        waits.wait()
+        with turn:
+            request = talk.submit(("t", 0, record_batch(b"v")))
+            talk.connection.write_now()
+            assert not talk.connection.has_to_go_on
     assert [answer.request for answer in answers] == [request]
     assert [record.value for record in cluster.log("t")] == [b"v"]
 

@@ -37,7 +37,9 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     with running(command, tmp_path, env, port) as server:
         # A worker of uWSGI that still loads its application does not hear that it is to stop.
         loads = 1 if forked else 3
-        server.until(lambda: server.output.count("ready in") == loads, "loaded applications")
+        server.until(
+            lambda: server.output.count("seconds on interpreter") == loads, "loaded applications"
+        )
         answers = load(server, 3000, each=stop_after(server, 600))
         assert server.wait() == 0, server.output
     assert 600 <= len(answers.accepted) < 3000, server.output
