@@ -43,8 +43,12 @@ _registered_in = 0
 
 
 def watched() -> list[Watched]:
-    """Every producer that is not garbage."""
-    return list(_producers)
+    """Every producer that is not garbage. Other threads make some meanwhile."""
+    while True:
+        try:
+            return list(_producers)
+        except RuntimeError:  # "Set changed size during iteration"
+            continue
 
 
 def watch(producer: Watched) -> None:
@@ -86,7 +90,7 @@ def _at_exit() -> None:
 
     The producers' bounds begin together, and none takes messages while others still flush.
     """
-    producers = list(_producers)
+    producers = watched()
     ends = [producer._begin_exit() for producer in producers]
     with contextlib.ExitStack() as closing:  # which goes on if one of them cannot be closed
         for producer, end in zip(producers, ends, strict=True):

@@ -209,7 +209,7 @@ class KafkaProducer(Producer):
                 "a message needs a value or a key (pykaproducer.Producer takes it without)"
             )
         headers = [] if headers is None else headers
-        if self._chooser is not None and partition is None:
+        if self._chooser is not None and partition is None and not self._intercepting:
             key, value, partition = self._choose(self._chooser, topic, key, value, headers)
         delivery = super().send(
             topic,
@@ -222,6 +222,25 @@ class KafkaProducer(Producer):
             delivery_timeout_ms=delivery_timeout_ms,
         )
         return FutureRecordMetadata(delivery, _size(headers) if headers else -1)
+
+    def _accept(
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp_ms: Any,
+        on_delivery: Any,
+        delivery_timeout_ms: Any,
+    ) -> Delivery:
+        """Behind the interceptors: what is chosen for, and serialized, is what they have made."""
+        if self._chooser is not None and partition is None:
+            headers = [] if headers is None else headers
+            key, value, partition = self._choose(self._chooser, topic, key, value, headers)
+        return super()._accept(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery, delivery_timeout_ms
+        )
 
     def _choose(
         self, chooser: Chooser, topic: str, key: Any, value: Any, headers: Any

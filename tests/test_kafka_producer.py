@@ -429,3 +429,31 @@ def test_what_was_sent_is_in_the_log_when_the_block_ends(cluster: KafkaCluster, 
         found = [next(consumer) for _ in range(100)]
     assert [message.value for message in found] == [b"%d" % number for number in range(100)]
     assert [message.headers for message in found] == [[("n", b"%d" % n)] for n in range(100)]
+
+
+def test_an_interceptor_comes_before_partitioner_and_serializers(
+    scripted: ScriptedCluster,
+) -> None:
+    seen: list[Any] = []
+
+    class Shout:
+        def on_send(self, record: Any) -> Any:
+            seen.append((record.key, record.value))
+            return record.replace(key=record.key.upper())
+
+    class Mine(kafka.partitioner.Partitioner):  # type: ignore[misc]  # no types there
+        def partition(self, *arguments: Any) -> int:
+            return 2 if arguments[1:3] == ("K", b"K") else 0
+
+    with connect(
+        scripted,
+        partitioner=Mine(),
+        interceptors=[Shout()],
+        key_serializer=str.encode,
+        value_serializer=lambda value: repr(value).encode(),
+    ) as producer:
+        sent = producer.send("t", 5, "k")
+        assert sent.get(30).partition == 2
+        assert seen == [("k", 5)]
+        assert sent.value is not None
+        assert sent.value.serialized_value_size == len("5")

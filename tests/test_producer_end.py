@@ -343,3 +343,28 @@ def test_an_exit_is_bounded_by_exit_flush_timeout_ms(refusing: str) -> None:
         [sys.executable, "-c", textwrap.dedent(script)], timeout=SOON, check=True
     )
     assert ended.returncode == 0
+
+
+def test_other_threads_make_producers_while_the_process_ends() -> None:
+    script = textwrap.dedent("""
+        import sys, threading
+        from pykaproducer import Producer, _lifetime
+
+        sys.setswitchinterval(1e-6)
+        kept = [Producer(bootstrap_servers="127.0.0.1:1") for _ in range(200)]
+        ended = threading.Event()
+
+        def make():
+            while not ended.is_set():
+                Producer(bootstrap_servers="127.0.0.1:1")
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        try:
+            for _ in range(2_000):
+                assert len(_lifetime.watched()) >= len(kept)
+        finally:
+            ended.set()
+            thread.join()
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=SOON)

@@ -308,3 +308,23 @@ def test_what_nobody_was_told_is_still_raised() -> None:
         _until(lambda: producer.stats()["messages"]["failed"] == 1)
         with pytest.raises(DeliveryFailures):
             producer.flush(SOON)
+
+
+def test_a_stage_can_be_looked_at_as_soon_as_it_is_there() -> None:
+    class Looked(list[Any]):
+        """The list of the stages; whoever looks when one has just come finds no less than this."""
+
+        def append(self, stage: Any) -> None:
+            super().append(stage)
+            looks.append(producer.stats())
+
+    looks: list[dict[str, Any]] = []
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
+        producer.connect()
+        assert producer._pipeline is not None
+        producer._pipeline.stages = Looked(producer._pipeline.stages)
+        producer.send("t", b"v").result(SOON)
+        assert [stage(looks[0], "TopicWorker")["topic"], looks[-1]["partitions"][0]["topic"]] == [
+            "t",
+            "t",
+        ]

@@ -35,6 +35,8 @@ class Throttle:
             )
         elif self._on and not wait:
             log.info("broker %d: does not throttle this client any more", self._broker_id)
+        if not wait:
+            # Perhaps it was told of by the broker's worker before us, which has ended since.
             self._trouble.throttled.pop(self._broker_id, None)
         self._on = bool(wait)
         if wait:
@@ -50,4 +52,5 @@ class Throttle:
 
     def forget(self) -> None:
         """The connection is lost; the next may be used at once."""
+        self._trouble.throttled.pop(self._broker_id, None)
         self.until = None

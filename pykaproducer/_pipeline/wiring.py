@@ -15,7 +15,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pykaproducer import partitioners
 from pykaproducer._clock import Clock
@@ -107,9 +107,11 @@ class Pipeline:
 
     # Making the stages, in the order of the pipeline -----------------------------------------
 
-    def _new(self, kind: type[W], name: str) -> W:
+    def _new(self, kind: type[W], name: str, **place: Any) -> W:
         worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
         worker.meter = self.meter
+        for field, value in place.items():
+            setattr(worker, field, value)  # whoever finds it in the list looks at these
         # stop() (1) sets `ended`, (2) goes over the list: one of us sees the other.
         self.stages.append(worker)
         if self.ended:
@@ -127,8 +129,7 @@ class Pipeline:
         return dispatcher
 
     def _topic_worker(self, topic: str) -> TopicWorker:
-        worker = self._new(TopicWorker, f"topic-{topic}")
-        worker.topic = topic
+        worker = self._new(TopicWorker, f"topic-{topic}", topic=topic)
         chosen = self.config.partitioner
         worker.partitioner = (
             partitioners.named(chosen, sticky_bytes=self.config.batch_size)
@@ -143,9 +144,9 @@ class Pipeline:
         return worker
 
     def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
-        worker = self._new(PartitionWorker, f"partition-{topic}-{partition}")
-        worker.topic = topic
-        worker.partition = partition
+        worker = self._new(
+            PartitionWorker, f"partition-{topic}-{partition}", topic=topic, partition=partition
+        )
         worker.brokers = self.brokers
         worker.metadata = self.metadata
         return worker

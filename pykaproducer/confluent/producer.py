@@ -169,10 +169,10 @@ class Producer(Refusing, ClusterMethods):
 
     def _make_sure(self, core: Core) -> None:
         """There may be as many messages as may be: count them."""
-        # What is accepted less what has finished, and what has finished and was not served. Both
-        # differences only grow smaller by themselves: up to so many accepted ones there is room.
-        room = self._settings.max_messages - len(self._events.queue)
-        self._sure = room + self._channel.finished
+        # What is accepted less what has finished, and (asked behind it: else what ends in between
+        # is in neither) what was not served. Up to so many accepted ones there will be room.
+        finished = self._channel.finished
+        self._sure = self._settings.max_messages + finished - len(self._events.queue)
         if core.accepted >= self._sure:
             raise BufferError(
                 f"{text_of(KafkaError._QUEUE_FULL)}: {self._settings.max_messages} messages "
@@ -254,10 +254,11 @@ class Producer(Refusing, ClusterMethods):
         )
 
     def _serve(self) -> int:
-        channel = self._channel
-        settled = channel.settled
-        count = self._uncounted + settled - self._counted
-        self._counted, self._uncounted = settled, 0
+        with self._events.counting:
+            channel = self._channel
+            settled = channel.settled
+            count = self._uncounted + settled - self._counted
+            self._counted, self._uncounted = settled, 0
         if channel.failed:
             failed, channel.failed = channel.failed, 0
             log.error("%d messages without a callback failed: %s", failed, channel.failure)
@@ -389,7 +390,7 @@ class Producer(Refusing, ClusterMethods):
         if self._core is None:
             return
         self._farewell.detach()
-        self._events = Events(self._clock)
+        self._events = self._events.renewed()
         self._uncounted = 0
         self._begin()
 

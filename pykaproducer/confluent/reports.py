@@ -7,6 +7,7 @@ as finished; it is served once, by one of the threads that poll.
 from __future__ import annotations
 
 import _thread
+import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, time
@@ -30,8 +31,16 @@ class Events:
         self.queue: deque[Event] = deque()
         # Locks of threads that wait for an event.
         self._waiters: list[Any] = []
+        #: Held by whoever counts what he serves. Re-entrant: a signal handler may poll as well.
+        self.counting = threading.RLock()
         # The error that was translated last: one serves all messages of a batch.
         self._last: tuple[BaseException, KafkaError] | None = None
+
+    def renewed(self) -> Events:
+        """For the child of a fork, where what waits is the parent's."""
+        # A callback may have forked: whoever serves it would go on here with the others.
+        self.queue.clear()
+        return Events(self._clock)
 
     def put(self, function: Callable[..., object], *arguments: object) -> None:
         """Have ``function(*arguments)`` called by poll()."""

@@ -34,6 +34,8 @@ class Watch:
         self._born = clock.monotonic()
         #: What was told of each broker last; of the whole cluster under None.
         self._told: dict[int | None, str] = {}
+        # Whether none could be reached when we looked last.
+        self._was_all_down = False
         self._throttled = 0.0
         wanted = (settings.error_cb, settings.logger, settings.throttle_cb)
         self._errors_due = None if wanted == (None, None, None) else self._born
@@ -81,10 +83,10 @@ class Watch:
         down = [broker for broker in found if broker is not None]
         known = len(stats["brokers"])
         all_down = (None in found and not known) or (known > 0 and len(down) == known)
-        if all_down and not self._told:
+        if all_down and not self._was_all_down:
             count = max(1, known)
             self._tell(KafkaError._ALL_BROKERS_DOWN, f"{count}/{count} brokers are down")
-        self._told = found
+        self._told, self._was_all_down = found, all_down
 
     def _tell(self, code: int, reason: str) -> None:
         error = KafkaError(code, f"{text_of(code)}: {reason}")

@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -321,3 +322,93 @@ def test_nobody_tells_of_topics(refusing: str) -> None:
     with pytest.raises(KafkaException, match="connection refused") as raised:
         producer.list_topics(timeout=0.05)
     assert raised.value.args[0].code() == KafkaError._TRANSPORT
+
+
+def test_that_all_brokers_are_down_is_told_when_the_last_one_goes() -> None:
+    errors = Calls()
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "error_cb": errors})
+    for down in ({1}, {1, 2, 3}, {1, 2, 3}, {1}, {1, 2, 3}):
+        brokers = [{"id": i, "last_error": "lost" if i in down else None} for i in (1, 2, 3)]
+        producer._watch._look_for_errors({"brokers": brokers, "trouble": None})
+    producer._events.serve()
+    codes = [error.code() for error in errors]
+    assert codes.count(KafkaError._ALL_BROKERS_DOWN) == 2
+    assert codes[3] == KafkaError._ALL_BROKERS_DOWN
+
+
+def test_a_callback_that_forks_leaves_the_others_to_the_parent(scripted: ScriptedCluster) -> None:
+    served: list[str] = []
+    pids: list[int] = []
+
+    def fork(_error: Any, _message: Any) -> None:
+        pids.append(os.fork())
+
+    producer = on(scripted)
+    producer.produce("t", b"1", partition=0, on_delivery=fork)
+    producer.produce("t", b"2", partition=0, on_delivery=lambda _e, _m: served.append("parent's"))
+    assert producer._core is not None
+    producer._core.flush(SOON)
+    try:
+        count = producer.poll(0)
+    finally:
+        if pids == [0]:
+            os._exit(len(served))
+    assert count == 2
+    assert os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]) == 0
+    assert served == ["parent's"]
+    producer.close()
+
+
+def test_what_finishes_while_room_is_counted_is_counted(scripted: ScriptedCluster) -> None:
+    class Late(deque[Any]):
+        """The queue; a message comes when somebody has just asked how many there are."""
+
+        came = False
+
+        def __len__(self) -> int:
+            found = super().__len__()
+            if not self.came:
+                self.came = True
+                producer._channel._report(Calls(), 0.0, None, delivery)
+            return found
+
+    producer = on(scripted, queue__buffering__max__messages=1)
+    assert producer._core is not None
+    delivery = producer._core.send("t", b"v")
+    delivery.result(SOON)
+    producer._events.queue = producer._channel._queue = Late()
+    producer._sure = 0
+    with pytest.raises(BufferError):
+        producer.produce("t", b"more")
+    producer.close()
+
+
+def test_threads_that_poll_at_once_count_each_message_once(scripted: ScriptedCluster) -> None:
+    counts: list[int] = []
+
+    class Channel:
+        """Between two looks of one thread another one polls."""
+
+        failed = 0
+        _settled = 5
+
+        @property
+        def settled(self) -> int:
+            found = self._settled
+            if found == 5:
+                self._settled = 10
+                other = threading.Thread(target=lambda: counts.append(producer._serve()))
+                others.append(other)
+                other.start()
+                other.join(0.2)
+            return found
+
+    others: list[threading.Thread] = []
+    producer = on(scripted)
+    real, producer._channel = producer._channel, Channel()  # type: ignore[assignment]
+    counts.append(producer._serve())
+    others[0].join(SOON)
+    producer._channel = real
+    producer._counted = 0
+    assert sorted(counts) == [5, 5]
+    producer.close()

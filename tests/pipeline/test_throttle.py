@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pykaproducer import DeliveryTimeoutError
+from pykaproducer._pipeline.throttle import Throttle
+from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer.testing import FakeClock, ScriptedCluster
 
 from .helper import (
@@ -121,3 +123,15 @@ def test_a_lost_connection_ends_it() -> None:
         cluster.start(0)
         assert sum(let_pass(clock, waits)) < 30
         offsets(waits)
+
+
+def test_it_is_not_told_of_any_more_once_the_broker_has_another_worker() -> None:
+    clock, trouble = FakeClock(), Trouble()
+    before = Throttle(0, clock, trouble)
+    before.answered(5.0)
+    assert trouble.throttled
+    before.forget()
+    assert not trouble.throttled
+    before.answered(5.0)
+    Throttle(0, clock, trouble).answered(0.0)
+    assert not trouble.throttled
