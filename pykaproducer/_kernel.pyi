@@ -228,6 +228,11 @@ class SentBlock:
 class TopicSlot:
     topic: str
 
+@final
+class Intercepted:
+    accepted: bool
+    def __init__(self, on_delivery: Any, watcher: Callable[[Delivery], object]) -> None: ...
+
 class Admission:
     accepted: int
     accepted_bytes: int
@@ -264,17 +269,7 @@ class Admission:
     def _take_all(self) -> list[Chunk]: ...
     def _unannounced(self) -> list[TopicSlot]: ...
     def _open_rows(self) -> tuple[int, int, float | None]: ...
-    def _accept(
-        self,
-        topic: Any,
-        value: Any,
-        key: Any,
-        headers: Any,
-        partition: Any,
-        timestamp_ms: Any,
-        on_delivery: Any,
-        delivery_timeout_ms: Any,
-    ) -> Delivery: ...
+    def _accept(self, record: Any, past: Intercepted, delivery_timeout_ms: Any) -> Delivery: ...
 
 class BlockAdmission(Admission):
     def _send_block(

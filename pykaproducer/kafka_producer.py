@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from pykaproducer import _lifetime as lifetime
 from pykaproducer._choosers import Chooser, Cluster, chooser_or_setting
-from pykaproducer._kernel import Delivery
+from pykaproducer._kernel import Delivery, Intercepted
 from pykaproducer._serializers import ObjectSerializer
 from pykaproducer.config import SETTINGS, Config, own_name
 from pykaproducer.delivery import RecordMetadata
@@ -223,24 +223,15 @@ class KafkaProducer(Producer):
         )
         return FutureRecordMetadata(delivery, _size(headers) if headers else -1)
 
-    def _accept(
-        self,
-        topic: Any,
-        value: Any,
-        key: Any,
-        headers: Any,
-        partition: Any,
-        timestamp_ms: Any,
-        on_delivery: Any,
-        delivery_timeout_ms: Any,
-    ) -> Delivery:
+    def _accept(self, record: Any, past: Intercepted, delivery_timeout_ms: Any) -> Delivery:
         """Behind the interceptors: what is chosen for, and serialized, is what they have made."""
-        if self._chooser is not None and partition is None:
-            headers = [] if headers is None else headers
-            key, value, partition = self._choose(self._chooser, topic, key, value, headers)
-        return super()._accept(
-            topic, value, key, headers, partition, timestamp_ms, on_delivery, delivery_timeout_ms
-        )
+        if self._chooser is not None and record.partition is None:
+            headers = [] if record.headers is None else record.headers
+            key, value, partition = self._choose(
+                self._chooser, record.topic, record.key, record.value, headers
+            )
+            record = record.replace(key=key, value=value, headers=headers, partition=partition)
+        return super()._accept(record, past, delivery_timeout_ms)
 
     def _choose(
         self, chooser: Chooser, topic: str, key: Any, value: Any, headers: Any

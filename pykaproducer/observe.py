@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pykaproducer import _kafka_metrics as kafka_metrics
 from pykaproducer import _kernel
 from pykaproducer._kafka_metrics import Tables
+from pykaproducer._kernel import Intercepted
 from pykaproducer._pipeline import survey
 from pykaproducer._pipeline.meter import BOUNDS, Meter
 from pykaproducer._pipeline.trace import Recorder
@@ -69,24 +70,14 @@ class ObservedProducer(_kernel.BlockAdmission):
         assert chain is not None, "asked only while there are some"
         given = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         record = chain.sent(given)
+        past = Intercepted(on_delivery, chain.watcher(record))
         try:
-            delivery = self._accept(
-                record.topic,
-                record.value,
-                record.key,
-                record.headers,
-                record.partition,
-                record.timestamp_ms,
-                on_delivery,
-                delivery_timeout_ms,
-            )
+            return self._accept(record, past, delivery_timeout_ms)
         except BaseException as error:
-            chain.refused(record, error)
+            # If it was interrupted behind the append, its own outcome is to come.
+            if not past.accepted:
+                chain.refused(record, error)
             raise
-        watcher = chain.watcher(record)
-        if not delivery.when_settled(watcher):
-            watcher(delivery)
-        return delivery
 
     def _begin_to_look(self) -> None:
         """The pipeline has just been made."""

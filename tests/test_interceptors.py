@@ -249,3 +249,34 @@ def test_a_producer_that_sent_nothing_closes_them_too() -> None:
 def test_what_is_none(wrong: Any) -> None:
     with ScriptedCluster() as cluster, pytest.raises(ConfigurationError, match="interceptors"):
         cluster.producer(interceptors=wrong)
+
+
+def test_an_interrupt_behind_the_append_does_not_hide_the_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. The message is in the chunk; 2. Ctrl-C strikes while the dispatcher is told of it; 3. it
+    is delivered all the same: that is what an interceptor has to hear, and once."""
+    watching = Watching()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(interceptors=[watching]) as producer,
+    ):
+        producer.send("t", b"first").result(SOON)
+        assert producer._pipeline is not None
+        dispatcher = producer._pipeline.dispatcher
+        put = dispatcher.put
+        strikes = iter([KeyboardInterrupt()])
+
+        def interrupted(item: object) -> None:
+            for strike in strikes:
+                raise strike
+            put(item)
+
+        monkeypatch.setattr(dispatcher, "put", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"second")
+        monkeypatch.undo()
+        producer.flush(SOON)
+        assert [record.value for record in cluster.log("t")] == [b"first", b"second"]
+    told = [(metadata.offset, error) for metadata, error, _ in watching.acknowledged]
+    assert told == [(0, None), (1, None)]

@@ -12,9 +12,18 @@ cdef class TopicSlot:
 
 @cython.final
 cdef class Intercepted:
-    """In place of a callback: the message has been through ``_intercept()``."""
+    """In place of a callback: the message has been through ``_intercept()``.
 
-    cdef object on_delivery
+    *on_delivery*: the user's own. *watcher*: called as ``watcher(handle)`` with the outcome.
+    ``accepted``: from then on it will be called, whatever interrupts ``send()``.
+    """
+
+    cdef object on_delivery, watcher
+    cdef readonly bint accepted
+
+    def __init__(self, on_delivery, watcher):
+        self.on_delivery = on_delivery
+        self.watcher = watcher
 
 
 cdef void look_around() noexcept:
@@ -142,11 +151,14 @@ cdef class Admission:
         cdef Terms terms
         cdef Delivery handle
         cdef bytes encoded
+        cdef Intercepted past = None
+        cdef bint late = False
         if self._intercepting:
             if type(on_delivery) is not Intercepted:
                 return self._intercept(topic, value, key, headers, partition, timestamp_ms,
                                        on_delivery, delivery_timeout_ms)
-            on_delivery = (<Intercepted>on_delivery).on_delivery
+            past = <Intercepted>on_delivery
+            on_delivery = past.on_delivery
         if not self._ready:
             self._start()
         if not PyUnicode_CheckExact(topic):
@@ -166,21 +178,25 @@ cdef class Admission:
             if payload.total + _HEADER + _RECORD > self.max_request_size:
                 self._too_large(topic, payload.total + _HEADER + _RECORD)
             handle = self.admit(slot, &payload, &terms, on_delivery)
+            if past is not None:
+                # No Python code has run since the append: no interrupt comes in between.
+                late = not add_extra(handle.chunk, handle.row, past.watcher)
+                past.accepted = True
         finally:
             release_fields(&payload)
         if not slot.announced:
             self.announce_open(slot, handle.chunk)
+        if late:
+            past.watcher(handle)
         if self.accepted & (_ROWS_A_LOOK - 1) == 0:
             look_around()
         return handle
 
-    def _accept(self, topic, value, key, headers, partition, timestamp_ms, on_delivery,
-                delivery_timeout_ms):
-        """As :meth:`send`, past ``_intercept()``."""
-        cdef Intercepted past = Intercepted.__new__(Intercepted)
-        past.on_delivery = on_delivery
-        return Admission.send(self, topic, value, key, headers, partition, timestamp_ms,
-                              on_delivery=past, delivery_timeout_ms=delivery_timeout_ms)
+    def _accept(self, record, Intercepted past, delivery_timeout_ms):
+        """:meth:`send` of what ``_intercept()`` has made of a message."""
+        return Admission.send(self, record.topic, record.value, record.key, record.headers,
+                              record.partition, record.timestamp_ms, on_delivery=past,
+                              delivery_timeout_ms=delivery_timeout_ms)
 
     @cython.final
     cdef int check_terms(self, Terms *terms, partition, timestamp_ms, delivery_timeout_ms,

@@ -144,9 +144,6 @@ class Authentication:
             return what()
         except MechanismError as error:
             raise self._failed(str(error)) from error
-        except Exception as error:  # a mechanism of kafka-python, and what that stands on
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise self._failed(text) from error
 
     def _failed(self, why: str) -> AuthenticationFailed:
         mine = self._credentials

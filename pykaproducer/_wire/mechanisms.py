@@ -2,17 +2,19 @@
 
 PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are written here;
 kafka-python's GSSAPI and AWS_MSK_IAM are used as they are. A mechanism is made anew for every
-authentication. What goes wrong in one is a :class:`MechanismError`, whose text has no secret; but
-:class:`Borrowed` and a token provider are somebody else's code, which may raise anything.
+authentication. What goes wrong in one is a :class:`MechanismError`, whose text has no secret.
+:class:`Borrowed` and a token provider are somebody else's code, which may raise anything: it is
+made a MechanismError here.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -149,8 +151,11 @@ def _provided(ask: Callable[[], Any]) -> Any:
     except BaseException as error:
         # The user's: it is told as it is, and asked again. Also asyncio.CancelledError, SystemExit:
         # in a stage's thread they would break the producer.
-        text = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise MechanismError(f"sasl_oauth_token_provider raised {text}") from error
+        raise MechanismError(f"sasl_oauth_token_provider raised {_named(error)}") from error
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _extensions(ask: Callable[[], Any]) -> Mapping[str, Any]:
@@ -166,15 +171,27 @@ class Borrowed:
     """A mechanism of kafka-python: GSSAPI, AWS_MSK_IAM. *settings* as it knows them."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        self._mechanism = get_sasl_mechanism(name)(**settings)
+        with _mapped():
+            self._mechanism = get_sasl_mechanism(name)(**settings)
 
     def first(self) -> bytes:
-        return bytes(self._mechanism.auth_bytes())
+        with _mapped():
+            return bytes(self._mechanism.auth_bytes())
 
     def respond(self, challenge: bytes) -> bytes | None:
-        self._mechanism.receive(challenge)
-        if not self._mechanism.is_done():
-            return bytes(self._mechanism.auth_bytes())
-        if not self._mechanism.is_authenticated():
+        with _mapped():
+            self._mechanism.receive(challenge)
+            if not self._mechanism.is_done():
+                return bytes(self._mechanism.auth_bytes())
+            confirmed = self._mechanism.is_authenticated()
+        if not confirmed:
             raise MechanismError("the broker did not confirm it")
         return None
+
+
+@contextlib.contextmanager
+def _mapped() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of kafka-python, and of the Kerberos and AWS that it stands on
+        raise MechanismError(_named(error)) from error

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -74,9 +75,9 @@ class _Families(Collector):
         """What all sources say now."""
         return self._families(list(self._snapshots()))
 
+    @abstractmethod
     def _snapshots(self) -> Iterator[Labelled]:
         """What each source says that answers."""
-        raise NotImplementedError
 
     def _families(self, sources: Sequence[Labelled]) -> list[Metric]:
         families = [self._family(instrument, sources) for instrument in INSTRUMENTS]

@@ -186,3 +186,19 @@ def test_a_provider_that_ends_itself_harms_nobody_else(error: type[BaseException
 
     with pytest.raises(MechanismError, match=f"raised {error.__name__}"):
         OAuthBearer(provider).first()
+
+
+@pytest.mark.parametrize("step", ["__init__", "auth_bytes", "receive", "is_authenticated"])
+def test_whatever_a_mechanism_of_kafka_python_s_raises_is_told(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("no ticket")
+
+    failing = type("Failing", (InTwoSteps,), {step: fail})
+    monkeypatch.setattr(mechanisms, "get_sasl_mechanism", {"GSSAPI": failing}.get)
+    with pytest.raises(MechanismError, match="LookupError: no ticket"):  # noqa: PT012
+        made = Borrowed("GSSAPI", {"host": "h"})
+        made.first()
+        made.respond(b"challenge")
+        made.respond(b"")
