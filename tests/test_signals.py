@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from pykaproducer import FlushTimeoutError, ProducerClosedError
 from pykaproducer.testing import ScriptedCluster
+from tests.programs import run
 
 from .interrupts import CLOSE, OPERATIONS, SOON, Operation, Scene, interrupt_everywhere
 
@@ -159,18 +157,6 @@ WAIT = """
         assert delivery.result(0).offset == 0
         assert [record.value for record in cluster.log("events")] == [b"value"]
     """
-
-
-def run(script: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=2 * SOON,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from typing import Any
 
@@ -17,6 +14,7 @@ from pykaproducer import BufferFullError, DeliveryFailures
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
+from tests import programs
 from tests.pipeline.helper import (
     FAST,
     LINGERING,
@@ -280,14 +278,7 @@ def test_after_a_fork_it_counts_from_zero() -> None:
         assert producer.stats()["messages"]["pending"] == 1
         producer.abort()
         """
-    program = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert program.returncode == 0, program.stderr
+    programs.run(script)
 
 
 def test_a_broken_producer_says_so() -> None:

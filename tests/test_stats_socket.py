@@ -17,6 +17,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.stats import read_stats
 from pykaproducer.testing import ScriptedCluster
+from tests import programs
 from tests.logs import told_by_log
 from tests.pipeline.helper import SOON, offsets, send
 
@@ -174,14 +175,7 @@ def test_a_forked_child_has_its_own(path: str) -> None:
         producer.abort()
         assert os.listdir(".") == []
         """
-    program = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert program.returncode == 0, program.stderr
+    programs.run(script)
 
 
 def test_a_process_that_forgets_to_close_leaves_no_file(path: str) -> None:
@@ -288,11 +282,4 @@ def test_the_answer_ends_although_a_child_has_a_duplicate_of_the_connection(path
         os.waitpid(child, 0)
         server.stop()
         """
-    program = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert program.returncode == 0, program.stderr
+    programs.run(script)

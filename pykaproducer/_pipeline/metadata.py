@@ -131,7 +131,30 @@ class Metadata(Connected):
     def partitions_for(
         self, topic: str, deadline: float, check_open: Callable[[], object]
     ) -> set[int]:
-        """Wait for the metadata of *topic* (the one call that may wait for the network).
+        """Wait for the metadata of *topic*; *check_open* as for :meth:`_wait_for`."""
+
+        def count() -> int:
+            view = self.view.topics.get(topic)
+            return 0 if view is None else view.partitions
+
+        partitions = self._wait_for(count, lambda: self.want_topic(topic), deadline, check_open)
+        if partitions:
+            return set(range(partitions))
+        reason = self.trouble.why(topic, None) or "no answer"
+        raise MetadataTimeoutError(f"{place(topic)}: no metadata within max_block_ms: {reason}")
+
+    def wait_for_brokers(self, deadline: float, check_open: Callable[[], object]) -> bool:
+        """Wait until the cluster has answered; false if it has not by *deadline*."""
+        return self._wait_for(lambda: len(self.view.brokers), self.want, deadline, check_open) > 0
+
+    def _wait_for(
+        self,
+        count: Callable[[], int],
+        ask: Callable[[], object],
+        deadline: float,
+        check_open: Callable[[], object],
+    ) -> int:
+        """Wait until *count* finds some in the view, *ask* for them; how many, 0 at *deadline*.
 
         *check_open* raises when there is nothing to wait for any more. No view is missed: (1) we
         enter our lock, (2) we look at the view; the stage (1) replaces the view, (2) releases
@@ -143,34 +166,11 @@ class Metadata(Connected):
             self._lookers.append(lock)
             try:
                 check_open()
-                view = self.view.topics.get(topic)
-                if view is not None and view.partitions:
-                    return set(range(view.partitions))
-                self.want_topic(topic)
+                if found := count():
+                    return found
+                ask()
                 if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
-                    reason = self.trouble.why(topic, None) or "no answer"
-                    raise MetadataTimeoutError(
-                        f"{place(topic)}: no metadata within max_block_ms: {reason}"
-                    )
-            finally:
-                self._lookers.remove(lock)
-
-    def wait_for_brokers(self, deadline: float, check_open: Callable[[], object]) -> bool:
-        """Wait until the cluster has answered; false if it has not by *deadline*.
-
-        As :meth:`partitions_for`, which tells why no view is missed.
-        """
-        while True:
-            lock = _thread.allocate_lock()
-            lock.acquire()
-            self._lookers.append(lock)
-            try:
-                check_open()
-                if self.view.brokers:
-                    return True
-                self.want()
-                if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
-                    return False
+                    return 0
             finally:
                 self._lookers.remove(lock)
 

@@ -13,6 +13,7 @@ import pytest
 
 from pykaproducer import AbortedError, Delivery, Producer, ProducerClosedError, Status
 from pykaproducer.testing import KafkaCluster
+from tests.programs import run
 
 from .faults import paused
 from .readback import assert_in_log, read_log, read_values
@@ -193,19 +194,6 @@ def test_two_producers_do_not_disturb_each_other(cluster: KafkaCluster, topic: s
 
 
 # Exit and fork, each in a process of its own
-
-
-def run(script: str, *arguments: str) -> str:
-    """What the script prints; it must end by itself, and well."""
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=2 * SOON,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
 
 
 EXITS = {

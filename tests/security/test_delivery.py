@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import ssl
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from pykaproducer import Delivery, KafkaProducer, Producer, confluent
 from pykaproducer.testing import KafkaCluster, UnsecuredTokens
+from tests import programs
 from tests.cluster.faults import down
 from tests.cluster.readback import assert_in_log, read_log
 from tests.cluster.stream import PATIENCE, Stream
@@ -114,14 +112,7 @@ def test_a_fork_does_no_harm_to_encrypted_connections(
         if child:
             assert os.waitpid(child, 0)[1] == 0
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    programs.run(script, timeout=120)
     values = [int(value or b"") for value in read_log(secured, secured_topic).values]
     assert sorted(values) == [*range(500), *range(1000, 1500), *range(2000, 2500)]
 
