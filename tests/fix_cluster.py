@@ -13,13 +13,13 @@ from pykaproducer.testing._jars import java, kafka_jars
 _numbers = itertools.count(1)
 
 
-def _cluster(brokers: int) -> Iterator[KafkaCluster]:
+def _cluster(brokers: int, disks: int = 1) -> Iterator[KafkaCluster]:
     try:
         java()
         kafka_jars()
     except ClusterError as error:
         pytest.skip(f"no Kafka to test with: {error}")
-    with KafkaCluster(brokers) as cluster:
+    with KafkaCluster(brokers, disks=disks) as cluster:
         yield cluster
 
 
@@ -31,8 +31,8 @@ def cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def cluster3() -> Iterator[KafkaCluster]:
-    """Three brokers, for one module."""
-    yield from _cluster(3)
+    """Three brokers with two disks each, for one module."""
+    yield from _cluster(3, disks=2)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Every log here is fabricated, sound but for one defect of one kind.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -255,6 +256,23 @@ def test_the_ledger_gives_back_what_was_written(world: World, tmp_path: Path) ->
         (1, 0): [(world.delivered, 7), (world.possibly, -1)],
         (1, 1): [],
     }
+
+
+def test_time_in_which_the_process_was_stopped_is_not_lateness(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = importlib.import_module("benchmarks.chaos.ledger")
+    with ledger.watching(tmp_path, 1) as counters:
+        book = ledger.Ledger(tmp_path, 1)
+        assert counters.process == os.getpid()
+        book.sent(0, 0, 100.0)
+        monkeypatch.setattr(ledger.time, "monotonic", lambda: 120.0)
+        book.settled(0, 0, world.not_written, -1)
+        book.close()
+        book.counters.close()
+    stopped = [(90.0, 101.0), (105.0, 110.0), (119.0, 130.0)]
+    ((message,),) = [ledger.messages(tmp_path, stopped)]
+    assert message.outcomes[0].after == 20.0 - 1.0 - 5.0 - 1.0
 
 
 @pytest.mark.parametrize("size", [1, 6, 100])

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import logging
+import math
 import sys
 import tempfile
 import time
@@ -31,6 +32,8 @@ HELP = "faults on three brokers, and an audit of what the producer said of each 
 _FAULTS_PER_ACT = 100
 #: How long one fault with everything around it may take before the run counts as hung (seconds).
 _SLOWEST_FAULT = 180
+#: Kafka's limit for an idempotent producer.
+_MOST_IN_FLIGHT = 5
 #: How long connections may outlive the process that made them (seconds).
 _DRAIN = 30.0
 
@@ -50,6 +53,10 @@ class Act:
     missed: Counter[str] = field(default_factory=Counter)
     #: How often each transition of the producer's ordering machine was taken.
     transitions: Counter[str] = field(default_factory=Counter)
+    #: What the faults have brought about in the producer.
+    exercised: Counter[str] = field(default_factory=Counter)
+    #: When the process under load was stopped, and when it went on (monotonic seconds).
+    stopped: list[tuple[float, float]] = field(default_factory=list)
     measures: Measures = field(default_factory=dict)
     records: int = 0
     seconds: float = 0.0
@@ -64,11 +71,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=positive, help="no new fault after so long, in all; default: 60"
     )
     parser.add_argument(
+        "--hours", type=float, metavar="H", help="as --seconds, for a long run; 0.5 is half an hour"
+    )
+    parser.add_argument(
         "--seed", type=int, action="append", help="one act for each; default: 1, 2 ... as needed"
     )
     parser.add_argument("--producer", choices=list(CLIENTS), default="pykaproducer")
     parser.add_argument("--no-idempotence", action="store_true")
     parser.add_argument("--acks", choices=("1", "all"), default="all")
+    parser.add_argument(
+        "--in-flight",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="requests that may be unanswered at one broker; %(default)s",
+    )
+    parser.add_argument(
+        "--producers", type=positive, default=1, metavar="N", help="in the process; %(default)s"
+    )
     parser.add_argument("--rate", type=positive, default=2000, help="messages/s; %(default)s")
     parser.add_argument("--partitions", type=positive, default=6, help="%(default)s")
     parser.add_argument("--size", type=positive, default=100, help="bytes; %(default)s")
@@ -90,6 +110,16 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
         parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
     if arguments.acks == "1" and not arguments.no_idempotence:
         parser.error("--acks 1 needs --no-idempotence")
+    if arguments.hours is not None:
+        if arguments.seconds is not None:
+            parser.error("--hours and --seconds say the same: leave one of them out")
+        if not arguments.hours > 0:
+            parser.error(f"--hours must be more than 0, not {arguments.hours:g}")
+        arguments.seconds = math.ceil(arguments.hours * 3600)
+    if arguments.in_flight > _MOST_IN_FLIGHT and not arguments.no_idempotence:
+        parser.error(f"--in-flight is at most {_MOST_IN_FLIGHT} with idempotence")
+    if arguments.partitions < arguments.producers:
+        parser.error("--producers is at most --partitions: each sends to its own")
 
 
 def run(arguments: argparse.Namespace, words: list[str]) -> int:
@@ -150,7 +180,10 @@ def _play(
             until = None if seconds is None else begin + seconds
 
             def strike() -> None:
-                _strike(act, Faults(stage, counters, act.seed), arguments.only, faults, until)
+                making = Faults(stage, counters, act.seed)
+                _strike(act, making, arguments.only, faults, until)
+                act.stopped = making.stopped
+                act.exercised["most requests seen unanswered at a broker"] = making.deepest
 
             try:
                 job = _job(arguments, stage, directory)
@@ -160,6 +193,7 @@ def _play(
                 )
                 # A Counter's update(), unlike its +, keeps what was never taken.
                 act.transitions.update(act.measures.pop("transitions"))
+                act.exercised.update(act.measures.pop("exercised"))
                 _check_what_is_left(act, stage)
                 logs = read(stage)
             except (RunFailed, LogUnreadable) as error:
@@ -167,7 +201,9 @@ def _play(
             else:
                 act.records = sum(map(len, logs.values()))
                 act.findings |= audit(
-                    ledger.messages(directory), logs, job["settings"]["delivery_timeout"]
+                    ledger.messages(directory, act.stopped),
+                    logs,
+                    job["settings"]["delivery_timeout"],
                 )
     act.seconds = time.monotonic() - begin
 
@@ -180,6 +216,7 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
         request_timeout=3.0,
         acks=arguments.acks,
         idempotence=not arguments.no_idempotence,
+        in_flight=arguments.in_flight,
     )
     return {
         "client": arguments.producer,
@@ -188,6 +225,7 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
         "rate": arguments.rate,
         "size": arguments.size,
         "partitions": stage.partitions,
+        "producers": arguments.producers,
     }
 
 
@@ -277,7 +315,11 @@ def _report(
         lines.append("transitions of the ordering machines")
         lines += [f"  {times:>9}  {name}" for name, times in transitions.items()]
         lines.append("")
-    lines.append("found")
+    lines.append("exercised")
+    for name in dict.fromkeys(name for act in acts for name in act.exercised):
+        counts = [act.exercised[name] for act in acts]
+        lines.append(f"  {max(counts) if name.startswith('most') else sum(counts):>9}  {name}")
+    lines += ["", "found"]
     allowed = _allowed(arguments)
     for defect in Defect:
         note = "   (these settings allow it)" if defect in allowed and found[defect] else ""
@@ -299,6 +341,8 @@ def _what_ran(arguments: argparse.Namespace, acts: list[Act]) -> str:
         f"{arguments.producer}, acks={arguments.acks}, idempotence "
         f"{'off' if arguments.no_idempotence else 'on'}; seeds "
         f"{', '.join(str(act.seed) for act in acts)}; {sum(act.seconds for act in acts):.0f} s\n"
+        f"{arguments.producers} {'producer' if arguments.producers == 1 else 'producers'}, at most "
+        f"{arguments.in_flight} requests unanswered at a broker\n"
         f"{total('sent')} messages sent, {total('delivered')} delivered, "
         f"{total('settled') - total('delivered')} failed, {total('refused')} not accepted; "
         f"{sum(act.records for act in acts)} in the log\n"
@@ -319,6 +363,7 @@ def _write_json(arguments: argparse.Namespace, words: list[str], acts: list[Act]
                 "requests": act.requests,
                 "missed": act.missed,
                 "transitions": act.transitions,
+                "exercised": act.exercised,
                 "measures": act.measures,
                 "records": act.records,
                 "found": {defect.name: act.findings.counts[defect] for defect in Defect},

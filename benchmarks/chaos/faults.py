@@ -8,7 +8,10 @@ unanswered: a broker that had answered before the signal came was not struck in 
 
 from __future__ import annotations
 
+import os
 import random
+import resource
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -34,12 +37,20 @@ KINDS = (
     "throttle",
     "black hole",
     "refuse",
+    "disk failure",
+    "isolated broker",
+    "quota",
+    "small batches",
+    "client SIGSTOP",
+    "no descriptors",
 )
 
 #: How long to wait for a Produce request to strike at (seconds).
 _WAIT = 5.0
 #: How long the producer may take to deliver again once all is well (seconds).
 _RECOVERY = 30.0
+#: Standard input, output and error: with a limit of so many a process opens nothing more.
+_STANDARD_FILES = 3
 #: A fault that did not strike anything is tried again, so often.
 TRIES = 3
 
@@ -55,6 +66,10 @@ class Faults:
         self._stage = stage
         self._counters = counters
         self._random = random.Random(seed)
+        #: When the process under load was stopped, and when it went on (monotonic seconds).
+        self.stopped: list[tuple[float, float]] = []
+        #: Most Produce requests that were seen unanswered at one broker.
+        self.deepest = 0
         self._kinds: dict[str, Callable[[], AbstractContextManager[int]]] = {
             "kill -9": self._kill,
             "SIGTERM": self._terminate,
@@ -70,6 +85,12 @@ class Faults:
             "throttle": self._throttle,
             "black hole": self._black_hole,
             "refuse": self._refuse,
+            "disk failure": self._fail_disk,
+            "isolated broker": self._isolate,
+            "quota": self._quota,
+            "small batches": self._small_batches,
+            "client SIGSTOP": self._stop_client,
+            "no descriptors": self._no_descriptors,
         }
         assert tuple(self._kinds) == KINDS
 
@@ -249,6 +270,77 @@ class Faults:
         finally:
             self._restore(proxies)
 
+    # What a broker refuses -----------------------------------------------------------------------
+
+    @contextmanager
+    def _fail_disk(self) -> Iterator[int]:
+        """Partitions on one of a broker's two disks move away; the broker serves the others."""
+        broker = self._random.randrange(BROKERS)
+        requests = self._unanswered([broker])
+        self._stage.cluster.fail_disk(broker)
+        yield len(requests)
+        self._hold(3.0, 6.0)
+        self._stage.cluster.restart(broker)
+
+    @contextmanager
+    def _isolate(self) -> Iterator[int]:
+        """One broker runs on without controllers and followers: the two others are stopped."""
+        left = self._random.randrange(BROKERS)
+        yield from self._paused([broker for broker in range(BROKERS) if broker != left])
+
+    @contextmanager
+    def _quota(self) -> Iterator[int]:
+        rate = self._random.choice((5_000.0, 20_000.0, 50_000.0))
+        requests = self._requests(self._stage.proxies)
+        try:
+            self._stage.quota(rate)
+            yield len(requests)
+            self._hold(1.0, 5.0)
+        finally:
+            self._stage.quota(None)
+
+    @contextmanager
+    def _small_batches(self) -> Iterator[int]:
+        """The topic takes batches of a few messages only: larger ones are refused and split."""
+        requests = self._requests(self._stage.proxies)
+        try:
+            self._stage.largest_batch(self._random.choice((500, 1000, 3000)))
+            yield len(requests)
+            self._hold(0.5, 3.0)
+        finally:
+            self._stage.largest_batch(None)
+
+    # The process under load ----------------------------------------------------------------------
+
+    @contextmanager
+    def _stop_client(self) -> Iterator[int]:
+        """Up to beyond every timeout: when it goes on, much of what it holds has expired."""
+        requests = self._requests(self._stage.proxies)
+        process = self._counters.process
+        begin = time.monotonic()
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield len(requests)
+            self._hold(*self._random.choice(((0.1, 2.5), (4.0, 7.0), (9.0, 11.0))))
+        finally:
+            os.kill(process, signal.SIGCONT)
+            self.stopped.append((begin, time.monotonic()))
+
+    @contextmanager
+    def _no_descriptors(self) -> Iterator[int]:
+        """Every connection is reset, and the process may open no file or socket for a while."""
+        process = self._counters.process
+        requests = self._requests(self._stage.proxies)
+        usual = resource.prlimit(process, resource.RLIMIT_NOFILE)
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (_STANDARD_FILES, usual[1]))
+        try:
+            for proxy in self._stage.proxies:
+                proxy.cut_all()
+            yield _still(requests)
+            self._hold(0.2, 3.0)
+        finally:
+            resource.prlimit(process, resource.RLIMIT_NOFILE, usual)
+
     # What they share ---------------------------------------------------------------------------
 
     def _some_proxies(self) -> list[FaultProxy]:
@@ -263,7 +355,9 @@ class Faults:
         """Wait until one of them has seen a request that it has not answered; all such."""
         first = self._random.choice(proxies)
         first.wait_for(lambda: first.unanswered, _WAIT)
-        return [request for proxy in proxies for request in proxy.unanswered]
+        found = [proxy.unanswered for proxy in proxies]
+        self.deepest = max(self.deepest, *map(len, found))
+        return [request for requests in found for request in requests]
 
     def _restore(self, proxies: Sequence[FaultProxy]) -> None:
         for proxy in proxies:

@@ -10,7 +10,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,11 +27,14 @@ _SETTLED_ROW = struct.Struct("<iidiq")
 
 
 class Counters:
-    """Numbers that another process sees grow: three for each partition, in shared memory."""
+    """Numbers that another process sees grow: three for each partition, in shared memory.
+
+    Behind them stands the process identifier of the process under load.
+    """
 
     def __init__(self, directory: Path, partitions: int) -> None:
         path = directory / _COUNTERS
-        size = 8 * 3 * partitions
+        size = 8 * (3 * partitions + 1)
         if not path.exists():
             path.write_bytes(bytes(size))
         with path.open("r+b") as file:
@@ -55,7 +58,16 @@ class Counters:
 
     @property
     def delivered(self) -> list[int]:
-        return self._view[2 * self._partitions :].tolist()
+        return self._view[2 * self._partitions : 3 * self._partitions].tolist()
+
+    @property
+    def process(self) -> int:
+        """Process identifier of the process under load; 0 until it has begun."""
+        return self._view[3 * self._partitions]
+
+    @process.setter
+    def process(self, identifier: int) -> None:
+        self._view[3 * self._partitions] = identifier
 
     def count_sent(self, partition: int) -> None:
         self._view[partition] += 1
@@ -71,6 +83,7 @@ class Ledger:
     def __init__(self, directory: Path, partitions: int) -> None:
         self._lock = threading.Lock()
         self.counters = Counters(directory, partitions)
+        self.counters.process = os.getpid()
         self._sent = (directory / _SENT).open("wb")
         self._path = directory / _SETTLED
         self._settled = self._path.open("wb")
@@ -107,17 +120,29 @@ def watching(directory: Path, partitions: int) -> Iterator[Counters]:
         counters.close()
 
 
-def messages(directory: Path) -> list[Message]:
-    """All messages with their outcomes."""
+def messages(directory: Path, stopped: Sequence[tuple[float, float]] = ()) -> list[Message]:
+    """Return all messages with their outcomes.
+
+    *stopped*: when the process was stopped, and when it went on. An outcome's time does not count
+    these stretches: a process that does not run reports nothing.
+    """
     outcomes: dict[tuple[int, int], list[tuple[float, Status, int]]] = {}
     for partition, number, at, status, offset in _rows(directory / _SETTLED, _SETTLED_ROW):
         outcomes.setdefault((partition, number), []).append((at, Status(status), offset))
     found = []
     for partition, number, called_at in _rows(directory / _SENT, _SENT_ROW):
         mine = outcomes.get((partition, number), ())
-        told = (Outcome(status, offset, at - called_at) for at, status, offset in mine)
+        told = (
+            Outcome(status, offset, at - called_at - _overlap(stopped, called_at, at))
+            for at, status, offset in mine
+        )
         found.append(Message(partition, number, tuple(told)))
     return found
+
+
+def _overlap(stretches: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Return how much of the time from *begin* to *end* lies in *stretches* (seconds)."""
+    return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in stretches)
 
 
 def _rows(path: Path, row: struct.Struct) -> Iterator[tuple[int, ...]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import faulthandler
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ _GRACE = 0.5
 class Load:
     """Sends to all partitions in turn, from a thread of its own."""
 
-    def __init__(self, client: Client, book: Ledger, job: Mapping[str, Any]) -> None:
-        self._client, self._book = client, book
+    def __init__(self, clients: Sequence[Client], book: Ledger, job: Mapping[str, Any]) -> None:
+        self._clients, self._book = clients, book
         self._rate, self._size = job["rate"], job["size"]
         self._numbers = [0] * job["partitions"]
         self._end = threading.Event()
@@ -59,7 +60,7 @@ class Load:
         told = partial(self._book.settled, partition, number)
         called = time.monotonic()
         try:
-            self._client.send(partition, value, told)
+            self._clients[partition % len(self._clients)].send(partition, value, told)
         except Refused:
             self.refused += 1
         else:
@@ -73,20 +74,26 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
     book = Ledger(Path(job["directory"]), job["partitions"])
     threads, sockets = ledger.threads(), ledger.sockets()
     settings = Settings(**job["settings"])
-    client = CLIENTS[job["client"]](settings)
-    load = Load(client, book, job)
+    clients = [CLIENTS[job["client"]](settings) for _ in range(job["producers"])]
+    load = Load(clients, book, job)
     parent.reach(UNDER_LOAD)
     # From here on every step is bounded: a hang ends by itself and shows where.
     faulthandler.dump_traceback_later(3 * settings.delivery_timeout + _CLOSE + 30, exit=True)
     load.end(settings.delivery_timeout + 2)
     start = time.monotonic()
-    client.flush(settings.delivery_timeout + 2)
+    deadline = start + settings.delivery_timeout + 2
+    for client in clients:
+        client.flush(max(0.0, deadline - time.monotonic()))
     flushed = time.monotonic()
-    transitions = client.transitions()
-    client.close(_CLOSE)
+    transitions: Counter[str] = Counter()
+    exercised: Counter[str] = Counter()
+    for client in clients:
+        transitions.update(client.transitions())
+        exercised.update(client.exercised())
+        client.close(_CLOSE)
     closed = time.monotonic()
     book.close()
-    del client, load._client
+    del client, clients, load._clients
     left = _left(threads, sockets)
     return {
         "sent": sum(book.counters.sent),
@@ -99,6 +106,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
         "threads_left": left[0],
         "sockets_left": left[1],
         "transitions": transitions,
+        "exercised": exercised,
     }
 
 

@@ -35,6 +35,8 @@ class Settings:
     request_timeout: float
     acks: str
     idempotence: bool
+    #: Requests that may be unanswered at one broker.
+    in_flight: int
 
 
 class Refused(Exception):
@@ -50,6 +52,10 @@ class Client(Protocol):
 
     def transitions(self) -> dict[str, int]:
         """How often each transition of the client's ordering machine was taken, if it has one."""
+        return {}
+
+    def exercised(self) -> dict[str, int]:
+        """What the faults have brought about in the client, as far as it counts that."""
         return {}
 
     def close(self, timeout: float) -> None: ...
@@ -71,6 +77,7 @@ class Pykaproducer(Client):
             request_timeout_ms=int(settings.request_timeout * 1000),
             batch_max_messages=_BATCH_MESSAGES,
             linger_ms=_LINGER_MS,
+            max_in_flight_requests_per_connection=settings.in_flight,
             max_block_ms=0,
         )
 
@@ -100,6 +107,17 @@ class Pykaproducer(Client):
         taken = pipeline.transitions()
         return {transition.value: taken[transition] for transition in Transition}
 
+    def exercised(self) -> dict[str, int]:
+        stats = self._producer.stats()
+        requests, meter = stats["requests"], self._producer._meter
+        return {
+            "Produce requests": requests["sent"],
+            "Produce requests lost": requests["lost"],
+            "batches retried": requests["retried_batches"],
+            "connections made": sum(link.made.count for link in list(meter.links.values())),
+            "connections for metadata made": meter.metadata.made.count,
+        }
+
     def close(self, timeout: float) -> None:
         self._producer.close(timeout)
 
@@ -120,7 +138,7 @@ class ConfluentKafka(Client):
                 "socket.timeout.ms": int(settings.request_timeout * 1000),
                 "batch.num.messages": _BATCH_MESSAGES,
                 "linger.ms": _LINGER_MS,
-                **({} if settings.idempotence else {"max.in.flight": 1}),
+                "max.in.flight": settings.in_flight if settings.idempotence else 1,
             }
         )
         self._ended = False
@@ -170,7 +188,9 @@ class KafkaPython(Client):
             max_block_ms=int(settings.delivery_timeout * 1000),
             batch_size=_BATCH_BYTES,
             linger_ms=_LINGER_MS,
-            **({} if settings.idempotence else {"max_in_flight_requests_per_connection": 1}),
+            max_in_flight_requests_per_connection=(
+                settings.in_flight if settings.idempotence else 1
+            ),
         )
 
     def send(self, partition: int, value: bytes, told: Told) -> None:

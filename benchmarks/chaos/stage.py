@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
+from kafka.protocol.admin import AlterClientQuotasRequest, IncrementalAlterConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from pykaproducer.testing import FaultProxy, KafkaCluster, _admin
@@ -21,6 +22,8 @@ TOPIC = "chaos"
 
 #: How long the brokers may take to do what they were asked for (seconds).
 PATIENCE = 60.0
+#: Kafka's numbers: a topic among its resources, and what is done to one of its settings.
+_TOPIC_RESOURCE, _SET, _DELETE = 2, 0, 1
 _TICK = 0.02
 
 
@@ -113,12 +116,56 @@ class Stage:
             wait_for(elected, PATIENCE / 4)
         return self.leaders() != before
 
+    def quota(self, bytes_per_second: float | None) -> None:
+        """Bound what each client may write to a broker; None removes the bound."""
+        entry = AlterClientQuotasRequest.EntryData(
+            entity=[
+                AlterClientQuotasRequest.EntryData.EntityData(
+                    entity_type="client-id", entity_name=None
+                )
+            ],
+            ops=[
+                AlterClientQuotasRequest.EntryData.OpData(
+                    key="producer_byte_rate",
+                    value=bytes_per_second or 0.0,
+                    remove=bytes_per_second is None,
+                )
+            ],
+        )
+        self._ask(AlterClientQuotasRequest(version=1, entries=[entry], validate_only=False))
+
+    def largest_batch(self, nbytes: int | None) -> None:
+        """Set the topic's ``max.message.bytes``; None resets it."""
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        setting = resource.AlterableConfig(
+            name="max.message.bytes",
+            config_operation=_DELETE if nbytes is None else _SET,
+            value=None if nbytes is None else str(nbytes),
+        )
+        change = resource(
+            resource_type=_TOPIC_RESOURCE, resource_name=self.topic, configs=[setting]
+        )
+        self._ask(
+            IncrementalAlterConfigsRequest(version=1, resources=[change], validate_only=False)
+        )
+
+    def _ask(self, request: Any) -> None:
+        """Send *request* to the first broker that answers."""
+        for broker in self.cluster.brokers:
+            if broker.running:
+                try:
+                    _admin.ask(broker.port, request, _admin.REQUEST_TIMEOUT)
+                except OSError as error:
+                    _log.info("broker %d: %s", broker.id, error)
+                else:
+                    return
+
 
 @contextmanager
 def raised(topic: str, partitions: int) -> Iterator[Stage]:
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy()) for _ in range(BROKERS)]
-        cluster = stack.enter_context(KafkaCluster(BROKERS, proxies=proxies))
+        cluster = stack.enter_context(KafkaCluster(BROKERS, proxies=proxies, disks=2))
         cluster.create_topic(topic, partitions, config={"min.insync.replicas": "2"})
         yield Stage(cluster, proxies, topic, partitions)
 

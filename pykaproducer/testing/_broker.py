@@ -36,6 +36,7 @@ class Broker:
         command: Sequence[str],
         log_path: Path,
         secured_ports: Sequence[int] = (),
+        disks: Sequence[Path] = (),
     ) -> None:
         self.id = node_id
         self.host = _server.HOST
@@ -49,6 +50,7 @@ class Broker:
         self._processes = processes
         self._command = command
         self._secured_ports = list(secured_ports)
+        self._disks = list(disks)
 
     def __repr__(self) -> str:
         return f"<Broker {self.id} at {self.host}:{self.port}, process {self.pid}>"
@@ -116,6 +118,29 @@ class Broker:
                 f"{self.log_tail()}"
             )
 
+    # The disks
+
+    def _fail_disk(self) -> None:
+        if len(self._disks) < 2:
+            raise ClusterError("a broker's only disk cannot fail: KafkaCluster(disks=2)")
+        disk = self._disks[-1]
+        if _failed(disk).exists():
+            raise ClusterError(f"the last disk of broker {self.id} has failed already")
+        disk.rename(_failed(disk))
+        disk.touch()  # a file: the broker cannot make the directory again
+
+    def _return_disks(self) -> None:
+        for disk in self._disks:
+            if _failed(disk).exists():
+                disk.unlink()
+                _failed(disk).rename(disk)
+
+    def _disk_of(self, topic: str, partition: int) -> int | None:
+        for number, disk in enumerate(self._disks):
+            if (disk / f"{topic}-{partition}").exists():
+                return number
+        return None
+
     # The answers
 
     def _serves(self, expected: frozenset[int]) -> bool:
@@ -140,3 +165,8 @@ class Broker:
             return all(_acls.known(self.port, rule) == wanted for rule in rules)
         except OSError:
             return False
+
+
+def _failed(disk: Path) -> Path:
+    """Return where a disk that has failed is kept."""
+    return disk.with_name(f"{disk.name}-failed")

@@ -72,6 +72,16 @@ def behind_proxy(ports: Ports, port: int, proxy: int) -> dict[str, str]:
     }
 
 
+def on_disks(disks: Sequence[Path]) -> dict[str, str]:
+    """Return the properties that spread partitions over *disks*; the metadata is on the first."""
+    return {
+        "log.dirs": ",".join(map(str, disks)),
+        "metadata.log.dir": str(disks[0]),
+        # A disk that has failed is noticed with the next checkpoint.
+        "replica.high.watermark.checkpoint.interval.ms": "1000",
+    }
+
+
 def _escape(value: str) -> str:
     """A value in a Java properties file, which has backslash escapes and is Latin-1."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -67,11 +67,16 @@ def format_directory(
     directory: Path, cluster_id: str, node_id: int, credentials: Iterable[ScramCredential] = ()
 ) -> None:
     """Make *directory* ready for the first start of node *node_id* of cluster *cluster_id*."""
+    format_disk(directory, cluster_id, node_id)
+    (directory / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint(credentials))
+
+
+def format_disk(directory: Path, cluster_id: str, node_id: int) -> None:
+    """Make *directory* ready as one more log directory of node *node_id*."""
     directory.mkdir(parents=True)
     (directory / "meta.properties").write_text(
         f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={random_id()}\n"
     )
-    (directory / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint(credentials))
 
 
 def bootstrap_checkpoint(

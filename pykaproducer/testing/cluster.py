@@ -57,6 +57,8 @@ class KafkaCluster:
       brokers are ready, and their greatest throughput with it. By default a single broker,
       which may be benchmarked, does without, and several brokers use it.
     - *log_dir* keeps the brokers' logs; otherwise they are removed with the cluster.
+    - *disks* is the number of log directories of each broker: with two or more, :meth:`fail_disk`
+      can take one away.
     - *proxies*, one for each broker, stand before them for everybody who connects to
       :attr:`proxied_servers`; the brokers among themselves, and all methods here, go past them.
     - *security*, one :class:`Security` or several: what clients must bring along. Each is a
@@ -81,11 +83,14 @@ class KafkaCluster:
         startup_timeout: float = 60.0,
         fast_start: bool | None = None,
         log_dir: str | os.PathLike[str] | None = None,
+        disks: int = 1,
         proxies: Sequence[FaultProxy] = (),
         security: Security | Sequence[Security] = (),
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers must be at least 1, not {brokers}")
+        if disks < 1:
+            raise ValueError(f"disks must be at least 1, not {disks}")
         if proxies and len(proxies) != brokers:
             raise ValueError(f"{brokers} brokers need as many proxies, not {len(proxies)}")
         self._security = [security] if isinstance(security, Security) else list(security)
@@ -97,6 +102,7 @@ class KafkaCluster:
         self._startup_timeout = startup_timeout
         self._fast_start = brokers > 1 if fast_start is None else fast_start
         self._log_dir = None if log_dir is None else Path(log_dir).absolute()
+        self._disks = disks
         self._proxies = list(proxies)
         self._environment: dict[str, str] = {}
         self._brokers: list[Broker] = []
@@ -213,6 +219,19 @@ class KafkaCluster:
         """Let a paused broker go on (SIGCONT)."""
         self._broker(i)._resume()
 
+    def fail_disk(self, i: int) -> None:
+        """Take the last disk of broker *i* away, as if it had died. :meth:`restart` returns it.
+
+        The broker notices when it next writes a checkpoint there, within a few seconds. It then answers
+        KAFKA_STORAGE_ERROR for the partitions on that disk until it is restarted, while the
+        controller elects another leader for each of them.
+        """
+        self._broker(i)._fail_disk()
+
+    def disk_of(self, i: int, topic: str, partition: int) -> int | None:
+        """Return which disk of broker *i*, from 0, holds a partition; None if it has none."""
+        return self._broker(i)._disk_of(topic, partition)
+
     def restart(self, *ids: int) -> None:
         """Start brokers again on their ports and their data, and wait until they serve.
 
@@ -225,6 +244,7 @@ class KafkaCluster:
             if broker.alive:
                 self.terminate(broker.id)
         for broker in brokers:
+            broker._return_disks()
             broker._spawn(self._environment)
         self._wait_ready(brokers)
 
@@ -317,10 +337,15 @@ class KafkaCluster:
             credentials = self._secured.credentials if self._secured else ()
             secured = mine if self._secured else ()
             _storage.format_directory(data, cluster_id, i, credentials)
+            disks = [data, *(directory / f"broker-{i}-disk-{n}" for n in range(1, self._disks))]
+            for disk in disks[1:]:
+                _storage.format_disk(disk, cluster_id, i)
+            if len(disks) > 1:
+                extra = _server.on_disks(disks) | extra
             settings.write_text(_server.server_properties(i, ports, data, extra))
             command = _server.command(java, self._heap_mb, self._fast_start, directory, settings)
             log_path = logs / f"broker-{i}.log"
-            brokers.append(Broker(processes, i, ports[i].client, command, log_path, secured))
+            brokers.append(Broker(processes, i, ports[i].client, command, log_path, secured, disks))
         return brokers
 
     def _wait_ready(self, started: list[Broker]) -> None:

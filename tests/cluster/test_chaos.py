@@ -54,13 +54,16 @@ def play(path: Path, *words: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("_kafka")
 def test_faults_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing lost, doubled, reordered, denied, unsettled, settled twice, late or left."""
-    act = play(tmp_path / "chaos.json", "--seconds", "40")
+    act = play(tmp_path / "chaos.json", "--seconds", "40", "--producers", "2")
     assert not any(act["found"].values())
     assert act["struck"]
     text = capsys.readouterr().out
     for kind, count in act["struck"].items():
         assert f"{kind:<18}{count:>6}" in text
         assert act["requests"][kind] >= count
+    assert act["exercised"]["Produce requests"] > 0
+    for name in act["exercised"]:
+        assert name in text
 
 
 @pytest.mark.usefixtures("_kafka")
@@ -81,6 +84,10 @@ def test_without_idempotence_a_retry_may_double_and_nothing_else(tmp_path: Path)
         (["--acks", "1"], "--acks 1 needs --no-idempotence"),
         (["--producer", "sarama"], "sarama"),
         (["--only", "meteorite"], "meteorite"),
+        (["--hours", "0"], "--hours must be more than 0"),
+        (["--hours", "1", "--seconds", "60"], "leave one of them out"),
+        (["--in-flight", "6"], "at most 5 with idempotence"),
+        (["--producers", "7"], "at most --partitions"),
     ],
 )
 def test_a_wrong_option_is_refused(

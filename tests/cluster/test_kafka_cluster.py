@@ -33,7 +33,7 @@ def one() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[KafkaCluster]:
-    with KafkaCluster(3) as cluster:
+    with KafkaCluster(3, disks=2) as cluster:
         yield cluster
 
 
@@ -350,6 +350,28 @@ def test_a_whole_cluster_comes_back(three: KafkaCluster) -> None:
 
 
 # The end of the owner
+
+
+def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaCluster) -> None:
+    three.create_topic("disks", partitions=4)
+    hit = next(p for p in range(4) if three.disk_of(three.leader_of("disks", p), "disks", p) == 1)
+    leader = three.leader_of("disks", hit)
+    three.fail_disk(leader)
+    with pytest.raises(ClusterError, match="has failed already"):
+        three.fail_disk(leader)
+    deadline = time.monotonic() + 30
+    while three.leader_of("disks", hit) == leader:
+        assert time.monotonic() < deadline
+        tick()
+    three.restart(leader)
+    assert three.disk_of(leader, "disks", hit) == 1
+
+
+def test_the_only_disk_of_a_broker_cannot_fail(one: KafkaCluster) -> None:
+    with pytest.raises(ClusterError, match="disks=2"):
+        one.fail_disk(0)
+    with pytest.raises(ValueError, match="disks must be at least 1, not 0"):
+        KafkaCluster(disks=0)
 
 
 def test_no_broker_outlives_an_owner_that_is_killed(temporary: Path) -> None:
