@@ -13,6 +13,7 @@ from benchmarks import (
     arrow,
     bulk,
     compression,
+    faults,
     hops,
     idle,
     kernel,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Any] = {
     "startup": startup,
     "topics": topics,
     "observed": observed,
+    "faults": faults,
 }
 
 #: Those that run nobody of the table of peers: each has ``HELP``, ``add_arguments(parser)``,

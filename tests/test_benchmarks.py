@@ -237,6 +237,16 @@ def test_topics(lent: KafkaCluster) -> None:
     assert call(lent, "topics", "--rounds", "1", "--unknown", "50", "--partitions", "20") == 0
 
 
+def test_an_outage_is_measured_from_its_beginning_to_the_recovery(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    words = ["--only", "outage", "--outage-seconds", "2", "--rate", "100", "--rounds", "1"]
+    assert call(None, "faults", *words, "--json", str(path)) == 0
+    (run,) = results(path)["runs"]
+    assert run["failure"] is None
+    assert run["measures"]["delivered"] > 0
+    assert run["measures"]["seconds"] >= 2
+
+
 def test_startup_needs_no_broker() -> None:
     assert call(None, "startup", "--rounds", "1") == 0
 

@@ -222,9 +222,9 @@ class KafkaCluster:
     def fail_disk(self, i: int) -> None:
         """Take the last disk of broker *i* away, as if it had died. :meth:`restart` returns it.
 
-        The broker notices when it next writes a checkpoint there, within a few seconds. It then answers
-        KAFKA_STORAGE_ERROR for the partitions on that disk until it is restarted, while the
-        controller elects another leader for each of them.
+        The broker notices when it next writes a checkpoint there, within a few seconds. It then
+        answers KAFKA_STORAGE_ERROR for the partitions on that disk until it is restarted, while
+        the controller elects another leader for each of them.
         """
         self._broker(i)._fail_disk()
 
