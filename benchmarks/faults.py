@@ -238,7 +238,7 @@ def measure_outage(job: Mapping[str, Any], parent: Parent, lines: LogLines) -> M
     outcomes.send_for(producer, job["seconds"], job["rate"], value)
     used, logged = Usage.now() - start, lines.count - counted
     above = resident() - idle
-    late = max(outcomes.latencies[latencies:]) - timeout
+    late = max(outcomes.latencies[latencies:], default=timeout) - timeout
     # Restarting takes seconds, in which the load goes on; the first outcome says how long it took
     # the producer once the broker was there.
     with _load(outcomes, producer, job["rate"], value):
