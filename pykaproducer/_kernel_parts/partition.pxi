@@ -199,6 +199,21 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
     got_gil()
 
 
+cdef inline bint has_ended(const Row *row) noexcept nogil:
+    """Return whether *row* got its outcome before it got a partition. Such a row is in no slice.
+
+    Its key must not be read:
+
+    1. a chunk waits for its topic's metadata, and some of its rows expire;
+    2. these are reported, which frees the blocks of payload in which no other row lies;
+    3. the metadata arrives, and the chunk is split.
+
+    A pin keeps only the blocks that are left at step 3. A row that expires after that keeps its
+    payload until the split ends. It is counted then, but may be missing from its slice.
+    """
+    return row.partition < 0 and load_flags(&row.flags) & SETTLED
+
+
 cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
                      const int32_t *writable, int32_t n_writable) noexcept nogil:
     cdef int32_t p
@@ -206,6 +221,8 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
     cdef Row *row
     for i in range(chunk.count):
         row = &chunk.rows[i]
+        if has_ended(row):
+            continue
         if row.partition < 0 and partitioner is not None:
             row.partition = partitioner.choose(row, census.partitions, writable, n_writable)
         p = partition_or_stray(row, census.partitions)
@@ -237,6 +254,8 @@ cdef list cut(Census *census, Chunk chunk):
         parts.append(part)
         census.counts[p] = <uint32_t>i      # from now on: which slice
     for row in range(chunk.count):
+        if has_ended(&chunk.rows[row]):
+            continue
         p = partition_or_stray(&chunk.rows[row], census.partitions)
         part = <Slice>parts[census.counts[p]]
         part.rows[part.count] = row

@@ -23,7 +23,7 @@ from pykaproducer._kernel import (
     partition_for,
 )
 
-from .helper import TOPIC, Door, claim, deliver, encode, pack, read, seal, split
+from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, read, report, seal, split
 
 
 def chunk_of(*rows: tuple[bytes | None, int | None], size: int = 10) -> Chunk:
@@ -239,6 +239,47 @@ def test_a_chunk_may_be_split_after_some_of_it_has_expired() -> None:
     for part in split(chunk, 3, Partitioner(NO_HASH, ROUND_ROBIN)).values():
         found += [record.value for record in read(encode(claim(part)))]
     assert sorted(found, key=int) == [b"%d" % i for i in range(0, 100, 2)]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("partitioner", [Partitioner(MURMUR2, STICKY), None])
+def test_a_row_that_has_expired_is_not_partitioned(
+    size: int, partitioner: Partitioner | None
+) -> None:
+    """The key of such a row may be gone: whatever partition it were given would come from there."""
+    door = Door()
+    for i in range(9):
+        timeout = 1000 if i % 3 else 10
+        door.send(TOPIC, bytes(size), b"key", delivery_timeout_ms=timeout)
+    chunk = door.chunk()
+    door.clock.jump(0.5)
+    for part in chunk.expired(door.clock.monotonic()):
+        fail(part)
+    if partitioner is None:
+        for row in chunk.unassigned():
+            chunk.assign(row, 1)
+    slices, strays = chunk.split(partitioner, 3, pack(range(3)))
+    assert [places(chunk)[row] for row in (0, 3, 6)] == [-1, -1, -1]
+    assert strays is None
+    assert [part.waiting() for part in slices] == [6]
+    for part in slices:
+        deliver(seal(part))
+    assert door.budget.used == 0
+
+
+def test_rows_of_an_expired_chunk_are_in_no_slice() -> None:
+    """All have their outcome, and the last has not been reported."""
+    door = Door()
+    for _ in range(3):
+        door.send(TOPIC, b"value", b"key", delivery_timeout_ms=10)
+    chunk = door.chunk()
+    door.clock.jump(0.5)
+    late = chunk.expired(door.clock.monotonic())
+    settled = [part.fail(LookupError(), TimeoutError()) for part in late]
+    assert chunk.split(Partitioner(MURMUR2, STICKY), 3, pack(range(3))) == ([], None)
+    for part in settled:
+        report(part)
+    assert door.budget.used == 0
 
 
 def test_many_partitions() -> None:
