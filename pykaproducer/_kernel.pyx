@@ -30,14 +30,17 @@ This module imports nothing of the package.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromObject, PyBytes_FromStringAndSize
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.dict cimport PyDict_GetItemWithError
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -136,8 +139,10 @@ include "_kernel_parts/partition.pxi"
 include "_kernel_parts/encode.pxi"
 include "_kernel_parts/delivery.pxi"
 include "_kernel_parts/payload.pxi"
+include "_kernel_parts/numbers.pxi"
 include "_kernel_parts/columns.pxi"
 include "_kernel_parts/arrow.pxi"
+include "_kernel_parts/arrow_layout.pxi"
 include "_kernel_parts/block_tally.pxi"
 include "_kernel_parts/block.pxi"
 include "_kernel_parts/admission.pxi"

@@ -267,9 +267,9 @@ class BlockProducer(_kernel.BlockAdmission):
         """Each row's key and value by themselves, as ``send()`` would serialize them."""
         config = self.config
         if config.key_serializer is not None and keys is not None:
-            keys = [config.key_serializer(topic, headers, key) for key in keys]
+            keys = _each(config.key_serializer, topic, headers, keys, "keys")
         if config.value_serializer is not None:
-            values = [config.value_serializer(topic, headers, value) for value in values]
+            values = _each(config.value_serializer, topic, headers, values, "values")
         return keys, values
 
     def _send_columns(
@@ -287,3 +287,13 @@ class BlockProducer(_kernel.BlockAdmission):
         if watch is not None and (block.refusal is not None or not block.count):
             watch()
         return made
+
+
+def _each(serialize: Any, topic: str, headers: Any, column: Any, name: str) -> list[Any]:
+    """Serialize each row of *column*, with that row's headers."""
+    if headers is None:
+        return [serialize(topic, None, cell) for cell in column]
+    cells, lists = list(column), list(headers)
+    if len(cells) != len(lists):
+        raise ValueError(f"headers has {len(lists)} entries, {name} has {len(cells)}")
+    return [serialize(topic, own, cell) for own, cell in zip(lists, cells, strict=True)]

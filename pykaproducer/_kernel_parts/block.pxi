@@ -109,20 +109,25 @@ cdef held_whole(Chunk chunk, int change):
 # -- one row of columns ------------------------------------------------------------------------
 
 cdef inline int64_t look_at_row(Columns columns, int64_t i, Payload *payload) noexcept nogil:
-    """Where key and value of row *i* lie, and how much it takes; -1: a header has no name."""
+    """Where key and value of row *i* lie, and how much it takes; _NULL: a header has no name;
+    _BROKEN."""
     cdef int64_t size, headers
     payload.data[0] = cell(&columns.key, i, &size)
     payload.size[0] = size
     payload.total = size if size > 0 else 0
+    if size == _BROKEN:
+        return _BROKEN
     payload.data[1] = cell(&columns.value, i, &size)
     payload.size[1] = size
     payload.total += size if size > 0 else 0
+    if size == _BROKEN:
+        return _BROKEN
     payload.data[2] = cell(&columns.encoded, i, &size)
     payload.size[2] = size if size > 0 else 0
     if columns.headers.there:
         headers = headers_size(&columns.headers, i)
         if headers < 0:
-            return -1
+            return headers
         payload.size[2] = headers
     payload.total += payload.size[2]
     return payload.total
@@ -167,13 +172,10 @@ cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payl
         put_headers(&columns.headers, i, p + payload.total - payload.size[2])
     put_payload(row, p, payload)
     put_terms(chunk, row, terms, now)
-    if columns.partition.data != NULL:
-        given = number(&columns.partition, i)
-        row.partition = -1 if given == _NONE else <int32_t>given
-    if columns.timestamp.data != NULL:
-        given = number(&columns.timestamp, i)
-        if given != _NONE:
-            row.timestamp = given
+    if columns.partition.there and find_number(&columns.partition, i, &given) == NUMBER:
+        row.partition = <int32_t>given
+    if columns.timestamp.there and find_number(&columns.timestamp, i, &given) == NUMBER:
+        row.timestamp = given
     chunk.nbytes += payload.total
     chunk.count += 1
     return True
@@ -278,15 +280,24 @@ cdef int64_t find_routes(Routes routes, Columns columns, int64_t start) noexcept
     return columns.count
 
 
+cdef enum NotFilled:
+    _NO_MEMORY = -1
+    _CHANGED = -2
+
+
 cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, int64_t base,
-                  const Terms *terms, int64_t now) noexcept nogil:
-    """Copy rows until *end*; the first for which there is no chunk with room, or *end*; -1: no
-    memory."""
+                  const Terms *terms, int64_t now, int64_t *left) noexcept nogil:
+    """Copy rows until *end*; the first for which there is no chunk with room, or *end*.
+
+    *left*: bytes that are left of those that were reserved. _CHANGED: the rows are not those that
+    were measured, because another thread writes into the memory of a column. _NO_MEMORY.
+    """
     cdef int64_t i
     cdef int32_t route = 0
     cdef Payload payload
     for i in range(start, end):
-        look_at_row(columns, i, &payload)
+        if look_at_row(columns, i, &payload) < 0 or payload.total + _ROW_COST > left[0]:
+            return _CHANGED
         if routes.route != NULL:
             route = routes.route[i]
         if routes.open[route] == NULL:
@@ -297,5 +308,6 @@ cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, in
         if routes.route != NULL:
             (<Segment>routes.open[route]).rows[(<Segment>routes.open[route]).chunk.count] = base + i
         if not fill_row((<Segment>routes.open[route]).chunk, columns, i, &payload, terms, now):
-            return -1
+            return _NO_MEMORY
+        left[0] -= payload.total + _ROW_COST
     return end

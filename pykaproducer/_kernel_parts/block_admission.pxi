@@ -64,6 +64,7 @@ cdef class BlockAdmission(Admission):
         cdef object until = None
         cdef list segments = []
         cdef Chunk chunk
+        cdef int64_t left = cost
         cdef bint done = False
         while not self.budget.take(cost):
             until = self._wait_for_space(cost, until)
@@ -71,7 +72,9 @@ cdef class BlockAdmission(Admission):
                 self._start()
         try:
             for columns, routes, base, start, end in parts:
-                self.fill_part(segments, columns, routes, base, start, end, terms)
+                self.fill_part(segments, columns, routes, base, start, end, terms, &left)
+            if left:
+                raise changed_columns()
             if watch is not None:
                 chunk = (<Segment>segments[len(segments) - 1]).chunk
                 add_extra(chunk, chunk.count - 1, watch)
@@ -87,8 +90,8 @@ cdef class BlockAdmission(Admission):
                 self.announce_open(slot, (<Segment>segment).chunk)
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
-                   int64_t start, int64_t end, Terms *terms):
-        """Copy rows into new chunks: *segments* of the block."""
+                   int64_t start, int64_t end, Terms *terms, int64_t *left):
+        """Copy rows into new chunks: *segments* of the block. *left*: see fill()."""
         cdef int64_t now = self.now()
         cdef int64_t i = start
         cdef int32_t route
@@ -105,9 +108,11 @@ cdef class BlockAdmission(Admission):
             with nogil:
                 if routes.route == NULL:
                     segment.chunk.reserve(<uint32_t>min(end - i, <int64_t>_CHUNK_ROWS))
-                i = fill(routes, columns, i, end, base, terms, now)
+                i = fill(routes, columns, i, end, base, terms, now, left)
                 want_gil()
             got_gil()
+            if i == _CHANGED:
+                raise changed_columns()
             if i < 0:
                 raise MemoryError("no memory for a block, although buffer_memory allows it")
 
@@ -156,7 +161,8 @@ cdef class BlockAdmission(Admission):
                 return routes
             data = cell(&columns.topic, i, &size)
             if size < 0:
-                raise row_error(base + i, "column 'topic' is null")
+                raise row_error(base + i, "column 'topic' is null" if size == _NULL
+                                else broken("topic"))
             name = PyBytes_FromStringAndSize(<const char *>data, size)
             try:
                 routes.add(self.slot_of(name.decode()), name)
@@ -173,6 +179,27 @@ cdef class BlockAdmission(Admission):
     cdef refuse_row(self, topic, Columns columns, int64_t row, int64_t base):
         cdef Payload payload
         cdef int64_t size = look_at_row(columns, row, &payload)
-        if size < 0:
+        if size == _NULL:
             raise row_error(base + row, "a header has no name")
+        if size < 0:
+            raise row_error(base + row, broken(broken_column(columns, row)))
         self._too_large(topic, size + _HEADER + _RECORD, base + row)
+
+
+cdef str broken_column(Columns columns, int64_t row):
+    """The column of which a cell of *row* lies nowhere."""
+    cdef int64_t size
+    cell(&columns.key, row, &size)
+    if size == _BROKEN:
+        return "key"
+    cell(&columns.value, row, &size)
+    return "value" if size == _BROKEN else "headers"
+
+
+cdef str broken(str name):
+    return f"column {name!r} is not valid Arrow data: an offset or an index points outside of it"
+
+
+cdef changed_columns():
+    return ValueError("the memory of a column was written to while the call read it; the arrays "
+                      "must stay as they are until send_many() or send_arrow() returns")

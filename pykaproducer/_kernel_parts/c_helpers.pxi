@@ -116,6 +116,21 @@ cdef extern from *:
     static inline void add_flags(uint8_t *flags, uint8_t more) {
         __atomic_store_n(flags, (uint8_t)(*flags | more), __ATOMIC_RELEASE);
     }
+    /* As Python decodes it: no overlong forms, no surrogates, nothing above U+10FFFF. */
+    static int is_utf8(const uint8_t *p, int64_t size) {
+        const uint8_t *end = p + size;
+        while (p < end) {
+            uint8_t c = *p++;
+            if (c < 0x80) continue;
+            int more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+            if (c < 0xc2 || c > 0xf4 || end - p < more) return 0;
+            if ((c == 0xe0 && *p < 0xa0) || (c == 0xed && *p > 0x9f)
+                || (c == 0xf0 && *p < 0x90) || (c == 0xf4 && *p > 0x8f)) return 0;
+            for (; more; more--)
+                if ((*p++ & 0xc0) != 0x80) return 0;
+        }
+        return 1;
+    }
     static inline PyObject **tuple_items(PyObject *items) {
         return ((PyTupleObject *)items)->ob_item;
     }
@@ -130,6 +145,7 @@ cdef extern from *:
     void enter_guard(Guard *guard) noexcept
     void leave_guard(Guard *guard) noexcept
     PyObject **tuple_items(object items)
+    bint is_utf8(const uint8_t *p, int64_t size) nogil
     int64_t kernel_clock(int which) nogil
     int varint_size(int64_t n) nogil
     uint8_t *put_varint(uint8_t *p, int64_t n) nogil

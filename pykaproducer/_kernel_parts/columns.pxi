@@ -12,14 +12,6 @@ cdef enum CellKind:
     VIEWS           # Arrow's binary_view and string_view
     DICTIONARY      # Arrow's dictionary: numbers of cells of another column
 
-cdef struct Numbers:            # a column of integers
-    const uint8_t *data         # NULL: no such column
-    int64_t offset, stride
-    int width                   # bytes of one
-    bint signed
-    const uint8_t *validity
-    int64_t times, parts        # of a unit: the number is multiplied and divided
-
 cdef struct Cells:
     CellKind kind
     int64_t offset              # of cell 0, in an Arrow array
@@ -30,8 +22,12 @@ cdef struct Cells:
     int64_t width, stride       # bytes
     bint strip                  # NumPy pads with NULs, which are not the value's
     const uint8_t **buffers     # what views point into
+    int64_t n_buffers           # how many those are
+    const void *buffer_sizes    # and how large: 64 bits each
+    bint text                   # Arrow's strings: UTF-8
     Numbers index
     Cells *dictionary
+    int64_t count               # of a dictionary: how many cells it has
 
 cdef struct HeaderCells:        # Arrow's lists of key and value
     bint there
@@ -41,27 +37,27 @@ cdef struct HeaderCells:        # Arrow's lists of key and value
     const void *offsets
     const uint8_t *entries_validity     # of the structs; a null one has no name
     int64_t entries_offset
+    int64_t n_entries
     Cells key, value
 
-cdef int64_t _MOST_PARTITION = 0x7fffffff
-cdef int64_t _MOST_TIMESTAMP = 1 << 62
-#: A number that is not given.
-cdef int64_t _NONE = -0x7fffffffffffffff - 1
+cdef enum CellSize:             # in place of a size
+    _NULL = -1          # the cell is null; of a row's headers: one has no name
+    _BROKEN = -2        # it lies outside of what its column has
 
-
-cdef inline bint is_null(const uint8_t *validity, int64_t i) noexcept nogil:
-    return validity != NULL and not validity[i >> 3] >> (i & 7) & 1
+#: More than any message has: larger cells count as this large, and sums of sizes do not overflow.
+cdef int64_t _MOST_CELL = 1 << 40
 
 
 cdef inline int64_t offset_at(const void *offsets, bint large, int64_t i) noexcept nogil:
-    return (<const int64_t *>offsets)[i] if large else (<const int32_t *>offsets)[i]
+    return int64_at(<const int64_t *>offsets + i) if large \
+        else int32_at(<const int32_t *>offsets + i)
 
 
 cdef inline const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
-    """Where cell *i* begins; *size* -1 if it is null."""
-    cdef int64_t start
+    """Where cell *i* begins; *size* is _NULL if it is null, _BROKEN if it lies nowhere."""
+    cdef int64_t start, end
     cdef PyObject *item
-    size[0] = -1
+    size[0] = _NULL
     if cells.kind == ABSENT:
         return NULL
     if cells.kind == OBJECTS:
@@ -75,7 +71,11 @@ cdef inline const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) no
     if cells.kind == OFFSETS32 or cells.kind == OFFSETS64:
         i += cells.offset
         start = offset_at(cells.offsets, cells.kind == OFFSETS64, i)
-        size[0] = offset_at(cells.offsets, cells.kind == OFFSETS64, i + 1) - start
+        end = offset_at(cells.offsets, cells.kind == OFFSETS64, i + 1)
+        if start < 0 or end < start or (end > start and cells.data == NULL):
+            size[0] = _BROKEN
+            return NULL
+        size[0] = min(end - start, _MOST_CELL)
         return cells.data + start
     return rarer_cell(cells, i, size)
 
@@ -84,64 +84,66 @@ cdef const uint8_t *rarer_cell(const Cells *cells, int64_t i, int64_t *size) noe
     """One that is not null, of the kinds that are left."""
     cdef int64_t start
     cdef const uint8_t *p
-    i += cells.offset
     if cells.kind == FIXED:
-        p = cells.data + i * cells.stride
+        p = cells.data + (i + cells.offset) * cells.stride
         start = cells.width
         while cells.strip and start > 0 and p[start - 1] == 0:
             start -= 1
         size[0] = start
         return p
     if cells.kind == VIEWS:
-        p = cells.data + i * 16
-        size[0] = (<const int32_t *>p)[0]
-        if size[0] <= 12:
-            return p + 4
-        return cells.buffers[(<const int32_t *>p)[2]] + (<const int32_t *>p)[3]
-    start = number(&cells.index, i - cells.offset)
-    return NULL if start == _NONE else cell(cells.dictionary, start, size)
+        return viewed_cell(cells, cells.data + (i + cells.offset) * 16, size)
+    start = stored_number(&cells.index, i)
+    if not 0 <= start < cells.dictionary.count:
+        size[0] = _BROKEN
+        return NULL
+    return cell(cells.dictionary, start, size)
 
 
-cdef int64_t number(const Numbers *numbers, int64_t i) noexcept nogil:
-    """Number *i*; _NONE if it is null."""
-    cdef int64_t n
-    cdef const uint8_t *p
-    i += numbers.offset
-    if is_null(numbers.validity, i):
-        return _NONE
-    p = numbers.data + i * numbers.stride
-    if numbers.width == 1:
-        n = (<const int8_t *>p)[0] if numbers.signed else p[0]
-    elif numbers.width == 2:
-        n = (<const int16_t *>p)[0] if numbers.signed else (<const uint16_t *>p)[0]
-    elif numbers.width == 4:
-        n = (<const int32_t *>p)[0] if numbers.signed else (<const uint32_t *>p)[0]
-    else:
-        n = (<const int64_t *>p)[0]
-    if n == _NONE:
-        return n
-    return n * numbers.times // numbers.parts if numbers.parts > 1 else n * numbers.times
+cdef const uint8_t *viewed_cell(const Cells *cells, const uint8_t *view,
+                                int64_t *size) noexcept nogil:
+    """A cell of up to 12 bytes lies in its view; another view has the buffer and the offset."""
+    cdef int64_t buffer, start
+    size[0] = int32_at(view)
+    if 0 <= size[0] <= 12:
+        return view + 4
+    buffer = int32_at(view + 8)
+    start = int32_at(view + 12)
+    if size[0] < 0 or start < 0 or not 0 <= buffer < cells.n_buffers \
+            or cells.buffers[buffer] == NULL \
+            or start + size[0] > int64_at(<const int64_t *>cells.buffer_sizes + buffer):
+        size[0] = _BROKEN
+        return NULL
+    return cells.buffers[buffer] + start
 
 
 # -- headers of Arrow, in wire form --------------------------------------------------------
 
 cdef int64_t headers_size(const HeaderCells *headers, int64_t i) noexcept nogil:
-    """Bytes of row *i*'s headers in wire form, 0 for none; -1: a header without a name."""
+    """Bytes of row *i*'s headers in wire form, 0 for none; _NULL: a header has no name; _BROKEN."""
     cdef int64_t first, last, j, size, total
     if not headers.there or is_null(headers.validity, i + headers.offset):
         return 0
     first = offset_at(headers.offsets, headers.large, i + headers.offset)
     last = offset_at(headers.offsets, headers.large, i + headers.offset + 1)
+    if first < 0 or last < first or last > headers.n_entries:
+        return _BROKEN
     if first == last:
         return 0
     total = varint_size(last - first)
     for j in range(first, last):
         cell(&headers.key, j, &size)
+        if size == _BROKEN:
+            return _BROKEN
         if size < 0 or is_null(headers.entries_validity, j + headers.entries_offset):
-            return -1
+            return _NULL
         total += varint_size(size) + size
         cell(&headers.value, j, &size)
+        if size == _BROKEN:
+            return _BROKEN
         total += varint_size(size) + (size if size > 0 else 0)
+        if total > _MOST_CELL:
+            break
     return total
 
 
@@ -170,7 +172,6 @@ cdef class Columns:
     cdef HeaderCells headers
     cdef Numbers partition, timestamp
     cdef list owners
-    cdef list inner                     # Memory of structs that others point to
 
     def __cinit__(self):
         self.owners = []
@@ -217,13 +218,11 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
     if hasattr(data, "__arrow_c_stream__"):
         raise TypeError(f"{name} is an Arrow array in pieces (a ChunkedArray): call its "
                         f"combine_chunks(), or send_arrow() with the table")
-    if hasattr(data, "__array_interface__") and not isinstance(data, (bytes, bytearray)):
-        if data.dtype.kind == "S":
-            return take_fixed(columns, cells, data, name)
-        data = data.tolist()
-    if isinstance(data, (str, bytes, bytearray, memoryview)) or not hasattr(data, "__len__"):
+    if numpy_kind(data) == "S" and not hasattr(data, "mask"):
+        return take_fixed(columns, cells, data, name)
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"{name} must be a sequence of bytes, not {type(data).__name__}")
-    items = tuple(data)
+    items = items_of(data, name, "bytes")
     for row, item in enumerate(items):
         if item is not None and type(item) is not bytes:
             items = tuple([as_cell(one, name, number) for number, one in enumerate(items)])
@@ -234,40 +233,66 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
     return len(items)
 
 
+cdef numpy_kind(data):
+    """The kind of a NumPy array's elements, None if *data* is no such array."""
+    if not hasattr(data, "__array_interface__"):
+        return None
+    return getattr(getattr(data, "dtype", None), "kind", None)
+
+
+cdef tuple items_of(data, str name, str what):
+    """What a sequence has now. It may change while it is read, and in Python code it need not give
+    as many items as its ``len()`` says: what is measured and what is read must be one thing."""
+    if hasattr(data, "__array_interface__") and hasattr(data, "tolist"):
+        data = data.tolist()
+    if isinstance(data, (str, bytes)) or not hasattr(data, "__len__"):
+        raise TypeError(f"{name} must be a sequence of {what}, not {type(data).__name__}")
+    return tuple(data)
+
+
 cdef as_cell(item, str name, row):
     if item is None or type(item) is bytes:
         return item
     if isinstance(item, (bytes, bytearray, memoryview)):
-        return bytes(item)
+        return PyBytes_FromObject(item)
     what = name.removesuffix("s")
     raise TypeError(f"{name}[{row}] must be bytes, bytearray, memoryview or None, not "
                     f"{type(item).__name__}; set {what}_serializer to send other types")
 
 
 cdef int64_t take_fixed(Columns columns, Cells *cells, array, str name) except -1:
-    """NumPy's array of bytes ("S"), which pads with NULs: they are stripped, as NumPy does."""
-    if array.ndim != 1:
-        raise ValueError(f"{name} must have one dimension, not {array.ndim}")
-    columns.owners.append(array)
+    """NumPy's array of bytes ("S"), which pads with NULs: they are stripped, as NumPy does.
+
+    The buffer says where the array lies, and keeps it there: attributes may say anything.
+    """
+    cdef const Py_buffer *buffer
+    view = memoryview(array)
+    buffer = PyMemoryView_GET_BUFFER(view)
+    if buffer.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, not {buffer.ndim}")
+    if buffer.suboffsets != NULL and buffer.suboffsets[0] >= 0:
+        raise ValueError(f"{name} must be an array, not pointers to its elements")
+    columns.owners.append(view)
     cells.kind = FIXED
-    cells.data = <const uint8_t *><size_t>array.ctypes.data
-    cells.width = array.dtype.itemsize
-    cells.stride = array.strides[0]
+    cells.data = <const uint8_t *>buffer.buf
+    cells.width = buffer.itemsize
+    cells.stride = buffer.strides[0]
     cells.strip = True
-    return len(array)
+    return buffer.shape[0]
 
 
 cdef take_header_lists(Columns columns, headers):
-    if isinstance(headers, (str, bytes)) or not hasattr(headers, "__len__"):
-        raise TypeError(f"headers must be a sequence with a list of pairs for each row, not "
-                        f"{type(headers).__name__}")
-    check_length(len(headers), columns.count, "headers")
-    encoded = []
-    for row, one in enumerate(headers):
+    cdef tuple lists = items_of(headers, "headers", "lists of pairs")
+    cdef list encoded = []
+    cdef tuple items
+    check_length(len(lists), columns.count, "headers")
+    for row, one in enumerate(lists):
         try:
             encoded.append(None if one is None else encode_headers(one))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"headers[{row}]: {error}") from None
+        except TypeError as error:
+            raise TypeError(f"headers[{row}]: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"headers[{row}]: {error}") from error
     items = tuple(encoded)
     columns.owners.append(items)
     columns.encoded.kind = OBJECTS
@@ -278,18 +303,24 @@ cdef int64_t take_numbers(Columns columns, Numbers *numbers, data, str name,
                           int64_t most) except -1:
     """A column of integers; None in it stands for "not given"."""
     cdef int64_t *found
+    cdef uint8_t *given
     cdef Py_ssize_t row
+    cdef tuple items
     if hasattr(data, "__arrow_c_array__"):
         return take_arrow_numbers(columns, numbers, data, name, most)
-    if isinstance(data, (str, bytes)) or not hasattr(data, "__len__"):
-        raise TypeError(f"{name} must be a sequence of int, not {type(data).__name__}")
-    items = data.tolist() if hasattr(data, "__array_interface__") else data
-    found = <int64_t *>columns.hold(max(len(items), 1) * sizeof(int64_t))
+    if numpy_kind(data) in ("M", "m"):
+        raise TypeError(f"{name} must be integers, not an array of {data.dtype}; for times in "
+                        f"milliseconds: array.astype('datetime64[ms]').astype('int64')")
+    items = items_of(data, name, "int")
+    found = <int64_t *>columns.hold((len(items) + 1) * sizeof(int64_t))
+    given = <uint8_t *>columns.hold(len(items) // 8 + 1)
     for row, item in enumerate(items):
-        found[row] = _NONE
         if item is not None:
             found[row] = checked_int(item, f"{name}[{row}]", 0, most)
+            given[row >> 3] |= <uint8_t>(1 << (row & 7))
+    numbers.there = True
     numbers.data = <const uint8_t *>found
+    numbers.validity = given
     numbers.width = numbers.stride = sizeof(int64_t)
     numbers.signed = True
     numbers.times = numbers.parts = 1

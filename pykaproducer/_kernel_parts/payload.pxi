@@ -15,8 +15,10 @@ cdef struct Terms:                      # what the caller has asked for
 
 cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) except? -1:
     cdef int64_t n
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{name} must be an int, not {type(number).__name__}")
+    if not PyLong_CheckExact(number):
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"{name} must be an int, not {type(number).__name__}")
+        number = int.__pos__(number)        # a subclass may compare as it likes
     if not least <= number <= most:
         raise ValueError(f"{name} must be between {least} and {most}, not {number}")
     n = number
@@ -89,22 +91,23 @@ cdef bytes encode_headers(headers):
 
 
 cdef encode_header(bytearray out, position, name, data):
+    cdef bytes encoded, content
     if not isinstance(name, str):
         raise TypeError(f"headers[{position}]: the name must be str, "
                         f"not {type(name).__name__}")
     try:
-        name = name.encode()
+        encoded = PyUnicode_AsUTF8String(name)      # whatever encode() of a subclass does
     except UnicodeEncodeError as error:
         raise ValueError(f"headers[{position}]: the name {name!r} cannot be written as "
                          f"UTF-8") from error
-    put_int(out, len(name))
-    out += name
+    put_int(out, len(encoded))
+    out += encoded
     if data is None:
         put_int(out, -1)
     elif isinstance(data, (bytes, bytearray, memoryview)):
-        data = bytes(data)
-        put_int(out, len(data))
-        out += data
+        content = PyBytes_FromObject(data)
+        put_int(out, len(content))
+        out += content
     else:
         raise TypeError(f"headers[{position}]: the value must be bytes or None, "
                         f"not {type(data).__name__}")

@@ -1,0 +1,255 @@
+# How Arrow arrays lie in memory, by their formats.
+#
+# What the C data interface says of an array is checked as far as that costs next to nothing: which
+# buffers and children are there, how many rows they have, and, cell by cell, offsets and indices.
+# How large a buffer is it does not say: that offsets end within it is the exporter's word.
+
+#: No array is longer, so that sums and products of lengths and offsets do not overflow.
+cdef int64_t _MOST_ROWS = 1 << 56
+#: Dictionaries of dictionaries: further down there can only be a circle.
+cdef int _MOST_DICTIONARIES = 8
+
+
+cdef str text_of(const char *text):
+    """A name or a format; the first may be NULL, which is as good as empty."""
+    return "" if text == NULL else text.decode("utf-8", "replace")
+
+
+cdef invalid(str subject, str what):
+    return ValueError(f"{subject} is not valid Arrow data: {what}")
+
+
+cdef check_array(ArrowSchema *schema, ArrowArray *array, int64_t rows, str subject):
+    """Raise a ValueError unless *array* has *rows* rows, and what its schema says."""
+    if array.length < 0 or array.length > _MOST_ROWS:
+        raise invalid(subject, f"its length is {array.length}")
+    if array.offset < 0 or array.offset > _MOST_ROWS:
+        raise invalid(subject, f"its offset is {array.offset}")
+    if array.length < rows:
+        raise invalid(subject, f"it has {array.length} rows, and {rows} are needed")
+    if array.n_buffers < 0 or (array.n_buffers and array.buffers == NULL):
+        raise invalid(subject, "it has no buffers")
+    if schema.n_children != array.n_children or schema.n_children < 0:
+        raise invalid(subject, f"it has {array.n_children} children, its schema "
+                               f"{schema.n_children}")
+    if (schema.dictionary == NULL) != (array.dictionary == NULL):
+        raise invalid(subject, "the schema and the array do not both have a dictionary")
+
+
+cdef ArrowSchema *child_schema(ArrowSchema *schema, int64_t i) except NULL:
+    if schema.children == NULL or schema.children[i] == NULL:
+        raise ValueError(f"the Arrow schema is not valid: child {i} is missing")
+    return schema.children[i]
+
+
+cdef ArrowArray *child_array(ArrowArray *array, int64_t i) except NULL:
+    if array.children == NULL or array.children[i] == NULL:
+        raise ValueError(f"the Arrow array is not valid: child {i} is missing")
+    return array.children[i]
+
+
+cdef const uint8_t *validity_of(ArrowArray *array, str subject) except? NULL:
+    """The bitmap of the rows that are not null; NULL: none is null."""
+    if array.n_buffers == 0 or array.null_count == 0:
+        return NULL
+    if array.buffers[0] == NULL and array.null_count > 0:
+        raise invalid(subject, f"{array.null_count} rows are null, and no buffer says which")
+    return <const uint8_t *>array.buffers[0]
+
+
+cdef const void *buffer_of(ArrowArray *array, int64_t i, str subject) except? NULL:
+    """Buffer *i*; it may be missing if there are no rows."""
+    if i >= array.n_buffers or (array.buffers[i] == NULL and array.length):
+        raise invalid(subject, f"buffer {i} is missing")
+    return array.buffers[i]
+
+
+cdef arrow_cells(Columns columns, Cells *cells, ArrowSchema *schema, ArrowArray *array,
+                 int64_t shift, int64_t count, str name, int depth=0):
+    """The *count* cells of an array whose cell 0 is *shift* further (the offset of the struct
+    around it)."""
+    cdef str text = text_of(schema.format), subject = f"column {name!r}"
+    check_array(schema, array, shift + count, subject)
+    cells.offset = array.offset + shift
+    cells.count = count
+    cells.validity = validity_of(array, subject)
+    if schema.dictionary != NULL:
+        check_depth(depth, subject)
+        cells.kind = DICTIONARY
+        stored_integers(&cells.index, schema, array, shift, name)
+        cells.dictionary = <Cells *>columns.hold(sizeof(Cells))
+        arrow_cells(columns, cells.dictionary, schema.dictionary, array.dictionary, 0,
+                    array.dictionary.length, name, depth + 1)
+        cells.text = cells.dictionary.text
+    elif text in ("z", "u", "Z", "U"):
+        cells.kind = OFFSETS32 if text in "zu" else OFFSETS64
+        cells.text = text in "uU"
+        cells.offsets = buffer_of(array, 1, subject)
+        if array.n_buffers < 3:
+            raise invalid(subject, "buffer 2 is missing")
+        cells.data = <const uint8_t *>array.buffers[2]      # NULL if all are empty
+    elif text in ("vz", "vu"):
+        arrow_views(cells, array, subject)
+        cells.text = text == "vu"
+    elif text.startswith("w:"):
+        cells.kind = FIXED
+        cells.width = cells.stride = fixed_width(text, subject)
+        if cells.width:
+            cells.data = <const uint8_t *>buffer_of(array, 1, subject)
+    elif text == "n":
+        cells.kind = ABSENT
+    else:
+        raise TypeError(f"{subject} must be binary or string (large, view, fixed-size or "
+                        f"dictionary-encoded too), not of Arrow format {text!r}")
+
+
+cdef check_depth(int depth, str subject):
+    if depth >= _MOST_DICTIONARIES:
+        raise invalid(subject, f"{depth} dictionaries one inside the other")
+
+
+cdef int64_t fixed_width(str text, str subject) except -1:
+    """The bytes of one cell, by a format as "w:16"."""
+    if not text[2:].isdecimal() or len(text) > 12:
+        raise invalid(subject, f"its format is {text!r:.100}")
+    return int(text[2:])
+
+
+cdef arrow_views(Cells *cells, ArrowArray *array, str subject):
+    """Views, and behind them the buffers that they point into, with their sizes as the last."""
+    cells.kind = VIEWS
+    cells.data = <const uint8_t *>buffer_of(array, 1, subject)
+    cells.buffers = <const uint8_t **>array.buffers + 2
+    cells.n_buffers = array.n_buffers - 3
+    if cells.n_buffers > 0:
+        cells.buffer_sizes = buffer_of(array, array.n_buffers - 1, subject)
+
+
+#: Integers by Arrow's format: bytes, signed.
+cdef dict _INTEGERS = {
+    "c": (1, True), "C": (1, False), "s": (2, True), "S": (2, False),
+    "i": (4, True), "I": (4, False), "l": (8, True), "L": (8, False),
+}
+#: Arrow's units of time: what makes milliseconds of them.
+cdef dict _UNITS = {"tss": (1000, 1), "tsm": (1, 1), "tsu": (1, 1000), "tsn": (1, 1000000)}
+
+
+cdef arrow_numbers(Columns columns, Numbers *numbers, ArrowSchema *schema, ArrowArray *array,
+                   int64_t shift, int64_t count, str name, int depth=0):
+    """As arrow_cells: integers, times too for a timestamp, or a dictionary of either."""
+    cdef str subject = f"column {name!r}", unit
+    check_array(schema, array, shift + count, subject)
+    numbers.there = True
+    if schema.dictionary != NULL:
+        check_depth(depth, subject)
+        stored_integers(numbers, schema, array, shift, name)
+        numbers.dictionary = <Numbers *>columns.hold(sizeof(Numbers))
+        numbers.dictionary.count = array.dictionary.length
+        arrow_numbers(columns, numbers.dictionary, schema.dictionary, array.dictionary, 0,
+                      array.dictionary.length, name, depth + 1)
+        return
+    unit = text_of(schema.format).partition(":")[0]
+    if unit in _UNITS and name.startswith("timestamp"):
+        numbers.times, numbers.parts = _UNITS[unit]
+        numbers.width = 8
+        numbers.signed = True
+        lie_in(numbers, array, shift, subject)
+    else:
+        stored_integers(numbers, schema, array, shift, name)
+
+
+cdef stored_integers(Numbers *numbers, ArrowSchema *schema, ArrowArray *array, int64_t shift,
+                     str name):
+    """Integers as they lie there: numbers, or places in a dictionary."""
+    cdef str text = text_of(schema.format)
+    if text not in _INTEGERS:
+        raise TypeError(f"column {name!r} must be of integers, not of Arrow format {text!r}")
+    numbers.width, numbers.signed = _INTEGERS[text]
+    numbers.times = numbers.parts = 1
+    lie_in(numbers, array, shift, f"column {name!r}")
+
+
+cdef lie_in(Numbers *numbers, ArrowArray *array, int64_t shift, str subject):
+    numbers.stride = numbers.width
+    numbers.offset = array.offset + shift
+    numbers.validity = validity_of(array, subject)
+    numbers.data = <const uint8_t *>buffer_of(array, 1, subject)
+
+
+cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, ArrowArray *array,
+                   int64_t shift, int64_t count):
+    """A list of structs of a name and a value, or a map."""
+    cdef str text = text_of(schema.format), kind, subject = "column 'headers'"
+    cdef ArrowSchema *entry
+    cdef ArrowArray *entries
+    cdef int64_t key = 0
+    if text not in ("+l", "+L", "+m"):
+        raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
+                        f"not of Arrow format {text!r}")
+    check_array(schema, array, shift + count, subject)
+    if schema.n_children != 1:
+        raise invalid(subject, f"a list has one child, not {schema.n_children}")
+    entry = child_schema(schema, 0)
+    entries = child_array(array, 0)
+    kind = text_of(entry.format)
+    if kind != "+s":
+        raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
+                        f"not a list of Arrow format {kind!r}")
+    check_array(entry, entries, 0, subject)
+    key = header_key(entry, text == "+m", subject)
+    headers.there = True
+    headers.entries_offset = entries.offset
+    headers.n_entries = entries.length
+    headers.entries_validity = validity_of(entries, subject)
+    headers.large = text == "+L"
+    headers.offset = array.offset + shift
+    headers.validity = validity_of(array, subject)
+    headers.offsets = buffer_of(array, 1, subject)
+    arrow_cells(columns, &headers.key, child_schema(entry, key), child_array(entries, key),
+                entries.offset, entries.length, "headers.key")
+    arrow_cells(columns, &headers.value, child_schema(entry, 1 - key),
+                child_array(entries, 1 - key), entries.offset, entries.length, "headers.value")
+
+
+cdef int64_t header_key(ArrowSchema *entry, bint is_map, str subject) except -1:
+    """Which of the two fields of a header is its name: a map's first, a struct's ``key``."""
+    cdef int64_t i
+    cdef list names
+    if entry.n_children != 2:
+        raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
+                        f"not of structs of {entry.n_children} fields")
+    if is_map:
+        return 0
+    names = [text_of(child_schema(entry, i).name) for i in range(2)]
+    if sorted(names) != ["key", "value"]:
+        raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
+                        f"not of structs of {names[0]!r} and {names[1]!r}")
+    return names.index("key")
+
+
+cdef check_names(const HeaderCells *headers, int64_t count, int64_t base):
+    """Refuse names that consumers could not decode. (Arrow's strings are UTF-8 as they are.)"""
+    cdef int64_t i
+    if headers.key.text:
+        return
+    with nogil:
+        i = first_undecodable(headers, count)
+        want_gil()
+    got_gil()
+    if i >= 0:
+        raise row_error(base + i, "a header's name is not UTF-8")
+
+
+cdef int64_t first_undecodable(const HeaderCells *headers, int64_t count) noexcept nogil:
+    """Return the first row with a header whose name is not UTF-8, -1 for none."""
+    cdef int64_t i, j, size
+    cdef const uint8_t *name
+    for i in range(count):
+        if headers_size(headers, i) <= 0:
+            continue                        # none, or measure() refuses it
+        for j in range(offset_at(headers.offsets, headers.large, i + headers.offset),
+                       offset_at(headers.offsets, headers.large, i + headers.offset + 1)):
+            name = cell(&headers.key, j, &size)
+            if not is_utf8(name, size):
+                return i
+    return -1

@@ -1,0 +1,120 @@
+# Numbers: columns of integers (partitions, times), read where they lie.
+
+cdef extern from *:
+    """
+    /* By memcpy(): an exporter need not align its buffers. It compiles to one instruction. */
+    static inline int64_t int16_at(const void *p) { int16_t n; memcpy(&n, p, 2); return n; }
+    static inline int64_t int32_at(const void *p) { int32_t n; memcpy(&n, p, 4); return n; }
+    static inline int64_t int64_at(const void *p) { int64_t n; memcpy(&n, p, 8); return n; }
+    """
+    int64_t int16_at(const void *p) noexcept nogil
+    int64_t int32_at(const void *p) noexcept nogil
+    int64_t int64_at(const void *p) noexcept nogil
+
+cdef struct Numbers:            # a column of integers
+    bint there                  # whether there is such a column
+    const uint8_t *data
+    int64_t offset, stride
+    int width                   # bytes of one
+    bint signed
+    const uint8_t *validity
+    int64_t times, parts        # of a unit: the number is multiplied and divided
+    Numbers *dictionary         # Arrow's: what is stored are places in this column
+    int64_t count               # of a dictionary: how many numbers it has
+
+cdef enum Found:
+    NO_NUMBER = -1              # there is none: beyond 64 bits, or no such place in the dictionary
+    NULL_NUMBER = 0             # not given
+    NUMBER = 1
+
+cdef int64_t _MOST_PARTITION = 0x7fffffff
+cdef int64_t _MOST_TIMESTAMP = 1 << 62
+cdef int64_t _MOST_INT64 = 0x7fffffffffffffff
+#: To check fewer numbers is done with the GIL: to get it back may take longer than the work.
+cdef int64_t _FEW_NUMBERS = 8192
+
+
+cdef inline bint is_null(const uint8_t *validity, int64_t i) noexcept nogil:
+    return validity != NULL and not validity[i >> 3] >> (i & 7) & 1
+
+
+cdef int64_t stored_number(const Numbers *numbers, int64_t i) noexcept nogil:
+    """Return number *i* as it is stored; one of 64 bits without a sign may come out negative."""
+    cdef const uint8_t *p = numbers.data + (i + numbers.offset) * numbers.stride
+    if numbers.width == 1:
+        return (<const int8_t *>p)[0] if numbers.signed else p[0]
+    if numbers.width == 2:
+        return int16_at(p) if numbers.signed else <uint16_t>int16_at(p)
+    if numbers.width == 4:
+        return int32_at(p) if numbers.signed else <uint32_t>int32_at(p)
+    return int64_at(p)
+
+
+cdef Found find_number(const Numbers *numbers, int64_t i, int64_t *found) noexcept nogil:
+    """Look up number *i*, in the unit that is wanted; rounded down."""
+    cdef int64_t n
+    if is_null(numbers.validity, i + numbers.offset):
+        return NULL_NUMBER
+    n = stored_number(numbers, i)
+    if n < 0 and not numbers.signed:
+        return NO_NUMBER
+    if numbers.dictionary != NULL:
+        if not 0 <= n < numbers.dictionary.count:
+            return NO_NUMBER
+        return find_number(numbers.dictionary, n, found)
+    if numbers.times > 1:
+        if not -(_MOST_INT64 // numbers.times) <= n <= _MOST_INT64 // numbers.times:
+            return NO_NUMBER
+        n *= numbers.times
+    if numbers.parts > 1:
+        n = n // numbers.parts - (n % numbers.parts < 0)    # C rounds towards 0
+    found[0] = n
+    return NUMBER
+
+
+cdef int64_t first_wrong(const Numbers *numbers, int64_t count, int64_t most) noexcept nogil:
+    """Return the first of *count* numbers that is not null and not from 0 to *most*; else -1."""
+    cdef int64_t i, n
+    cdef Found found
+    for i in range(count):
+        found = find_number(numbers, i, &n)
+        if found == NO_NUMBER or (found == NUMBER and not 0 <= n <= most):
+            return i
+    return -1
+
+
+cdef check_numbers(const Numbers *numbers, int64_t count, str name, int64_t most, int64_t base):
+    """Raise a ValueError that names the row unless all are null or from 0 to *most*."""
+    cdef int64_t i
+    if count <= _FEW_NUMBERS:
+        i = first_wrong(numbers, count, most)
+    else:
+        with nogil:
+            i = first_wrong(numbers, count, most)
+            want_gil()
+        got_gil()
+    if i >= 0:
+        problem = number_problem(numbers, i, most)
+        raise row_error(base + i, f"{name} {problem}", f"{name}[{base + i}] {problem}")
+
+
+cdef str number_problem(const Numbers *numbers, int64_t i, int64_t most):
+    """Say what is wrong with number *i*."""
+    cdef object n = stored_number(numbers, i)
+    if n < 0 and not numbers.signed:
+        n += 1 << 64
+    if numbers.dictionary == NULL:
+        n = n * numbers.times // numbers.parts
+        return f"must be between 0 and {most}, not {n}"
+    if not 0 <= n < numbers.dictionary.count:
+        return f"is entry {n} of a dictionary that has {numbers.dictionary.count}"
+    return number_problem(numbers.dictionary, n, most)
+
+
+cdef row_error(int64_t row, str about, str text=None):
+    """A ValueError that says which row of the call it means, as ``row``, and what is wrong with it,
+    without the number: ``about_row``."""
+    error = ValueError(f"row {row}: {about}" if text is None else text)
+    error.row = row
+    error.about_row = about
+    return error
