@@ -256,7 +256,7 @@ class Admission:
     def _open(
         self,
         budget: Budget,
-        announce: Callable[[TopicSlot], None],
+        announce: Callable[[TopicSlot], bool | None],
         home: Any,
         *,
         delivery_timeout: float,

@@ -107,7 +107,7 @@ def _at_exit_of_a_child() -> None:
     """
     try:
         spawn("pykaproducer-exit", _flush_behind_threads, daemon=False).join(_PATIENCE)
-    except RuntimeError:  # no thread can be started
+    except (RuntimeError, MemoryError):  # no thread can be started
         _at_exit()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 from collections.abc import Callable
 
+from pykaproducer import _threads as threads
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Budget
 from pykaproducer._pipeline.worker import wake_all
@@ -59,7 +60,7 @@ class Space:
             try:
                 if self._budget.fits(amount) or not is_open():
                     return deadline
-                self._clock.acquire(lock, deadline)
+                threads.acquire(self._clock, lock, deadline)
                 if self._budget.fits(amount) or not is_open():
                     return deadline
             finally:

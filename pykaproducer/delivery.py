@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from kafka.structs import TopicPartition
 
 from pykaproducer import _kernel
+from pykaproducer import _threads as threads
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Delivery
 from pykaproducer._texts import place
@@ -100,7 +101,7 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
         return True
     try:
         # A wait longer than the platform's longest is cut in pieces: hence the loop.
-        while not clock.acquire(lock, deadline):
+        while not threads.acquire(clock, lock, deadline):
             if deadline is not None and clock.monotonic() >= deadline:
                 return delivery.settled()
     finally:

@@ -24,7 +24,7 @@ from pykaproducer._net.transport import Network
 from pykaproducer._no_transactions import NoTransactions
 from pykaproducer._pipeline.meter import Meter
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import spawn
+from pykaproducer._pipeline.worker import Errand, spawn, spawn_later
 from pykaproducer._space import Space
 from pykaproducer._texts import check_topic
 from pykaproducer.block import BlockProducer
@@ -96,7 +96,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         # Held by the thread that ends the pipeline; never by a user's, which may be interrupted.
         self._ending = threading.Lock()
         # The thread that closes because a callback has asked for it.
-        self._closer: threading.Thread | None = None
+        self._closer: Errand | None = None
         self._closed = False
         self._make_interceptors()
         self._reset()
@@ -161,12 +161,11 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         if self._closed:
             raise ProducerClosedError("the producer is closed")
 
-    def _announce(self, slot: TopicSlot) -> None:
-        """A topic has an open chunk."""
+    def _announce(self, slot: TopicSlot) -> bool:
+        """A topic has an open chunk. Returns false if the next message must announce it again."""
         pipeline = self._pipeline
         # None: close() has ended it between the append and this, and has found the chunk.
-        if pipeline is not None:
-            pipeline.dispatcher.put(slot)
+        return pipeline is None or pipeline.dispatcher.announce(slot)
 
     def _check_topic(self, topic: object) -> None:
         check_topic(topic)
@@ -252,7 +251,8 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             return  # somebody closes it, and may wait for this very thread
         self._end_admission()
         if in_own_thread:
-            self._closer = spawn(f"{self._name}-close", functools.partial(self._finish, timeout))
+            finish = functools.partial(self._finish, timeout)
+            self._closer = spawn_later(f"{self._name}-close", finish)
             return
         self._finish(timeout)
         if self._closer is not None:
@@ -288,7 +288,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         # strikes here, and the end goes on if whoever waits for it is interrupted.
         try:
             end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
-        except RuntimeError:  # no thread can be started any more; it has to end all the same
+        except (RuntimeError, MemoryError):  # no thread can be started; it has to end all the same
             self._end(pipeline, reason)
             return
         end.join(_END_TIME)

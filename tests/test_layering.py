@@ -16,6 +16,7 @@ LAYERS = (
         "_version",
         "_chance",
         "_clock",
+        "_threads",
         "_advice",
         "_texts",
         "_pickling",

@@ -240,20 +240,23 @@ cdef class Admission:
 
     @cython.final
     cdef announce_open(self, TopicSlot slot, Chunk chunk):
-        """Tell of *slot*, and then that it has been told of: not before. A signal handler that
-        sends in between, or another thread, would rely on it."""
+        """Announce *slot*, and only then mark it as announced: a signal handler that sends in
+        between, or another thread, relies on the mark.
+
+        It stays unmarked if the announcement fails, or if the dispatcher has no thread yet: then
+        the next send(), or flush(), announces it."""
+        cdef bint announced = False
         try:
-            self.announce(slot)
+            announced = self.announce(slot) is not False
         except BaseException:
-            # The message is accepted: if this is a KeyboardInterrupt it is told of once more, and
-            # if that fails too, by the next send, or flush.
-            self.announce(slot)
+            # The message is accepted: after a KeyboardInterrupt the slot is announced once more.
+            announced = self.announce(slot) is not False
             raise
         finally:
             enter_guard(&self.guard)
             try:
-                # Else it has been taken, and what is open now has not been told of.
-                if slot.chunk is chunk or chunk in slot.full:
+                # Else it has been taken, and what is open now has not been announced.
+                if announced and (slot.chunk is chunk or chunk in slot.full):
                     slot.announced = True
             finally:
                 leave_guard(&self.guard)

@@ -232,7 +232,10 @@ _TEXTS: dict[int | None, str] = {
     errno.ETIMEDOUT: "the network gave up waiting for the broker",
     errno.EHOSTUNREACH: "there is no route to the host",
     errno.ENETUNREACH: "the network is unreachable",
-    errno.EMFILE: "this process has too many open files",
+    errno.EMFILE: "this process has too many open files; raise its limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files",
+    errno.ENOBUFS: "the system has no memory for a socket",
+    errno.ENOMEM: "the system has no memory for a socket",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from pykaproducer import _kernel
+from pykaproducer._net.transport import mapped
 
 
 class Wakeup:
@@ -28,7 +29,9 @@ class Wakeup:
     """
 
     def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
+        """Raises ConnectionFailed if the system refuses the two file descriptors."""
+        with mapped():
+            self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._poked = False

@@ -2,7 +2,8 @@
 
 Whoever runs the stage owns its connection: that is its thread, which lets go of it only while it
 waits. It waits on two things at once, its inbox and its socket: it always waits in the connection's
-``poll``, and every ``put`` pokes the wake-up that the connection watches beside the socket.
+``poll``, and every ``put`` pokes the wake-up that the connection watches beside the socket. Only
+while the system refuses the file descriptors of that wake-up does it wait for the bell.
 
 A small request may be written in place, by the thread that brings it (``worker.py``); the answer is
 always read by the stage's own. On an idle producer that saves a wake-up on each message's way, if
@@ -25,6 +26,7 @@ from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
     Answered,
     Connection,
+    ConnectionFailed,
     Event,
     Lost,
     Ready,
@@ -49,6 +51,8 @@ _SETTING_UP: Final = {
 }
 #: What may take long in it.
 _ASKED: Final = {"OAUTHBEARER": "; has sasl_oauth_token_provider returned?"}
+#: How long to wait at least after the system refused file descriptors (seconds).
+_FEWEST_DESCRIPTORS: Final = 0.05
 #: Length and correlation id, before an answer's payload.
 _ANSWER_HEAD: Final = 8
 
@@ -153,8 +157,12 @@ class Connected(Worker):
     def wake(self, *, at_end: bool = False) -> None:
         self._need_thread(at_end)
         connection = self._connection
+        if connection is None:
+            # No item is overlooked: the thread makes a connection known before it empties the
+            # inbox, and waits for the bell only without one.
+            self._bell.ring()
         # In its own thread it looks at its inbox before it waits again.
-        if connection is not None and self.thread is not threading.current_thread():
+        elif self.thread is not threading.current_thread():
             connection.wakeup.poke(surely=not in_a_stage())
 
     def _loop(self) -> None:
@@ -162,9 +170,7 @@ class Connected(Worker):
             self._run_connection()
 
     def _run_connection(self) -> None:
-        connection = self._connection = Connection(
-            ("", 0), config=self.config, clock=self.clock, network=self.network, name=self.name
-        )
+        self._make_connection(self.clock.monotonic())
         try:
             while True:
                 self._empty_inbox()
@@ -175,17 +181,46 @@ class Connected(Worker):
                 if deadline is not None and deadline <= now:
                     self.on_time(now)
                 self.turn()
+                connection = self._connection
+                if connection is None:
+                    self._wait_for_descriptors(now)
+                    continue
                 self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
         finally:
             self.drop("the producer was closed")
-            connection.close()
+            if self._connection is not None:
+                self._connection.close()
             self.at_end()
+
+    def _make_connection(self, now: float) -> None:
+        """Make the connection object. It needs file descriptors, which the system may refuse."""
+        try:
+            self._connection = Connection(
+                ("", 0), config=self.config, clock=self.clock, network=self.network, name=self.name
+            )
+        except ConnectionFailed as error:
+            self._failed(str(error), [], [])
+            # No other server can help.
+            self._not_before = max(self._not_before, now + _FEWEST_DESCRIPTORS)
+
+    def _wait_for_descriptors(self, now: float) -> None:
+        """Wait until it is time to ask for file descriptors again, or an item comes."""
+        if now >= self._not_before:
+            self._make_connection(now)
+            return  # whatever has come in the meantime is looked at before the next wait
+        until = self._keep_threads(earlier(self.deadline(), self._not_before))
+        self._sleeps_until = until
+        self._running.release()
+        try:
+            self.clock.hear(self._bell, until)
+        finally:
+            self._running.acquire()
 
     def _connect_or_wait(self, connection: Connection, now: float) -> float | None:
         """Connect if it is wanted and time; how long to wait for what comes."""
         if connection.is_closed and self.wants_connection() and now >= self._not_before:
             self._connect(connection)
-        deadline = self.deadline()
+        deadline = self._keep_threads(self.deadline())
         if connection.is_closed and self.wants_connection():
             return self._not_before if deadline is None else min(deadline, self._not_before)
         return deadline

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer import _threads as threads
 from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
@@ -39,6 +40,8 @@ class FlushMark:
 
 class Dispatcher(Worker):
     """Routes by topic; expires what is too late, wherever it is."""
+
+    keeps_threads = True
 
     # Set by wiring, before the first item.
     take: Callable[[TopicSlot], list[Chunk]]
@@ -79,6 +82,17 @@ class Dispatcher(Worker):
                 self.inflight.meet(item.mark)
             case ViewChanged():
                 self._metadata_came()
+
+    def announce(self, slot: TopicSlot) -> bool:
+        """Have *slot* taken; false if the system refuses the thread that would take it.
+
+        For ``send()``, which announces the slot again with the next message then. From any thread.
+        """
+        if threads.is_missing(self) and slot in self.inbox():
+            self.wake()
+        else:
+            self.put(slot)
+        return not threads.is_missing(self)
 
     @property
     def waiting(self) -> Iterable[str]:

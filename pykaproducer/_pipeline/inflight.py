@@ -13,6 +13,7 @@ import _thread
 import threading
 import weakref
 
+from pykaproducer import _threads as threads
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk
 
@@ -83,7 +84,7 @@ class InFlight:
 
     def wait(self, mark: Mark, deadline: float | None) -> bool:
         """Wait until *mark* is reached; false if it is not by *deadline*."""
-        while not self._clock.acquire(mark.reached, deadline):
+        while not threads.acquire(self._clock, mark.reached, deadline):
             if deadline is not None and self._clock.monotonic() >= deadline:
                 return False
         return True
@@ -94,7 +95,7 @@ class InFlight:
         Asked once, when the time of a flush is over. That may be before the dispatcher has taken
         what stands before the mark: it would look as if nothing were left.
         """
-        self._clock.acquire(mark.met, self._clock.monotonic() + _MEETING)
+        threads.acquire(self._clock, mark.met, self._clock.monotonic() + _MEETING)
         pending = None if mark.pending is None else set(mark.pending)
         return sum(
             chunk.unsettled for chunk in self.chunks() if pending is None or chunk.serial in pending

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer import _threads as threads
 from pykaproducer._chance import chance
 from pykaproducer._machines.cluster import Backoff, ClusterView, Refresh
 from pykaproducer._machines.news import news
@@ -78,6 +79,8 @@ class WantProducerId:
 
 class Metadata(Connected):
     """Refreshes the view of the cluster: on request, on error, by age."""
+
+    keeps_threads = True
 
     # Set by wiring, before the first item.
     trouble: Trouble
@@ -169,7 +172,9 @@ class Metadata(Connected):
                 if found := count():
                     return found
                 ask()
-                if not self.clock.acquire(lock, deadline) and self.clock.monotonic() >= deadline:
+                if not threads.acquire(self.clock, lock, deadline) and (
+                    self.clock.monotonic() >= deadline
+                ):
                     return 0
             finally:
                 self._lookers.remove(lock)

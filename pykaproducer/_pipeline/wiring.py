@@ -40,7 +40,7 @@ from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.untold import Untold
-from pykaproducer._pipeline.worker import Worker, in_a_stage_with, spawn
+from pykaproducer._pipeline.worker import Worker, in_a_stage_with, spawn_later
 from pykaproducer._texts import place
 from pykaproducer._wire import compression
 from pykaproducer.config import Config
@@ -224,7 +224,7 @@ class Pipeline:
                 self.dispatcher.put(FlushMark(mark))
             else:
                 # Not here: a lock is needed that stages may wait for.
-                spawn(f"{self.name}-flush", functools.partial(self.inflight.meet, mark))
+                spawn_later(f"{self.name}-flush", functools.partial(self.inflight.meet, mark))
             for worker in self.brokers.all():
                 worker.put(Hurry())
             return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)

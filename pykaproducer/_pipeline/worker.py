@@ -29,6 +29,9 @@ own thread as well; others only ever try to take it, so nothing can wait in a ci
 1. thread A runs the stage in place; thread B finds the lock taken and appends its item;
 2. thread C finds the lock free, but the deque not empty: it appends behind B's item;
 3. the stage's own thread takes the lock and handles B's item, then C's.
+
+**Without a thread.** If the system refuses to start the thread, ``put`` does not raise: the items
+stay in the inbox, and the thread is started later (``_threads.py``).
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pykaproducer import _kernel
+from pykaproducer import _threads as threads
 from pykaproducer._clock import Bell, Clock
 from pykaproducer._pipeline.meter import Meter
 
@@ -73,6 +77,7 @@ def forget_stages() -> None:
     """In the child of a fork that was made in a callback: its only thread is a user's now."""
     _here.is_stage = False
     _here.on_crash = None
+    threads.forget_all()
 
 
 class WakingLater:
@@ -131,10 +136,45 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
 
     A daemon mostly: an interpreter that ends without close() is not held up by it. The exit hook of
     ``producer`` flushes within its bound first.
+
+    Raises:
+        RuntimeError, MemoryError: the system refuses a thread. See :func:`spawn_later`.
     """
     thread = threading.Thread(target=target, name=name, daemon=daemon)
     thread.start()
     return thread
+
+
+class Errand:
+    """A function to be run once in its own thread, as soon as the system allows the thread."""
+
+    def __init__(self, name: str, target: Callable[[], None]) -> None:
+        self.name = name
+        self._target = target
+        # Taken by the first thread that runs it: two may be started, as for a Worker.
+        self._claim = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start_thread(self) -> None:
+        """Start the thread, unless it has been started. Raises as :func:`spawn`."""
+        if self._thread is None:
+            self._thread = spawn(self.name, self._run)
+
+    def _run(self) -> None:
+        if self._claim.acquire(blocking=False):
+            self._target()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end, if it has been started."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+
+def spawn_later(name: str, target: Callable[[], None]) -> Errand:
+    """Run *target* in its own thread: now, or as soon as the system allows the thread."""
+    errand = Errand(name, target)
+    threads.start(errand)
+    return errand
 
 
 class Worker:
@@ -159,9 +199,14 @@ class Worker:
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
         self.stopping = False
+        # Of its own thread: when it may next try to start other stages' threads.
+        self._start_threads_at = 0.0
 
     #: Whether the end of the stage does something, so that it needs a thread for it.
     ends_itself = False
+    #: Whether its thread starts the threads that the system refused to other stages: it must not
+    #: block.
+    keeps_threads = False
     #: Where it counts: set by wiring, before the first item.
     meter: Meter
 
@@ -227,12 +272,14 @@ class Worker:
     def stop(self) -> None:
         """Let the thread end, behind what is in the inbox. Does not wait for it.
 
-        A stage without a thread gets one only if its end does something (``ends_itself``). One that
-        starts meanwhile ends by itself: it (1) becomes the stage's thread, (2) looks at
-        ``stopping``; we (1) set that, (2) look for a thread.
+        A stage without a thread gets one only if its end does something (``ends_itself``), or if
+        items wait in its inbox because the system refused it a thread. One that starts meanwhile
+        ends by itself: it (1) becomes the stage's thread, (2) looks at ``stopping``; we (1) set
+        that, (2) look for a thread.
         """
         self.stopping = True
-        if self.thread is None and not self.ends_itself:
+        if self.thread is None and not self.ends_itself and not self._items:
+            threads.give_up(self)
             return
         self._items.append(STOP)
         self.wake(at_end=True)
@@ -272,7 +319,12 @@ class Worker:
     # The thread ------------------------------------------------------------------------------
 
     def join(self, deadline: float) -> bool:
-        """Wait for the thread to end; false if it has not by *deadline*."""
+        """Wait for the thread to end; false if it has not by *deadline*.
+
+        After :meth:`stop`. If the system still refuses the thread, the stage runs to its end here.
+        """
+        if self.thread is None and threads.is_missing(self):
+            self._run_here()
         thread = self.thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -284,8 +336,25 @@ class Worker:
         return self.thread is not None and self.thread.is_alive()
 
     def _need_thread(self, at_end: bool) -> None:
-        if self.thread is None and (at_end or not self.stopping):
+        if self.thread is not None or (self.stopping and not at_end):
+            return
+        # A keeper runs if a stage does, and tries again. A user thread tries at once.
+        if not (_here.is_stage and threads.is_missing(self)):
+            threads.start(self)
+
+    def start_thread(self) -> None:
+        """Start the thread, unless it is running or no longer needed. Raises as :func:`spawn`."""
+        if self.thread is None and (self._items or not self.stopping):
             spawn(self.name, self._run)
+
+    def _run_here(self) -> None:
+        """Run the stage to its end in the calling thread, which may be a user thread."""
+        was_stage, on_crash = _here.is_stage, _here.on_crash
+        try:
+            self._run()
+        finally:
+            _here.is_stage, _here.on_crash = was_stage, on_crash
+            threads.give_up(self)
 
     def _run(self) -> None:
         # No lock is held while a thread starts: a user's thread may be interrupted there, and its
@@ -297,10 +366,25 @@ class Worker:
             self._items.append(STOP)
         _here.is_stage = True
         _here.on_crash = self._on_crash
+        if self.keeps_threads:
+            threads.keep(self, self.wake)
         try:
             self._loop()
         except BaseException as error:  # the crash policy: settle everything, mark it broken
             self._on_crash(self, error)
+        finally:
+            threads.stop_keeping(self)
+
+    def _keep_threads(self, deadline: float | None) -> float | None:
+        """Start the threads that are missing; when to wake up, *deadline* at the latest."""
+        if not self.keeps_threads or not threads.any_missing():
+            return deadline
+        now = self.clock.monotonic()
+        if now >= self._start_threads_at:
+            self._start_threads_at = now + threads.RETRY_INTERVAL
+            if not threads.start_missing(self.clock):
+                return deadline
+        return self._start_threads_at if deadline is None else min(deadline, self._start_threads_at)
 
     def _loop(self) -> None:
         stop_has_come = False
@@ -310,7 +394,7 @@ class Worker:
                 stop_has_come = self._work() or stop_has_come
                 if stop_has_come and self.may_end():
                     break
-                deadline = self._sleeps_until = self.deadline()
+                deadline = self._sleeps_until = self._keep_threads(self.deadline())
             if self.clock.hear(self._bell, deadline):
                 _kernel.stage_runs()
         self.at_end()

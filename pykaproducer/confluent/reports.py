@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import monotonic, time
 from typing import Any
 
+from pykaproducer import _threads as threads
 from pykaproducer._clock import Clock
 from pykaproducer.confluent.errors import KafkaError, kafka_error
 from pykaproducer.confluent.message import report_of
@@ -66,7 +67,7 @@ class Events:
         self._waiters.append(lock)
         try:
             if not there_is_one():
-                self._clock.acquire(lock, deadline)
+                threads.acquire(self._clock, lock, deadline)
         finally:
             self._waiters.remove(lock)
 
