@@ -121,8 +121,9 @@ def _flush_behind_threads() -> None:
 
 def _after_fork_in_child() -> None:
     forget_stages()
-    for producer in list(_producers):
-        producer._forked()
+    with contextlib.ExitStack() as forking:  # which goes on if one of them raises
+        for producer in list(_producers):
+            forking.callback(producer._forked)
 
 
 atexit.register(_at_exit)

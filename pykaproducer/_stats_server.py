@@ -15,13 +15,13 @@ import os
 import selectors
 import socket
 import stat
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer._clock import Clock
+from pykaproducer._clock import Bell, Clock
+from pykaproducer._net.transport import ConnectionFailed, is_shortage
 from pykaproducer._net.wakeup import Wakeup
-from pykaproducer._pipeline.worker import spawn
+from pykaproducer._pipeline.worker import Errand, spawn_later
 
 log = logging.getLogger("pykaproducer.stats")
 
@@ -29,7 +29,7 @@ log = logging.getLogger("pykaproducer.stats")
 _PATIENCE = 5.0
 #: How long the end of the thread is waited for, which takes milliseconds (seconds).
 _END_TIME = 0.2
-#: How long nobody is let in after that has failed (seconds).
+#: The pause after the system has refused a file descriptor (seconds).
 _DEAF = 1.0
 #: So many may wait to be answered.
 _BACKLOG = 16
@@ -75,8 +75,10 @@ class StatsServer:
         self._clock = clock
         self._stats = stats
         self._name = name
-        self._wakeup = Wakeup()
-        self._thread: threading.Thread | None = None
+        self._thread: Errand | None = None
+        # Made by the thread; rung in its place while the system refuses its descriptors.
+        self._wakeup: Wakeup | None = None
+        self._bell = Bell()
         self._listener: socket.socket | None = None
         self._stopping = False
         # Nobody is let in before then (monotonic seconds); None: everybody is.
@@ -86,17 +88,16 @@ class StatsServer:
 
     def start(self) -> None:
         """Listen, if that is possible; else the log says why not."""
-        try:
-            self._thread = spawn(f"{self._name}-stats", self._run)
-        except RuntimeError as error:  # no thread can be started
-            log.warning("stats_socket %s: %s; it goes on without", self.path, error)
-            self._close()
+        self._thread = spawn_later(f"{self._name}-stats", self._run)
 
     def stop(self) -> None:
         """End it. The path is free then, unless the thread has just made it, and frees it."""
+        # The thread makes the wake-up known, then looks at `_stopping`; we the other way round.
         self._stopping = True
         self._unlink()
-        self._wakeup.poke(surely=True)
+        self._bell.ring()
+        if self._wakeup is not None:
+            self._wakeup.poke(surely=True)
         if self._thread is not None:
             self._thread.join(_END_TIME)
 
@@ -158,15 +159,25 @@ class StatsServer:
     # Serving --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            self._listener = self._listen()
-            self._serve(self._listener, self._wakeup)
-        except OSError as error:
-            log.warning("stats_socket %s: %s; it goes on without", self.path, error)
-        finally:
-            # Whatever has happened: nobody is to wait at a socket that nobody serves.
-            self._unlink()
-            self._close()
+        short = False
+        while not self._stopping:
+            try:
+                self._wakeup = Wakeup()
+                self._listener = self._listen()
+                self._serve(self._listener, self._wakeup)
+            except (OSError, ConnectionFailed) as error:
+                if not is_shortage(error):
+                    log.warning("stats_socket %s: %s; it goes on without", self.path, error)
+                    return
+                if not short:
+                    log.warning("stats_socket %s: %s; trying again", self.path, error)
+                short = True
+            finally:
+                # Whatever has happened: nobody is to wait at a socket that nobody serves.
+                self._unlink()
+                self._close()
+            if not self._stopping:
+                self._clock.hear(self._bell, self._clock.monotonic() + _DEAF)
 
     def _serve(self, listener: socket.socket, wakeup: Wakeup) -> None:
         readers: set[_Reader] = set()
@@ -238,4 +249,5 @@ class StatsServer:
     def _close(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        self._wakeup.close()
+        if self._wakeup is not None:
+            self._wakeup.close()

@@ -11,6 +11,7 @@ import sys
 import textwrap
 
 from pykaproducer.testing import KafkaCluster
+from tests import programs
 from tests.cluster.readback import read_log
 
 #: Far more than a program here takes (seconds).
@@ -306,3 +307,25 @@ def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, to
         """
     run(script, cluster.bootstrap_servers, topic)
     assert by_sender(cluster, topic) == {b"parent": [0, 1]}
+
+
+def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
+    script = """
+        import os
+        from pykaproducer import Producer
+
+        class Broken(Producer):
+            def _forked(self):
+                raise RuntimeError("broken")
+
+        producers = [kind(bootstrap_servers="127.0.0.1:1") for kind in [Producer, Broken] * 5]
+        for producer in producers:
+            producer.send("t", b"parent's")
+        child = os.fork()
+        if child == 0:
+            os._exit(any(producer.accepted for producer in producers[::2]))
+        assert os.waitpid(child, 0)[1] == 0
+        for producer in producers:
+            producer.abort()
+        """
+    programs.run(script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import socket
@@ -11,12 +12,15 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from pykaproducer import Producer
+from pykaproducer import Producer, _stats_server
+from pykaproducer._net.transport import mapped
+from pykaproducer._net.wakeup import Wakeup
 from pykaproducer.stats import read_stats
-from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing import FakeClock, ScriptedCluster
 from tests import programs
 from tests.logs import told_by_log
 from tests.pipeline.helper import SOON, offsets, send
@@ -283,3 +287,44 @@ def test_the_answer_ends_although_a_child_has_a_duplicate_of_the_connection(path
         server.stop()
         """
     programs.run(script)
+
+
+@pytest.mark.parametrize("what", ["pair", "listener"])
+def test_a_moment_without_file_descriptors_passes(
+    path: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """send() is not affected, and the socket is there later."""
+    refused = threading.Semaphore(2)
+
+    def refuse() -> None:
+        if refused.acquire(blocking=False):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    class Short:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(socket, name)
+
+        def socket(self, *arguments: Any) -> Any:
+            refuse()
+            return socket.socket(*arguments)
+
+    def wakeup() -> Wakeup:
+        with mapped():
+            refuse()
+        return Wakeup()
+
+    clock = FakeClock()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(clock=clock, stats_socket=path)
+        with told_by_log("oo many open files") as told:
+            if what == "pair":
+                monkeypatch.setattr(_stats_server, "Wakeup", wakeup)
+            else:
+                monkeypatch.setattr(_stats_server, "socket", Short())
+            offsets(send(producer, [b"1"]))
+            assert told.wait(SOON)
+        while not os.path.exists(path):
+            clock.jump(1.0)
+        assert read_stats(path)["messages"]["delivered"] == 1
+        producer.close()
+    assert os.listdir(".") == []

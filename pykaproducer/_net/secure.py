@@ -99,12 +99,17 @@ class SecureNetwork(Network):
     def _tls_context(self) -> ssl.SSLContext:
         """Made by the first that connects: to load the system's authorities takes a while."""
         with self._making:
-            if self._context is None:
-                try:
-                    self._context = tls_context(self._security)
-                except ConfigurationError as error:  # a file has changed since it was checked
-                    raise ConnectionFailed(str(error)) from error
-            return self._context
+            if self._context is not None:
+                return self._context
+            try:
+                context = tls_context(self._security)
+            except ConfigurationError as error:  # a file has changed since it was checked
+                raise ConnectionFailed(str(error)) from error
+            # OpenSSL does not report that it could not open the system's authorities, for example
+            # because the process has too many open files: without any, load them again next time.
+            if self._security.ssl_context is not None or context.cert_store_stats()["x509_ca"]:
+                self._context = context
+            return context
 
     def forsake(self) -> None:
         """In the child of a fork: see ``Network.forsake``. Nothing is said to the brokers."""

@@ -238,12 +238,20 @@ _TEXTS: dict[int | None, str] = {
     errno.ENOMEM: "the system has no memory for a socket",
 }
 
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
 
 def _text(error: OSError) -> str:
     known = _TEXTS.get(error.errno)
     if known is not None and not isinstance(error, socket.gaierror):
         return known
     return error.strerror or str(error)
+
+
+def is_shortage(error: OSError | ConnectionFailed) -> bool:
+    """Return whether the system refused a resource that it may grant later."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _SHORTAGES
 
 
 def failure(error: OSError) -> ConnectionFailed:

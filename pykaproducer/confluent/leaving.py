@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import Protocol
 
-from pykaproducer._pipeline.worker import spawn
+from pykaproducer._pipeline.worker import spawn_later
 from pykaproducer.producer import Producer as Core
 
 
@@ -30,10 +30,8 @@ def end_behind(core: Core) -> None:
     if not core.accepted:
         core.close()
         return
-    try:
-        spawn(f"{core.config.client_id}-farewell", core.close)
-    except RuntimeError:
-        pass  # no thread can be started any more: the interpreter's exit closes it
+    # At the interpreter's exit no thread may be started: the exit hook closes it then.
+    spawn_later(f"{core.config.client_id}-farewell", core.close)
 
 
 def _after_fork() -> None:

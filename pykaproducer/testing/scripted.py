@@ -327,6 +327,9 @@ class ScriptedNetwork(Network):
     def __init__(self, cluster: ScriptedCluster) -> None:
         self._cluster = cluster
 
+    def forsake(self) -> None:
+        """In the child of a fork: the sockets are the cluster's, which lives in the parent."""
+
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """The one address of a scripted broker."""
         for broker in self._cluster._state.brokers.values():

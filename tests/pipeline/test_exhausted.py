@@ -18,6 +18,7 @@ from pykaproducer._net import wakeup
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
+from tests import programs
 
 from .helper import (
     FAST,
@@ -373,3 +374,27 @@ def test_a_producer_closes_without_file_descriptors(files: Descriptors) -> None:
         files.wait_for_refusals(2)
         producer.close(0)
         assert isinstance(error_of(delivery), AbortedError)
+
+
+def test_a_child_does_not_start_the_parent_s_missing_threads() -> None:
+    programs.run("""
+        import os, threading
+        from pykaproducer import Producer
+
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        start, threading.Thread.start = threading.Thread.start, refuse
+        parents = Producer(bootstrap_servers="127.0.0.1:1", client_id="parent")
+        parents.send("t", b"1")
+        child = os.fork()
+        if child == 0:
+            threading.Thread.start = start
+            mine = Producer(bootstrap_servers="127.0.0.1:1", client_id="child")
+            mine.send("t", b"1")
+            mine.abort()
+            os._exit(any("parent" in thread.name for thread in threading.enumerate()))
+        assert os.waitpid(child, 0)[1] == 0
+        threading.Thread.start = start
+        parents.abort()
+        """)
