@@ -187,6 +187,12 @@ _HONOURED = [
     ),
     Known("retry.backoff.ms", **_whole(1, 300_000), ours="retry_backoff_ms"),
     Known("retry.backoff.max.ms", **_whole(1, 300_000), ours="retry_backoff_max_ms"),
+    Known(
+        "connections.max.idle.ms",
+        **_whole(0, INT_MAX),
+        ours="connections_max_idle_ms",
+        note="540000 if it is not given",
+    ),
     Known("reconnect.backoff.ms", **_whole(0, 3_600_000), ours="reconnect_backoff_ms"),
     Known(
         "reconnect.backoff.max.ms",
@@ -270,7 +276,6 @@ _NO_EFFECT: Final = {
     "broker.address.ttl",
     "keep-alive is always on": "socket.keepalive.enable",
     "one unanswered request ends a connection, which is made again": "socket.max.fails",
-    "a connection that the broker closed is made again when needed": "connections.max.idle.ms",
     "known brokers are asked first, then bootstrap.servers, again and again": ""
     "metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms",
     "only the topics that are sent to are asked for, with retry.backoff.ms between": ""

@@ -92,14 +92,6 @@ NOT_HONOURED: tuple[Setting, ...] = (
         no_effect="all addresses of a name are tried",
     ),
     Setting(
-        "connections_max_idle_ms",
-        540_000,
-        integer(-1),
-        "",
-        unit="ms",
-        no_effect="a connection that the broker closed for being idle is made again when needed",
-    ),
-    Setting(
         "api_version",
         None,
         ANYTHING,

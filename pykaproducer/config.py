@@ -236,6 +236,14 @@ class Config(SecuritySettings):
         "is used at once.",
         unit="ms",
     )
+    connections_max_idle_ms: float = setting(
+        540_000,
+        milliseconds(-1),
+        "Close a connection that has been unused for this long; the next message opens a new one. "
+        "Set it below the idle timeout of a NAT or load balancer that drops connections silently "
+        "(Azure: 180000). 0 or -1: never.",
+        unit="ms",
+    )
     metadata_max_age_ms: float = setting(
         300_000,
         milliseconds(1),

@@ -79,8 +79,8 @@ cdef class Admission:
         """Set up, empty: at construction, and again in a forked child.
 
         *announce*: called as ``announce(slot)`` when a topic has an open chunk that is to be
-        taken; returns False if the next message must announce it again. *delivery_timeout* in seconds. *fake_clock*: a clock object to ask instead of the
-        machine's, for tests.
+        taken; returns False if the next message must announce it again. *delivery_timeout* in
+        seconds. *fake_clock*: a clock object to ask instead of the machine's, for tests.
         """
         self.budget = budget
         self.slots = {}

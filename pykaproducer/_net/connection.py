@@ -179,6 +179,16 @@ class Connection:
 
     # Requests --------------------------------------------------------------------------------
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is ready, and nothing is queued, on its way, or unanswered."""
+        session = self._session
+        return (
+            session.state is SessionState.READY
+            and not (session.unanswered or self._queued or self._outbox.buffers)
+            and not session.resting
+        )
+
     def submit(self, request: Request) -> None:
         """Queue *request*; it is encoded and written by ``poll`` once the connection is ready."""
         self._queued.append(request)

@@ -150,6 +150,8 @@ class Network:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
         if settings.send_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
         if settings.receive_buffer_bytes is not None:
@@ -218,6 +220,14 @@ class PlainTransport:
     def close(self) -> None:
         self._socket.close()
 
+
+#: Probe an idle connection after a minute, not after the system's two hours: that keeps it in the
+#: tables of most NATs and load balancers, and detects a dead peer. ``socket_options`` overrides it.
+_KEEPALIVE = tuple(
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+    if hasattr(socket, name)
+)
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 

@@ -59,6 +59,11 @@ class Down:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """The connection was unused for ``connections_max_idle_ms`` and has been closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The broker's answer, with an entry for every batch of the request."""
 
@@ -91,12 +96,15 @@ class Bridge(Connected):
 
     # Set by wiring, before the first item.
     broker_id: int
-    report: Callable[[Up | Down | Answered | Written | Lost], None]
+    report: Callable[[Up | Down | Idle | Answered | Written | Lost], None]
     address: Callable[[], BrokerAddress | None]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._wanted = False
+        # The connection was closed because it was idle: requests that come now wait for the next.
+        self._was_idle = False
+        self._waiting: list[ProduceRequest] = []
         # A request whose answer makes no sense, until it is reported as lost.
         self._garbled: list[ProduceRequest] = []
         # Given to the connection and not reported yet, with the time of that. For a look from
@@ -115,6 +123,7 @@ class Bridge(Connected):
             isinstance(item, ProduceRequest)
             and self.ready
             and self.config.acks != 0
+            and not self.is_unused_too_long()
             and sum(len(batch.payload) for batch in item.batches) <= SMALL
             and self.writes_at_once()
         )
@@ -126,6 +135,10 @@ class Bridge(Connected):
             self._submit(item)
             if self.thread is not threading.current_thread():
                 self.write_now()
+        elif self._was_idle:
+            # It crossed the news that the idle connection was closed.
+            self._waiting.append(item)
+            self._wanted = True
         else:
             # It crossed the news that the connection is lost.
             self.report(Lost([], [item]))
@@ -140,6 +153,10 @@ class Bridge(Connected):
         return address.host, address.port
 
     def on_ready(self) -> None:
+        self._was_idle = False
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            self._submit(request)
         self.report(Up())
 
     def held(self) -> Iterable[object]:
@@ -181,8 +198,13 @@ class Bridge(Connected):
         self._under_way.pop(request.tag, None)
         self.report(Written(request.tag))
 
-    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+    def on_idle(self) -> None:
         self._wanted = False  # the BrokerWorker asks again if it has something to send
+        self._was_idle = True
+        self.report(Idle())
+
+    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        self._wanted = self._was_idle = False  # the BrokerWorker asks again if it has to send
         self._under_way.clear()
         # Down before Lost: what Lost gives back must not be sealed again for this connection.
         self.report(Down(reason))
@@ -190,10 +212,12 @@ class Bridge(Connected):
 
     def _report_lost(self, unanswered: list[Request], unwritten: list[Request]) -> None:
         garbled, self._garbled = self._garbled, []
-        if garbled or unanswered or unwritten:
+        waiting, self._waiting = self._waiting, []
+        if garbled or unanswered or unwritten or waiting:
             written = [*garbled, *(request.tag for request in unanswered)]
-            self.meter.lost.add(self.clock.monotonic(), 1, len(written) + len(unwritten))
-            self.report(Lost(written, [request.tag for request in unwritten]))
+            waiting += [request.tag for request in unwritten]
+            self.meter.lost.add(self.clock.monotonic(), 1, len(written) + len(waiting))
+            self.report(Lost(written, waiting))
 
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self.config.client_id, self.config.acks

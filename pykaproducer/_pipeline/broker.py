@@ -25,6 +25,7 @@ from pykaproducer._pipeline.bridge import (
     Answered,
     Bridge,
     Down,
+    Idle,
     Lost,
     ProduceRequest,
     Up,
@@ -69,7 +70,9 @@ class Quit:
     """The producer closes, and everything has its outcome: do not wait for answers."""
 
 
-Event = Put | Answered | Lost | Written | Up | Down | ViewChanged | ProducerIdCame | Hurry | Quit
+Event = (
+    Put | Answered | Lost | Written | Up | Down | Idle | ViewChanged | ProducerIdCame | Hurry | Quit
+)
 
 
 class BrokerWorker(Worker):
@@ -130,6 +133,8 @@ class BrokerWorker(Worker):
                 self._came_up()
             case Down():
                 self._went_down(item.reason)
+            case Idle():
+                self._disconnected()
             case ViewChanged():
                 self._check_leaders()
             case ProducerIdCame():
@@ -186,13 +191,17 @@ class BrokerWorker(Worker):
         if self.trouble.brokers.pop(self.broker_id, None) is not None:
             log.info("broker %d: works again", self.broker_id)
 
-    def _went_down(self, reason: str) -> None:
+    def _disconnected(self) -> None:
+        """There is no connection: what was sealed ahead for it is pending again."""
         self._up = False
-        self.throttle.forget()
         for batches in list(self._ahead):
             for batch in list(batches):
                 self._recall(batch.in_lane)
                 self.batcher.look(batch.in_lane)
+
+    def _went_down(self, reason: str) -> None:
+        self.throttle.forget()
+        self._disconnected()
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
         if self.trouble.brokers.get(self.broker_id) != reason and not self.stopping:
             needed = self._requests or self.batcher.waiting

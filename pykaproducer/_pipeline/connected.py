@@ -16,6 +16,8 @@ it; the thread (1) makes its connection known, (2) empties the inbox, (3) waits.
 
 from __future__ import annotations
 
+import logging
+import math
 import selectors
 import threading
 from collections.abc import Callable
@@ -39,6 +41,8 @@ from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.meter import Link
 from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
 from pykaproducer.config import Config
+
+log = logging.getLogger("pykaproducer.net")
 
 #: How long it dozes (seconds): less than any request has time. (With a request_timeout_ms shorter
 #: than this the thread is waked for each request.)
@@ -71,6 +75,8 @@ class Connected(Worker):
         self._stop_has_come = False
         # Something was sent or answered since it last waited.
         self._busy = False
+        # When the connection will have been unused for too long.
+        self._idle_at = math.inf
         # Connecting again: not before this.
         self._not_before = 0.0
         self._reconnect: Backoff | None = None
@@ -93,6 +99,9 @@ class Connected(Worker):
 
     def on_written(self, request: Request) -> None:
         """The last byte of a request without answer has been given to the socket."""
+
+    def on_idle(self) -> None:
+        """The connection was closed because it was idle. Nothing was under way."""
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         """The connection is lost, or could not be made."""
@@ -173,10 +182,12 @@ class Connected(Worker):
         self._make_connection(self.clock.monotonic())
         try:
             while True:
+                now = self.clock.monotonic()
+                # Before anything is written to it: a NAT or load balancer may have dropped it.
+                self._close_if_idle(now)
                 self._empty_inbox()
                 if self._stop_has_come and self.may_end():
                     break
-                now = self.clock.monotonic()
                 deadline = self.deadline()
                 if deadline is not None and deadline <= now:
                     self.on_time(now)
@@ -223,7 +234,37 @@ class Connected(Worker):
         deadline = self._keep_threads(self.deadline())
         if connection.is_closed and self.wants_connection():
             return self._not_before if deadline is None else min(deadline, self._not_before)
+        if self.ready and self._idle_at != math.inf and connection.is_idle:
+            return earlier(deadline, self._idle_at)
         return deadline
+
+    def is_unused_too_long(self) -> bool:
+        """Whether the connection is to be closed before anything is written to it."""
+        return self.clock.monotonic() >= self._idle_at
+
+    def _close_if_idle(self, now: float) -> None:
+        """Close the connection if it has been unused for ``connections_max_idle_ms``.
+
+        A request that another thread writes in place is not lost: (1) this thread waits until the
+        connection would be idle; (2) the other writes; (3) this thread looks whether a request is
+        unanswered. Both hold ``_running``.
+        """
+        if not self.ready or now < self._idle_at:
+            return
+        connection = self._connection
+        assert connection is not None, "without a connection it is not ready"
+        if connection.is_idle:
+            log.debug("%s: closing the idle connection", self.name)
+            connection.give_up("it was idle")
+            self.ready = False
+            self.on_idle()
+
+    def _used(self) -> float:
+        """The connection has just been used; the time."""
+        now = self.clock.monotonic()
+        most = self.config.connections_max_idle_ms
+        self._idle_at = now + most / 1000 if most > 0 else math.inf
+        return now
 
     def _wait(
         self,
@@ -272,16 +313,17 @@ class Connected(Worker):
         match event:
             case Ready():
                 self.ready = True
-                self.link().made.add(self.clock.monotonic(), 1)
+                self.link().made.add(self._used(), 1)
                 self.on_ready()
             case Answered():
                 self._busy = True
                 size = len(event.payload) + _ANSWER_HEAD
-                self.link().incoming.add(self.clock.monotonic(), size)
+                self.link().incoming.add(self._used(), size)
                 # Only now: a server may shake hands and hang up at the first request.
                 self._backoff().reset()
                 self.on_answer(event)
             case Written():
+                self._used()
                 self._backoff().reset()
                 self.on_written(event.request)
             case Lost():
