@@ -172,7 +172,8 @@ class Config(SecuritySettings):
     max_request_size: int = setting(
         1_048_576,
         integer(1),
-        "The largest message that send() takes, and the largest batch.",
+        "The largest message that send() takes, and the most that batches for one broker take "
+        "together in a request.",
         unit="bytes",
         aliases=("message.max.bytes",),
     )
@@ -197,7 +198,8 @@ class Config(SecuritySettings):
     request_timeout_ms: int = setting(
         30_000,
         integer(1),
-        "A connection that leaves a request unanswered so long is taken for lost.",
+        "A connection that leaves a request unanswered so long is taken for lost. The time counts "
+        "from when the request is written, or from the answer before it.",
         unit="ms",
         aliases=("socket.timeout.ms",),
     )

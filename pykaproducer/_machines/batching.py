@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pykaproducer._kernel import RECORD_ALLOWANCE, RecordBatch, Slice
@@ -125,6 +126,8 @@ class Lane:
     came: deque[float] = field(default_factory=deque)
     #: The latest time in the batcher's heap for this lane.
     timer: float | None = None
+    #: The last of the batcher's requests in which it had its turn.
+    round: int = 0
     unanswered: list[Batch] = field(default_factory=list)
     #: Batches that must go round again, oldest first.
     failed: list[Slice | Batch] = field(default_factory=list)
@@ -148,7 +151,7 @@ class Lane:
             self.rows += item.count
 
     def put_back(self, batch: Batch) -> None:
-        """*batch* was sealed ahead and not written: it goes before what is pending."""
+        """*batch* was sealed and not sent: it goes before what is pending."""
         self.unanswered.remove(batch)
         self.pending.appendleft(batch)
         self.came.appendleft(0.0)
@@ -262,14 +265,15 @@ class Batcher:
         self.sealed_limit = sealed_limit
         #: Lanes with something pending that have not failed.
         self._waiting: dict[Lane, None] = {}
-        #: Those of them that may send a batch now.
-        self._open: dict[Lane, None] = {}
+        #: Those of them that may send a batch now; whose turn it is stands first.
+        self._open: OrderedDict[Lane, None] = OrderedDict()
         #: Those of these that need not linger.
         self._ripe: set[Lane] = set()
         # When the others have lingered long enough. An entry counts while its lane is open and
         # its time is that of the lane's first item.
         self._timers: list[tuple[float, int, Lane]] = []
         self._count = itertools.count()
+        self._round = 0
 
     @property
     def waiting(self) -> bool:
@@ -331,16 +335,43 @@ class Batcher:
             or lane.rows >= self.batch_messages
         )
 
-    def due(self, now: float, *, flushing: bool) -> list[Lane]:
-        """The lanes of the next request; empty if none is due.
+    def due(self, now: float, *, flushing: bool) -> Iterator[Lane]:
+        """The lanes of the next request, each once; none if none is due.
 
         When one is due, all go that have anything: one request for all partitions of a broker
-        costs the broker less than one each.
+        costs the broker less than one each. They take turns: which lane comes out goes behind all
+        others, so whoever stops here because the request is full goes on there with the next. If a
+        lane kept its place as long as it has messages, a few busy ones would fill every request.
         """
         due = self.next_due()
-        if due is not None and (flushing or due <= now):
-            return list(self._open)
-        return []
+        if due is None or not (flushing or due <= now):
+            return
+        self._round += 1
+        while self._open:
+            lane = next(iter(self._open))
+            if lane.round == self._round:
+                return  # all have had their turn
+            lane.round = self._round
+            self._open.move_to_end(lane)
+            yield lane
+
+    def stays_first(self, lane: Lane) -> None:
+        """*lane* did not fit into the request: its turn is the next one's."""
+        if lane in self._open:
+            self._open.move_to_end(lane, last=False)
+
+    def put_back(self, batch: Batch) -> None:
+        """*batch*, just sealed, did not fit into the request: it is the next one's first."""
+        batch.in_lane.put_back(batch)
+        self.look(batch.in_lane)
+        self.stays_first(batch.in_lane)
+
+    def size_of_next(self, lane: Lane) -> int:
+        """How large the next batch of *lane* will be, roughly, before compression."""
+        head = lane.pending[0]
+        if isinstance(head, Batch):
+            return len(head.payload)
+        return min(lane.nbytes, self.batch_size)
 
     def next_due(self) -> float | None:
         """When the next lane is due: 0 for at once, None if none may send."""

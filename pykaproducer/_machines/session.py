@@ -103,7 +103,8 @@ class Request:
     api_key: int
     #: (version, correlation id) -> the framed request. Called just before it is written.
     encode: Callable[[int, int], Sequence[Buffer]]
-    #: When it must be answered (or written, if no answer is expected), or the connection is lost.
+    #: When it must be answered (or written, if no answer is expected), or the connection is lost,
+    #: if nothing goes before it on the connection.
     deadline: float
     #: False for Produce with ``acks=0``.
     expects_answer: bool = True
@@ -112,6 +113,10 @@ class Request:
     #: The version it was encoded in, once it was.
     version: int = -1
     correlation_id: int = -1
+    #: How long it may take (seconds), from when it is its turn. Set when it is submitted.
+    timeout: float = 0.0
+    #: When its last byte was given to the socket; None: it was not.
+    written: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,19 @@ socket from those that the broker may have seen.
 
 Relies on: one thread at a time calling it; only ``wakeup.poke`` is for others. While ``poll`` waits
 another thread may write, if its caller sees to it that there is one at most.
+
+**When a request takes too long.** A request has its time from when it is its turn, not from when
+it was submitted. On a slow line that makes the difference:
+
+1. five requests of 1 MB are submitted at once; the line takes 1 MB in ten seconds;
+2. counted from there, the fourth is late after 30 s, although none was written slower than the
+   line allows;
+3. the connection counts as lost, and all that the broker has not answered is written once more.
+
+So while a request is being written its time counts from the last byte that the socket took, and
+once it is written from its last byte. Each answer starts both again: the broker answers in order,
+so what stands behind the answered request could not have been answered before. A broker from which
+nothing comes loses its connection after the same time as ever: nothing starts the time again.
 """
 
 from __future__ import annotations
@@ -126,6 +139,8 @@ class Connection:
         self._endpoint_deadline = 0.0  # for connecting to one endpoint
         self._handshake_failed: HandshakeFailed | None = None
         self._heard = False  # a request of ours has been answered
+        self._answered_at = 0.0  # when the last one was
+        self._taken_at = 0.0  # when the socket last took bytes
         # Requests: submitted, not encoded yet.
         self._queued: deque[Request] = deque()
         # What is encoded and not wholly given to the socket yet.
@@ -151,6 +166,7 @@ class Connection:
         )
         self._handshake_failed = None
         self._heard = False
+        self._answered_at = self._taken_at = now
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
         self._setup_deadline = now + self._setup_timeout
@@ -191,6 +207,7 @@ class Connection:
 
     def submit(self, request: Request) -> None:
         """Queue *request*; it is encoded and written by ``poll`` once the connection is ready."""
+        request.timeout = request.deadline - self._clock.monotonic()
         self._queued.append(request)
 
     @property
@@ -210,14 +227,20 @@ class Connection:
         return min(self._setup_deadline, self._earliest())
 
     def _earliest(self) -> float:
-        """The earliest deadline of all requests: queued, on their way out, or unanswered."""
-        # One that expects no answer is in none of the session's books.
-        deadlines = [request.deadline for request in self._session.unanswered]
-        if self._queued:
-            deadlines += [request.deadline for request in self._queued]
-        if self._outbox.buffers:
-            deadlines += [request.deadline for request in self._outbox.requests()]
-        return min(deadlines, default=_NEVER)
+        """When the first request will have taken too long: see the top of this file."""
+        earliest, answered = _NEVER, self._answered_at
+        for request in self._session.unanswered:
+            if request.written is None:
+                break  # nor are those behind it
+            earliest = min(earliest, max(request.written, answered) + request.timeout)
+        # It may expect no answer: then it is in none of the session's books.
+        leaving = self._outbox.first
+        if leaving is not None:
+            began = leaving.deadline - leaving.timeout
+            return min(earliest, max(began, self._taken_at, answered) + leaving.timeout)
+        if earliest == _NEVER and self._queued:
+            return min(request.deadline for request in self._queued)
+        return earliest
 
     # The turn --------------------------------------------------------------------------------
 
@@ -260,7 +283,7 @@ class Connection:
         written: list[Request] = []
         with contextlib.suppress(ConnectionFailed, NoCommonVersion):
             self._encode_queued()
-            written = self._outbox.took(self._transport.send(self._outbox.buffers, patient=False))
+            written = self._took(self._transport.send(self._outbox.buffers, patient=False))
         assert all(request.expects_answer for request in written)
 
     @property
@@ -402,13 +425,23 @@ class Connection:
             if not self._outbox:
                 self._watch(selectors.EVENT_READ)
                 return
-            for request in self._outbox.took(transport.send(self._outbox.buffers)):
+            for request in self._took(transport.send(self._outbox.buffers)):
                 if not request.expects_answer:
                     self._events.append(Written(request))
             if self._outbox:
                 # It took less than it was offered: it is full.
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
+
+    def _took(self, count: int) -> list[Request]:
+        """The socket took *count* bytes: the requests that are written now."""
+        if not count:
+            return []
+        self._taken_at = now = self._clock.monotonic()
+        written = self._outbox.took(count)
+        for request in written:
+            request.written = now
+        return written
 
     def _authenticate_again(self) -> None:
         """If nothing is under way any more."""
@@ -432,7 +465,8 @@ class Connection:
 
     def _handle(self, frame: bytes) -> None:
         session = self._session
-        result = session.received(frame, self._clock.monotonic())
+        now = self._clock.monotonic()
+        result = session.received(frame, now)
         self._frames.least = 0 if session.bare else 4
         if isinstance(result, bytes):
             self._outbox.add([result])
@@ -441,6 +475,7 @@ class Connection:
                 self._setup_deadline = self._clock.monotonic() + self._setup_timeout
         elif result is not None:
             self._heard |= isinstance(result, Answered)
+            self._answered_at = now
             self._events.append(result)
 
     # The end -------------------------------------------------------------------------------------

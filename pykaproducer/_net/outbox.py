@@ -66,9 +66,10 @@ class Outbox:
             gone.append(self._leaving.popleft().request)
         return gone
 
-    def requests(self) -> list[Request]:
-        """Those of which some bytes are still here, oldest first."""
-        return [each.request for each in self._leaving]
+    @property
+    def first(self) -> Request | None:
+        """The oldest of which some bytes are still here."""
+        return self._leaving[0].request if self._leaving else None
 
     def clear(self) -> tuple[list[Request], list[Request]]:
         """Forget everything: the requests that were begun (one at most), and those that were not.

@@ -44,6 +44,13 @@ class ProduceRequest:
     deadline: float
     #: What the broker is told: how long it may wait for its replicas.
     timeout_ms: int
+    #: When it was given to the bridge (monotonic seconds).
+    sent: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of its batches."""
+        return sum(len(batch.payload) for batch in self.batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ class Bridge(Connected):
             and self.ready
             and self.config.acks != 0
             and not self.is_unused_too_long()
-            and sum(len(batch.payload) for batch in item.batches) <= SMALL
+            and item.size <= SMALL
             and self.writes_at_once()
         )
 

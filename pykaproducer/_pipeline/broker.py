@@ -20,6 +20,7 @@ from typing import Any
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
+from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Answered,
@@ -43,8 +44,8 @@ from pykaproducer.config import Config
 
 log = logging.getLogger("pykaproducer.broker")
 
-#: Most bytes of one request (a single batch may be larger).
-REQUEST_BYTES = 8 << 20
+#: Bytes of a request for each batch, beside the batch: its partition and its length.
+_BESIDE = 16
 #: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
 #: meanwhile makes the next batches larger.
 REQUESTS_AHEAD = 2
@@ -87,9 +88,11 @@ class BrokerWorker(Worker):
     one_at_a_time: bool
     bridge: Bridge
     batcher: Batcher
+    window: Window
     metadata: Metadata
     trouble: Trouble
     throttle: Throttle
+    batch_size: int
     judge: Judge
     sealer: Sealer
     is_flushing: Callable[[], bool]
@@ -113,6 +116,7 @@ class BrokerWorker(Worker):
             case Answered():
                 self._heard()
                 self._reported(item.request)
+                self._worked(item.request)
                 if self.meter.trace is not None:
                     self._trace_answer(item)
                 self.throttle.answered(item.answer.throttle_ms / 1000)
@@ -120,8 +124,12 @@ class BrokerWorker(Worker):
             case Written():
                 self._heard()
                 self._reported(item.request)
+                self._worked(item.request)
                 self.judge.written(item.request)
             case Lost():
+                if item.unanswered:
+                    self.window.lost(max(request.size for request in item.unanswered))
+                    self._adapt()
                 for request in (*item.unanswered, *item.unwritten):
                     self._reported(request)
                     if (trace := self.meter.trace) is not None:
@@ -276,25 +284,37 @@ class BrokerWorker(Worker):
                 lane.put_back(batch)
         self._ahead = deque(batches for batches in self._ahead if batches)
 
-    def _seal(self, lanes: list[Lane], now: float) -> list[Batch]:
+    def _worked(self, request: ProduceRequest) -> None:
+        self.window.answered(self.clock.monotonic(), request.sent, request.size)
+        self._adapt()
+
+    def _adapt(self) -> None:
+        # A request of one batch is as large as that: on a slow line batches are smaller as well.
+        self.batcher.batch_size = min(self.batch_size, self.window.most)
+
+    def _seal(self, lanes: Iterable[Lane], now: float) -> list[Batch]:
         batches: list[Batch] = []
-        size = 0
+        room = self.window.most
         for lane in lanes:
-            if size >= REQUEST_BYTES:
-                break
             if self.idempotent and not self._has_producer_id(lane):
                 continue
+            if batches and not self.sealer.compresses and self.batcher.size_of_next(lane) > room:
+                self.batcher.stays_first(lane)
+                break
             taken = self.batcher.take(lane)
             batch = self._sealed_before(lane, taken) if isinstance(taken, Batch) else None
             if isinstance(taken, list):
                 batch = self.sealer.seal(lane, taken)
             if batch is not None:
+                lane.sent(batch)
+                if batches and len(batch.payload) > room:
+                    self.batcher.put_back(batch)
+                    break
                 self.meter.batch_sealed(batch, now)
                 if (trace := self.meter.trace) is not None and batch is not taken:
                     trace.note("sealed", self, batch, **sealing(batch))
-                lane.sent(batch)
                 batches.append(batch)
-                size += len(batch.payload)
+                room -= len(batch.payload) + _BESIDE
             self.batcher.look(lane)
         return batches
 
@@ -342,14 +362,16 @@ class BrokerWorker(Worker):
         # 3. now the next rows have 1 ms left. It never catches up, and other partitions of the
         #    broker with it.
         #
-        # So each gets a few seconds. Rows expire in time all the same: the dispatcher sees to it.
+        # So each gets a few seconds, or more where the line is slow. Rows expire in time all the
+        # same: the dispatcher sees to it.
         deadline = now + self.config.request_timeout_ms / 1000
         # Mostly one look at a chunk says that some batch has more time than that.
         if not any(batch.has_until(deadline) for batch in batches):
             alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
-            deadline = min(deadline, max([now + _LEAST, *alive]))
+            least = now + self.window.patience(_LEAST)
+            deadline = min(deadline, max([least, *alive]))
         timeout_ms = max(1, int((deadline - now) * 1000))
-        return ProduceRequest(batches, deadline, timeout_ms)
+        return ProduceRequest(batches, deadline, timeout_ms, now)
 
     def _trace_answer(self, item: Answered) -> None:
         trace = self.meter.trace

@@ -20,6 +20,11 @@ class Sealer:
         self._compressor = compressor
         self._idempotent = idempotent
 
+    @property
+    def compresses(self) -> bool:
+        """Whether a batch may be smaller than what it is made of."""
+        return self._compressor is not None
+
     def seal(self, lane: Lane, parts: list[Slice]) -> Batch | None:
         """A batch of *parts*, claimed slices of *lane*; None if there are none."""
         if not parts:

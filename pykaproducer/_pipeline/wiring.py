@@ -23,6 +23,7 @@ from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines import balance
 from pykaproducer._machines.batching import Batcher
 from pykaproducer._machines.ordering import Transitions
+from pykaproducer._machines.window import Window
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker, Hurry, Quit
@@ -160,9 +161,13 @@ class Pipeline:
         worker.config = config
         worker.idempotent = config.idempotent
         worker.one_at_a_time = not config.idempotent and config.acks != 0
+        worker.batch_size = min(config.batch_size, config.max_request_size)
+        worker.window = Window(
+            most=config.max_request_size, timeout=config.request_timeout_ms / 1000
+        )
         worker.batcher = Batcher(
             linger=config.linger_ms / 1000,
-            batch_size=min(config.batch_size, config.max_request_size),
+            batch_size=worker.batch_size,
             batch_messages=config.batch_max_messages,
             # Without sequence numbers one is on the wire and one is sealed ahead of its answer.
             sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,

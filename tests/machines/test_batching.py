@@ -69,7 +69,7 @@ class Broker:
         return part
 
     def due(self, *, flushing: bool = False) -> list[Lane]:
-        return self.batcher.due(self.now, flushing=flushing)
+        return list(self.batcher.due(self.now, flushing=flushing))
 
     def seal(self, lane: Lane) -> Batch:
         """The next batch of *lane*, unanswered from now on."""
@@ -306,6 +306,84 @@ def test_a_lane_that_has_failed_is_not_due() -> None:
     assert not broker.batcher.waiting
     assert broker.due(flushing=True) == []
     assert broker.batcher.next_due() is None
+
+
+# Whose turn it is ---------------------------------------------------------------------------
+
+
+def test_lanes_take_turns() -> None:
+    """Requests have room for two lanes; each of five that always have messages gets its turn."""
+    broker = Broker(batch_messages=1)
+    lanes = [broker.lane(partition) for partition in range(5)]
+    for lane in lanes:
+        broker.put(lane, *[1] * 10)
+    turns: list[int] = []
+    for _ in range(5):
+        for lane in itertools.islice(broker.batcher.due(broker.now, flushing=False), 2):
+            broker.seal(lane)
+            broker.answer(lane)
+            turns.append(lane.partition)
+    assert turns == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
+def test_who_comes_later_gets_its_turn_beside_busy_lanes() -> None:
+    broker = Broker(batch_messages=1)
+    busy = [broker.lane(partition) for partition in range(3)]
+    for lane in busy:
+        broker.put(lane, *[1] * 10)
+    quiet = broker.lane(3)
+    broker.put(quiet, 1)
+    turns: list[Lane] = []
+    while quiet not in turns:
+        (lane,) = itertools.islice(broker.batcher.due(broker.now, flushing=False), 1)
+        broker.seal(lane)
+        broker.answer(lane)
+        turns.append(lane)
+    assert len(turns) == 4
+
+
+def test_a_request_asks_each_lane_once() -> None:
+    broker = Broker(batch_messages=1)
+    lanes = [broker.lane(partition) for partition in range(3)]
+    for lane in lanes:
+        broker.put(lane, 1, 1)
+    asked = []
+    for lane in broker.batcher.due(broker.now, flushing=False):
+        asked.append(lane)
+        if lane is lanes[0]:  # the last one has nothing to send any more
+            lanes[2].fail()
+            broker.batcher.look(lanes[2])
+        broker.seal(lane)
+    assert asked == lanes[:2]
+
+
+def test_what_did_not_fit_comes_first_in_the_next_request() -> None:
+    broker = Broker(batch_messages=1)
+    lanes = [broker.lane(partition) for partition in range(4)]
+    for lane in lanes:
+        broker.put(lane, 1, 1)
+    first, second = itertools.islice(broker.batcher.due(broker.now, flushing=False), 2)
+    batch = broker.seal(second)
+    batch.lane = second
+    broker.batcher.put_back(batch)
+    assert broker.due() == [second, lanes[2], lanes[3], first]
+    assert broker.seal(second) is batch
+    # The same for one that was not even sealed.
+    broker.batcher.stays_first(lanes[3])
+    assert broker.due()[0] is lanes[3]
+
+
+def test_how_large_the_next_batch_will_be() -> None:
+    broker = Broker(batch_size=100)
+    lane, large = broker.lane(0), broker.lane(1)
+    broker.put(lane, 30, 40)
+    assert broker.batcher.size_of_next(lane) == 70
+    broker.put(large, 30, 40, 50)
+    assert broker.batcher.size_of_next(large) == 100
+    again = broker.seal(lane)
+    broker.answer(lane)
+    broker.batcher.add(lane, again, broker.now)
+    assert broker.batcher.size_of_next(lane) == len(again.payload)
 
 
 # How many may be unanswered ---------------------------------------------------------------------

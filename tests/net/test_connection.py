@@ -528,6 +528,99 @@ def test_a_request_that_is_not_taken_in_time_ends_the_connection(
     held.release()
 
 
+class Line(Counting):
+    """A transport that takes *room* bytes, and no more until there is more room."""
+
+    room = 1_000_000
+
+    def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
+        taken = 0
+        for buffer in buffers:
+            some = buffer[: self.room]
+            if not some:
+                break
+            count = super().send([some], patient=patient)
+            self.room -= count
+            taken += count
+        return taken
+
+
+@contextmanager
+def slow_line(cluster: ScriptedCluster) -> Iterator[tuple[Talk, Line, FakeClock]]:
+    """A connection that stands, over a line without room."""
+    made: list[Line] = []
+
+    class SlowNetwork(CountingNetwork):
+        def connect(self, endpoint: Endpoint) -> Transport:
+            made.append(Line(super().connect(endpoint)))
+            return made[-1]
+
+    clock = FakeClock()
+    talk = Talk(SlowNetwork(cluster.network), clock=clock)
+    talk.open()
+    made[0].room = 0
+    yield talk, made[0], clock
+    talk.close()
+
+
+def test_a_request_behind_others_has_its_time_from_the_answer_before_it(
+    cluster: ScriptedCluster, talk: Talk, clock: FakeClock
+) -> None:
+    """The broker takes five seconds for each, and answers in order."""
+    talk.open()
+    held = [Hold() for _ in range(4)]
+    cluster.next("produce", *held)
+    for number in range(4):
+        talk.submit(("t", number, record_batch()), seconds=7)
+    for each in held[:3]:
+        with in_a_thread(each.wait_until_held):
+            talk.connection.poll(clock.monotonic())
+        clock.jump(5)
+        each.release()
+        talk.produced()
+    assert clock.monotonic() == 1015.0
+    assert talk.connection.next_deadline == 1022.0
+    with in_a_thread(clock.jump_to_next):
+        lost = talk.until(Lost)
+    assert clock.monotonic() == 1022.0
+    assert len(lost.unanswered) == 1
+    held[3].release()
+
+
+def test_a_request_has_its_time_while_the_line_takes_some_of_it(cluster: ScriptedCluster) -> None:
+    """A line that takes 40 kB in five seconds, and a request that has seven."""
+    held = Hold()
+    cluster.next("produce", held)
+    with slow_line(cluster) as (talk, line, clock):
+        request = talk.submit(("t", 0, record_batch(bytes(180_000))), seconds=7)
+        for _ in range(5):
+            line.room = 40_000
+            assert talk.connection.poll(clock.monotonic()) == []
+            assert talk.connection.next_deadline == clock.monotonic() + 7
+            clock.jump(5)
+        assert not talk.connection.has_to_go_on
+        clock.jump(2)
+        lost = talk.until(Lost)
+        assert lost.reason == "the broker did not answer a request in time"
+        assert lost.unanswered == [request]
+        held.release()
+
+
+def test_a_line_that_takes_nothing_any_more_is_given_up(cluster: ScriptedCluster) -> None:
+    with slow_line(cluster) as (talk, line, clock):
+        begun = talk.submit(("t", 0, record_batch(bytes(100_000))), seconds=7)
+        line.room = 40_000
+        talk.connection.poll(clock.monotonic())
+        clock.jump(3)
+        queued = talk.submit(("t", 0, record_batch()), seconds=7)
+        talk.connection.poll(clock.monotonic())
+        assert talk.connection.next_deadline == 1007.0
+        clock.jump(4)
+        lost = talk.until(Lost)
+        assert lost.reason == "the broker did not take a request in time"
+        assert (lost.unanswered, lost.unwritten) == ([begun], [queued])
+
+
 def test_an_answer_in_time_leaves_no_deadline_behind(talk: Talk, clock: FakeClock) -> None:
     talk.open()
     talk.submit(("t", 0, record_batch()), seconds=7)

@@ -1,0 +1,233 @@
+"""How large requests are, whose batches they hold, and how long they may take."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Drop
+
+from .helper import (
+    LINGERING,
+    SOON,
+    Held,
+    attempts,
+    ended,
+    let_pass,
+    log,
+    numbers,
+    offsets,
+    send,
+    sent,
+    warm_up,
+)
+
+BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+
+
+def sizes(cluster: ScriptedCluster) -> list[list[int]]:
+    """The bytes of each batch, request by request."""
+    return [
+        [
+            len(part.records)
+            for topic in received.request.topic_data
+            for part in topic.partition_data
+        ]
+        for received in cluster.received("produce")
+    ]
+
+
+def under_way(producer: Producer, count: int) -> None:
+    """Wait until so many requests have been given to the connection, and are not answered."""
+    deadline = time.monotonic() + SOON
+    while True:
+        requests = producer.stats()["requests"]
+        if requests["sent"] - requests["answered"] == count:
+            return
+        assert time.monotonic() < deadline, requests
+
+
+def incompressible(count: int, size: int) -> list[bytes]:
+    source = random.Random(1)
+    return [source.randbytes(size) for _ in range(count)]
+
+
+# How large ----------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_request_holds_max_request_size_at_most(
+    idempotent: bool, compression: str | None
+) -> None:
+    """A backlog for nine partitions, as behind a broker that was away."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 9}) as cluster,
+        ended(
+            cluster.producer(
+                clock=FakeClock(),
+                enable_idempotence=idempotent,
+                compression_type=compression,
+                max_request_size=50_000,
+                batch_size=20_000,
+            )
+        ) as producer,
+    ):
+        cluster.next("produce", held)
+        deliveries = send(producer, [b"first"])
+        held.wait_until_held()
+        for partition in range(9):
+            deliveries += send(producer, incompressible(40, 2_000), partition=partition)
+        held.release()
+        offsets(deliveries)
+        assert max(sum(batches) for batches in sizes(cluster)) <= 50_000
+        # As full as that allows.
+        assert len(sizes(cluster)) < 22
+
+
+def test_a_batch_that_is_larger_goes_alone() -> None:
+    """By what a batch has beside its records, which batch_size does not count."""
+    with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        cluster.producer(max_request_size=10_000, batch_size=10_000, **LINGERING) as producer,
+    ):
+        for partition in range(3):
+            send(producer, [bytes(3_317)] * 3, partition=partition)
+        producer.flush(SOON)
+        (size,) = {sum(batches) for batches in sizes(cluster)}
+        assert 10_000 < size < 10_100
+        assert [len(batches) for batches in sizes(cluster)] == [1, 1, 1]
+
+
+# Whose --------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("busy", [1, 9])
+def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy: int) -> None:
+    """Each batch of a busy one fills a request."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": busy + 1}) as cluster,
+        ended(
+            cluster.producer(
+                clock=FakeClock(),
+                enable_idempotence=idempotent,
+                max_request_size=10_000,
+                batch_size=10_000,
+            )
+        ) as producer,
+    ):
+        for partition in range(busy + 1):
+            warm_up(producer, partition=partition)
+        before = attempts(cluster)
+        cluster.next("produce", held)
+        deliveries = send(producer, [bytes(4_000)])
+        held.wait_until_held()
+        for partition in range(busy):
+            deliveries += send(producer, [bytes(4_000)] * 20, partition=partition)
+        quiet = send(producer, [b"quiet"], partition=busy)
+        held.release()
+        offsets([*deliveries, *quiet])
+        order = [batch.partition for batch in sent(cluster)[before:]]
+        # The one that was held, at most two that were ready by then, and each busy one once.
+        assert order.index(busy) <= 3 + busy
+
+
+# How long -----------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_request_has_its_time_from_the_answer_before_it(idempotent: bool) -> None:
+    """A broker, or a line, that needs 20 s for each; request_timeout_ms is 30 s."""
+    clock = FakeClock()
+    held = [Held() for _ in range(2)]
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, enable_idempotence=idempotent)) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", *held)
+        deliveries = []
+        for partition in range(2):
+            deliveries += send(producer, [b"value"], partition=partition)
+            under_way(producer, partition + 1)
+        for each in held:
+            each.wait_until_held()
+            clock.jump(20)
+            each.release()
+        offsets(deliveries)
+        assert [len(log(cluster, "t", partition)) for partition in range(2)] == [2, 2]
+        assert producer.stats()["requests"]["lost"] == 0
+
+
+def test_a_silent_broker_loses_its_connection_after_request_timeout_ms() -> None:
+    """However many requests are under way: nothing starts their time again."""
+    clock = FakeClock()
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        for partition in range(2):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", held, *[Held()] * 9)
+        deliveries = send(producer, [b"1"])
+        held.wait_until_held()
+        clock.jump(29)
+        deliveries += send(producer, [b"2"], partition=1)
+        under_way(producer, 2)
+        assert producer.stats()["requests"]["lost"] == 0
+        cluster._script["produce"].clear()
+        clock.jump(1)
+        let_pass(clock, deliveries)
+        offsets(deliveries)
+        assert producer.stats()["requests"]["lost"] >= 1
+        held.release()
+
+
+@BOTH
+def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bool) -> None:
+    settings: dict[str, Any] = {"max_request_size": 200_000, "batch_size": 50_000}
+    clock = FakeClock()
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 8}) as cluster,
+        ended(cluster.producer(clock=clock, enable_idempotence=idempotent, **settings)) as producer,
+    ):
+        for partition in range(8):
+            warm_up(producer, partition=partition)
+        before = attempts(cluster)
+        cluster.next("produce", held, Drop())
+        deliveries = send(producer, [b"first"])
+        held.wait_until_held()
+        for partition in range(8):
+            deliveries += send(producer, [bytes(10_000)] * 20, partition=partition)
+        held.release()
+        let_pass(clock, deliveries)
+        offsets(deliveries)
+        assert [len(log(cluster, "t", partition)) for partition in range(1, 8)] == [21] * 7
+        found = [sum(batches) for batches in sizes(cluster)[before + 1 :]]
+        assert 100_000 < found[0] <= 200_000
+        assert found[-1] > 0
+        smaller = [size for size in found if size <= 100_000]
+        assert smaller
+        # Requests that are answered soon bring it back.
+        before = attempts(cluster)
+        held = Held()
+        cluster.next("produce", held)
+        deliveries = send(producer, [b"second"])
+        held.wait_until_held()
+        for partition in range(8):
+            deliveries += send(producer, numbers(1), partition=partition)
+            deliveries += send(producer, [bytes(10_000)] * 20, partition=partition)
+        held.release()
+        offsets(deliveries)
+        assert max(sum(batches) for batches in sizes(cluster)[before:]) > 100_000
