@@ -283,7 +283,7 @@ class Connection:
         written: list[Request] = []
         with contextlib.suppress(ConnectionFailed, NoCommonVersion):
             self._encode_queued()
-            written = self._took(self._transport.send(self._outbox.buffers, patient=False))
+            written = self._write(self._transport, patient=False)
         assert all(request.expects_answer for request in written)
 
     @property
@@ -425,7 +425,7 @@ class Connection:
             if not self._outbox:
                 self._watch(selectors.EVENT_READ)
                 return
-            for request in self._took(transport.send(self._outbox.buffers)):
+            for request in self._write(transport):
                 if not request.expects_answer:
                     self._events.append(Written(request))
             if self._outbox:
@@ -433,11 +433,13 @@ class Connection:
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
 
-    def _took(self, count: int) -> list[Request]:
-        """The socket took *count* bytes: the requests that are written now."""
+    def _write(self, transport: Transport, *, patient: bool = True) -> list[Request]:
+        """Give the socket what it takes: the requests that are written now."""
+        now = self._clock.monotonic()
+        count = transport.send(self._outbox.buffers, patient=patient)
         if not count:
             return []
-        self._taken_at = now = self._clock.monotonic()
+        self._taken_at = now
         written = self._outbox.took(count)
         for request in written:
             request.written = now

@@ -374,14 +374,15 @@ def test_what_did_not_fit_comes_first_in_the_next_request() -> None:
 
 
 def test_how_large_the_next_batch_will_be() -> None:
-    broker = Broker(batch_size=100)
+    broker = Broker(batch_size=110)
     lane, large = broker.lane(0), broker.lane(1)
     broker.put(lane, 30, 40)
     assert broker.batcher.size_of_next(lane) == 70
     broker.put(large, 30, 40, 50)
-    assert broker.batcher.size_of_next(large) == 100
+    assert broker.batcher.size_of_next(large) == 110
     again = broker.seal(lane)
     broker.answer(lane)
+    assert not lane.pending
     broker.batcher.add(lane, again, broker.now)
     assert broker.batcher.size_of_next(lane) == len(again.payload)
 
