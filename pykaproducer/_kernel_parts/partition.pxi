@@ -52,8 +52,10 @@ cdef class Partitioner:
         *bounds*, packed uint32, one for each of the partitions *available*: where its share of a
         draw ends. None: all alike. Holds as long as just these partitions are available.
         """
-        if bounds is not None and len(bounds) != len(available):
+        if bounds is not None and (not bounds or len(bounds) != len(available)):
             raise ValueError("one bound for each partition")
+        if bounds is not None and bounds.endswith(bytes(sizeof(uint32_t))):
+            raise ValueError("the bounds leave no share to any partition")
         self.favoured = available
         self.bounds = bounds
 
@@ -139,6 +141,8 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
 
 def partition_for(int hashing, bytes key, int32_t partitions):
     """Partition of *key* among *partitions* by one of MURMUR2, CRC32, FNV1A."""
+    if partitions < 1:
+        raise ValueError(f"a topic has at least one partition, not {partitions}")
     return hash_partition(hashing, <const uint8_t *>PyBytes_AS_STRING(key), len(key), partitions)
 
 
@@ -156,6 +160,8 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
     """See ``Chunk.split``."""
     cdef Census census
     cdef list parts
+    if partitions < 0:
+        raise ValueError(f"a topic cannot have {partitions} partitions")
     with chunk.lock:            # pinned: the row table stays while its rows expire
         if chunk.over():
             return [], None

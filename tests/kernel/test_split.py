@@ -282,6 +282,20 @@ def test_rows_of_an_expired_chunk_are_in_no_slice() -> None:
     assert door.budget.used == 0
 
 
+def test_numbers_of_partitions_that_cannot_be_are_refused() -> None:
+    for partitions in (0, -1):
+        with pytest.raises(ValueError, match="at least one partition"):
+            partition_for(FNV1A, b"key", partitions)
+    with pytest.raises(ValueError, match="-1 partitions"):
+        keyless(1).split(None, -1, b"")
+    partitioner = Partitioner(NO_HASH, STICKY)
+    for available, bounds in ((b"", b""), (pack([0]), struct.pack("2I", 1, 2))):
+        with pytest.raises(ValueError, match="one bound for each partition"):
+            partitioner.favour(available, bounds)
+    with pytest.raises(ValueError, match="no share"):
+        partitioner.favour(pack([0, 1]), bytes(8))
+
+
 def test_many_partitions() -> None:
     door = Door()
     for i in range(5000):
