@@ -126,6 +126,14 @@ cdef Py_ssize_t _RECORD = RECORD_OVERHEAD
 cdef Py_ssize_t _RECORD_ALLOWANCE = RECORD_ALLOWANCE
 
 
+cdef object _behaviour = None
+
+def set_behaviour(behaviour):
+    """Where a Delivery's methods that wait or make objects are written: ``delivery.py``."""
+    global _behaviour
+    _behaviour = behaviour
+
+
 # In the order of a row's life; a class must stand before those that use its C fields.
 include "_kernel_parts/budget.pxi"
 include "_kernel_parts/pool.pxi"
@@ -145,7 +153,35 @@ include "_kernel_parts/arrow.pxi"
 include "_kernel_parts/arrow_layout.pxi"
 include "_kernel_parts/block_tally.pxi"
 include "_kernel_parts/block.pxi"
+include "_kernel_parts/open_chunks.pxi"
 include "_kernel_parts/admission.pxi"
 include "_kernel_parts/block_admission.pxi"
 include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
+
+
+# Made by C code of this module alone: without a chunk their fields would be followed to nowhere.
+cdef extern from *:
+    """
+    static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+        const char *dot = strrchr(type->tp_name, '.');
+        const char *name = dot ? dot + 1 : type->tp_name;
+        (void)args, (void)kwargs;
+        PyErr_Format(PyExc_TypeError, "a %s is made by %s", name,
+                     strcmp(name, "Delivery") ? "the library alone" : "send()");
+        return NULL;
+    }
+    /* The compiled code calls the function that was at tp_new by its name. */
+    static void forbid_new(PyObject *type) {
+        ((PyTypeObject *)type)->tp_new = refuse_new;
+        ((PyTypeObject *)type)->tp_vectorcall = NULL;   /* which would not ask tp_new */
+        PyType_Modified((PyTypeObject *)type);
+    }
+    """
+    void forbid_new(object type)
+
+forbid_new(Delivery)
+forbid_new(Chunk)
+forbid_new(Slice)
+forbid_new(Segment)
+forbid_new(TopicSlot)

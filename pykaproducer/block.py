@@ -160,7 +160,7 @@ class BlockDelivery:
             delivery.log_callback_error(self._on_delivery, error)
 
     def __repr__(self) -> str:
-        state = "pending" if not self.done() else f"{len(self._metadata().failed)} failed"
+        state = "pending" if not self.done() else f"{self._block.failures()} failed"
         return f"<BlockDelivery of {len(self)} messages, {state}>"
 
 

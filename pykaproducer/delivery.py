@@ -20,6 +20,8 @@ from kafka.structs import TopicPartition
 from pykaproducer import _kernel
 from pykaproducer import _threads as threads
 from pykaproducer._clock import Clock
+from pykaproducer._frames import copied as copied
+from pykaproducer._frames import without_frames as without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._texts import place
 from pykaproducer.errors import (
@@ -123,8 +125,12 @@ def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
     """Where the message is; raises its error if it failed."""
     error = exception(delivery, timeout)
     if error is not None:
-        # One error object serves all rows of a batch: each caller starts with a clean traceback.
-        raise error.with_traceback(None)
+        try:
+            raise error
+        finally:
+            # Its traceback refers to this frame, and so to the callers': without this line they
+            # would stay until the garbage collector comes.
+            del error
     return metadata(delivery)
 
 
@@ -188,7 +194,7 @@ def add_errback(
 
 
 def _metadata_if_delivered(delivery: Delivery) -> RecordMetadata | None:
-    return metadata(delivery) if delivery.failure() is None else None
+    return metadata(delivery) if delivery.succeeded() else None
 
 
 def _when_done(
@@ -258,10 +264,11 @@ def describe(delivery: Delivery) -> str:
         where += f"[{delivery.partition}]"
     if not delivery.settled():
         return f"<Delivery {where} pending>"
-    error = delivery.failure()
+    error = delivery.look()  # a log, or a debugger, takes no failure from flush()
     if error is not None:
         return f"<Delivery {where} failed: {error}>"
     return f"<Delivery {where} offset {delivery.offset}>"
 
 
+# `copied` and `without_frames` are for the kernel.
 _kernel.set_behaviour(sys.modules[__name__])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from kafka.errors import (
     IllegalStateError,
@@ -27,6 +27,7 @@ from kafka.errors import (
 )
 
 from pykaproducer._advice import ADVICE
+from pykaproducer._frames import bare_copy, without_frames
 from pykaproducer._pickling import chain_causes, picklable_chain
 from pykaproducer._texts import code_text, kafka_class, place
 
@@ -58,12 +59,23 @@ class PykaproducerError(KafkaError):
         # kafka-python puts the class name in front, which a traceback does as well.
         return Exception.__str__(self)
 
-    # kafka-python compares errors by value and so cannot put them into a set or a dict.
+    # By value, as kafka-python's: a message's error is a new object each time it is asked for.
+    # With a hash, which kafka-python's lack.
     def __eq__(self, other: object) -> bool:
-        return self is other
+        if self is other:
+            return True
+        if type(self) is not type(other) or self.args != other.args:
+            return False
+        return _without_notes(self) == _without_notes(other)
 
     def __hash__(self) -> int:
-        return id(self)
+        return hash((type(self), str(self)))
+
+    def __copy__(self) -> Self:
+        found = bare_copy(self)
+        found.__cause__ = self.__cause__
+        found.__suppress_context__ = self.__suppress_context__
+        return found
 
     def _recipe(self) -> tuple[Any, ...]:
         """What :func:`_rebuild` makes the class of this error from."""
@@ -168,7 +180,8 @@ class DeliveryError(PykaproducerError):
     The base of all such outcomes: what ``result()`` raises and callbacks are given.
     ``status`` says whether the log may hold the message, ``retriable`` whether sending it again
     could succeed, ``topic`` and ``partition`` where it was bound (``None``: not known), and
-    ``__cause__`` why.
+    ``__cause__`` why (without its traceback: an outcome is kept for as long as the message's
+    handle). Each call, and each callback, gets an object of its own.
     """
 
     def __init__(
@@ -188,7 +201,8 @@ class DeliveryError(PykaproducerError):
         if retriable is not None:
             self.retriable = retriable
         if cause is not None:
-            self.__cause__ = cause
+            # Messages and their handles keep this error: no frame may be reached through it.
+            self.__cause__ = without_frames(cause)
 
     def __str__(self) -> str:
         return f"{super().__str__()} ({_STATUS_TEXT[self.status]})"
@@ -243,7 +257,8 @@ class PartitionerError(DeliveryError, ValueError):
     """No partition could be chosen for the message.
 
     The partition asked for does not exist, or the partitioner failed (its own exception is the
-    cause) or returned what is not a partition of the topic. Other messages are not harmed.
+    cause, and a note says where it was raised) or returned what is not a partition of the topic.
+    Other messages are not harmed.
     """
 
 
@@ -337,6 +352,10 @@ def _combined(base: type[BrokerRejectedError], code: int) -> type[BrokerRejected
         name = base.__name__ if base is RetriesExhaustedError else kind.__name__
         made = _COMBINED.setdefault((base, code), type(name, (base, kind), body))
     return made
+
+
+def _without_notes(error: PykaproducerError) -> dict[str, Any]:
+    return {name: value for name, value in vars(error).items() if name != "__notes__"}
 
 
 def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:

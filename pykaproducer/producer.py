@@ -8,6 +8,7 @@ open chunk and tells the dispatcher; from there follow ``_pipeline/dispatcher.py
 
 from __future__ import annotations
 
+import _thread
 import functools
 import logging
 import threading
@@ -18,7 +19,7 @@ from typing import Any, NoReturn, Self
 from pykaproducer import _lifetime as lifetime
 from pykaproducer import _remaking as remaking
 from pykaproducer._clock import Clock
-from pykaproducer._kernel import Budget, TopicSlot
+from pykaproducer._kernel import Budget, TopicSlot, Turn
 from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import Network
 from pykaproducer._no_transactions import NoTransactions
@@ -147,7 +148,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
                 self._meter,
             )
             pipeline = self._made.setdefault("pipeline", made)
-            self._home.in_own_thread = pipeline.in_a_stage
+            self._home.in_own_thread = pipeline.own_threads()
             self._pipeline = pipeline
             if pipeline is made:
                 self._begin_to_look()
@@ -186,15 +187,23 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             value = self.config.value_serializer(topic, headers, value)
         return key, value
 
-    def _wait_for_space(self, amount: int, until: float | None) -> float:
-        """Wait for *amount* bytes of ``buffer_memory`` until *until*, which it returns."""
+    def _may_wait(self, amount: int) -> _thread.LockType | None:
+        """A lock to wait with for *amount* bytes of ``buffer_memory``; None in a callback."""
         self._space.check_can_ever_fit(amount)
         if self._home.in_own_thread():
-            raise BufferFullError(
-                f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback (or a "
-                f"partitioner) send() cannot wait for space: it may be its own thread that frees it"
-            )
-        return self._space.wait(amount, until, lambda: self._ready)
+            return None
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        return lock
+
+    def _wait_for_space(self, turn: Turn) -> None:
+        self._space.wait(turn, lambda: self._ready)
+
+    def _buffer_is_full(self, amount: int) -> NoReturn:
+        raise BufferFullError(
+            f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback (or a "
+            f"partitioner) send() cannot wait for space: it may be its own thread that frees it"
+        )
 
     # Flush and close ---------------------------------------------------------------------------
 
@@ -404,12 +413,13 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self.close(max(0.0, end - self._clock.monotonic()))
 
     def _forked(self) -> None:
+        pipeline = self._pipeline
         self._ending = threading.Lock()
         self._closer = None
         self._forget_looking()
-        if self._pipeline is not None:
-            self._pipeline.network.forsake()
         self._reset()
+        if pipeline is not None:
+            pipeline.network.forsake()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As its configuration: the copy connects where it is unpickled (``_remaking.py``)."""

@@ -123,7 +123,8 @@ def test_nothing_is_lost_on_the_way(error: PykaproducerError) -> None:
 def test_it_can_be_copied_and_kept_in_a_set(error: PykaproducerError) -> None:
     assert str(copy.copy(error)) == str(error)
     assert error in {error}
-    assert copy.copy(error) not in {error}
+    assert copy.copy(error) in {error}
+    assert copy.copy(error) is not error
 
 
 def test_the_whole_chain_of_causes_travels() -> None:

@@ -136,7 +136,7 @@ def test_a_chained_future_of_kafka_python(producer: KafkaProducer) -> None:
     assert fine.value is future.value
     with idle() as nowhere:
         lost = nowhere.send("t", b"v").chain(failed)
-    assert failed.exception is lost.exception
+    assert failed.exception == lost.exception
 
 
 def test_a_future_can_be_awaited(producer: KafkaProducer) -> None:

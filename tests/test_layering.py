@@ -20,6 +20,7 @@ LAYERS = (
         "_advice",
         "_texts",
         "_pickling",
+        "_frames",
         "stats",
         "errors",
         "partitioners",

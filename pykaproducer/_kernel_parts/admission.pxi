@@ -1,16 +1,6 @@
 # Admission: send(), up to the row in the open chunk of its topic.
 
 @cython.final
-cdef class TopicSlot:
-    """One topic's open chunk, and the full ones that wait before it."""
-
-    cdef readonly str topic
-    cdef Chunk chunk
-    cdef list full
-    cdef bint announced                 # the dispatcher has been told and has not come yet
-
-
-@cython.final
 cdef class Intercepted:
     """In place of a callback: the message has been through ``_intercept()``.
 
@@ -38,7 +28,7 @@ cdef void look_around() noexcept:
         let_stages_run()
 
 
-cdef class Admission:
+cdef class Admission(OpenChunks):
     """The front door: ``send()`` in one compiled call. ``producer.Producer`` derives from it.
 
     A subclass calls ``_open()``, ``_admit()`` once what is behind the door is there, ``_shut()``
@@ -52,27 +42,21 @@ cdef class Admission:
     - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``; calls
       ``_accept()``, which is what it would have done;
     - ``_too_large(topic, size)``: raises;
-    - ``_wait_for_space(size, until)``: called without the room for *size* bytes; returns when it
-      is worth another look, with what to give it as *until* the next time (None at first), or
-      raises.
+    - ``_may_wait(size)``: called without the room for *size* bytes; returns a lock, which is
+      held, or None if this thread must not wait; raises if there can never be room;
+    - ``_wait_for_space(turn)``: returns when *turn* is granted, or no messages are taken; raises
+      when it has waited long enough;
+    - ``_buffer_is_full(size)``: raises, in a thread that must not wait.
     """
 
-    cdef Budget budget
-    cdef dict slots
     cdef object announce                # announce(slot): a topic has an open chunk
-    cdef object home                    # goes along with each chunk, for its handles
-    cdef bint unconfirmed
-    cdef object fake_clock              # None: the machine's
-    cdef int64_t timeout                # ns
     cdef Py_ssize_t max_request_size
-    cdef int64_t serial
     cdef readonly int64_t accepted      # messages, ever
     cdef readonly int64_t accepted_bytes    # of keys, values and headers
     cdef readonly bint _ready           # started, and taking messages
     cdef bint shut                      # taking none any more, whoever says that it is ready
     cdef bint serializing
     cdef public bint _intercepting      # _intercept() is asked
-    cdef Guard guard                    # of the open chunks and the slots
 
     def _open(self, Budget budget, announce, home, *, double delivery_timeout,
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
@@ -82,6 +66,7 @@ cdef class Admission:
         taken; returns False if the next message must announce it again. *delivery_timeout* in
         seconds. *fake_clock*: a clock object to ask instead of the machine's, for tests.
         """
+        self.opening += 1
         self.budget = budget
         self.slots = {}
         self.announce = announce
@@ -178,6 +163,8 @@ cdef class Admission:
             if payload.total + _HEADER + _RECORD > self.max_request_size:
                 self._too_large(topic, payload.total + _HEADER + _RECORD)
             handle = self.admit(slot, &payload, &terms, on_delivery)
+            if slot.opening != self.opening:
+                slot = self.entered(slot)   # the one that it was appended to
             if past is not None:
                 # No Python code has run since the append: no interrupt comes in between.
                 late = not add_extra(handle.chunk, handle.row, past.watcher)
@@ -217,26 +204,63 @@ cdef class Admission:
 
     @cython.final
     cdef Delivery admit(self, TopicSlot slot, Payload *payload, Terms *terms, on_delivery):
-        """Reserve the message's bytes, if need be waiting for them, and append it."""
+        """Reserve the message's bytes, if need be waiting for them, and append it.
+
+        A serializer, a signal handler or a finalizer may fork below ``send()``. In the child:
+
+        1. ``_open()`` has replaced the table of slots and the budget, and counted that;
+        2. ``send()`` still has the slot that it found in the parent's table, where the parent's
+           chunk may stand open;
+        3. so the slot is looked up anew if its count is another, and ``append`` compares them
+           once more inside the guard.
+        """
         cdef Py_ssize_t cost = payload.total + _ROW_COST
         cdef int64_t now = self.now()
         cdef Delivery handle = None
-        cdef object until = None
-        while handle is None:
-            while not self.budget.take(cost):
-                until = self._wait_for_space(cost, until)
-                if not self._ready:
-                    self._start()       # closed, broken or forked while it waited
+        cdef Budget budget
+        while True:
+            budget = self.budget
+            if not budget.take(cost):
+                budget = self.wait_for_room(cost)
             # From here to the append no Python code runs: a KeyboardInterrupt finds the message
             # either not accepted, or accepted and on its way.
             try:
+                if slot.opening != self.opening:
+                    slot = self.entered(slot)
                 handle = self.append(slot, payload, terms, now, on_delivery)
             finally:
                 if handle is None:      # else it is from now on the chunk that gives it back
-                    self.budget.give_back(cost)
-            if handle is None:
-                self._start()           # closed or broken while a serializer ran
-        return handle
+                    budget.give_back(cost)
+                    budget.wake()
+            if handle is not None:
+                return handle
+            self._start()               # closed, broken or forked meanwhile
+
+    @cython.final
+    cdef Budget wait_for_room(self, int64_t cost):
+        """Reserve *cost* bytes, behind those who wait already; the budget they are from."""
+        cdef Budget budget
+        cdef Turn turn
+        cdef bint taken = False
+        while True:
+            lock = self._may_wait(cost)
+            budget = self.budget
+            if lock is None:
+                if not budget.take_past(cost):
+                    self._buffer_is_full(cost)
+                return budget
+            turn = budget.queue(cost, lock)
+            try:
+                while not turn.granted and budget is self.budget:
+                    self._wait_for_space(turn)
+                    if not self._ready:
+                        self._start()   # closed, broken or forked while it waited
+                # No Python code runs from here on.
+                taken = turn.granted and budget is self.budget
+            finally:
+                budget.leave(turn, taken)
+            if taken:
+                return budget
 
     @cython.final
     cdef announce_open(self, TopicSlot slot, Chunk chunk):
@@ -262,28 +286,6 @@ cdef class Admission:
                 leave_guard(&self.guard)
 
     @cython.final
-    cdef int64_t now(self) except -1:
-        """The monotonic clock, ns."""
-        if self.fake_clock is None:
-            return kernel_clock(0)
-        return <int64_t>(self.fake_clock.monotonic() * _NS)
-
-    cdef int64_t since_epoch(self) except -1:
-        """What to add to ``now()`` for the time since the epoch. Taken once a chunk: a look at
-        one clock costs about a tenth of a ``send()``."""
-        if self.fake_clock is None:
-            return kernel_clock(1) - kernel_clock(0)
-        return <int64_t>((self.fake_clock.time() - self.fake_clock.monotonic()) * _NS)
-
-    cdef TopicSlot new_slot(self, topic):
-        cdef TopicSlot slot
-        self._check_topic(topic)
-        slot = TopicSlot.__new__(TopicSlot)
-        slot.topic = topic
-        slot.full = []
-        return <TopicSlot>self.slots.setdefault(topic, slot)
-
-    @cython.final
     cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,
                          on_delivery):
         """Append one message to the topic's open chunk; None if messages are not taken any more."""
@@ -292,19 +294,20 @@ cdef class Admission:
         cdef Chunk chunk
         cdef bint done
         while True:
-            if not has_room(slot.chunk, payload):
+            if spare is None and not has_room(slot.chunk, payload):
                 spare = self.new_chunk(slot)
             enter_guard(&self.guard)
             try:
-                if not self._ready:
+                if not self._ready or slot.opening != self.opening:
                     return None
-                if spare is not None and not has_room(slot.chunk, payload):
+                if not has_room(slot.chunk, payload):
+                    if spare is None:
+                        continue        # taken, or filled, between our look and our lock
                     if slot.chunk is not None:
                         slot.full.append(slot.chunk)
                     slot.chunk = spare
                 chunk = slot.chunk
-                done = chunk is not None and append_row(chunk, payload, terms, now,
-                                                        <PyObject *>on_delivery)
+                done = append_row(chunk, payload, terms, now, <PyObject *>on_delivery)
                 if done:
                     handle.chunk = chunk
                     handle.row = chunk.count - 1
@@ -315,66 +318,4 @@ cdef class Admission:
                 leave_guard(&self.guard)
             if done:
                 return handle
-            if chunk is not None:
-                raise MemoryError("no memory for a message, although buffer_memory allows it")
-            # The dispatcher took the chunk between our look and our lock: look again.
-
-    cdef Chunk new_chunk(self, TopicSlot slot):
-        cdef Chunk chunk = Chunk.__new__(Chunk)
-        chunk.topic = slot.topic
-        chunk.budget = self.budget
-        chunk.errors = []
-        chunk.home = self.home
-        chunk.since_epoch = self.since_epoch()
-        chunk.opened = self.now() / <double>_NS
-        chunk.unconfirmed = self.unconfirmed
-        chunk.timeout = self.timeout
-        self.serial += 1
-        chunk.serial = self.serial
-        return chunk
-
-    def _take(self, TopicSlot slot):
-        """Close the topic's open chunk and hand over all that wait, in order."""
-        cdef Chunk chunk
-        cdef list chunks, fresh = []
-        enter_guard(&self.guard)
-        try:
-            slot.announced = False
-            chunks = slot.full
-            slot.full = fresh
-            chunk = slot.chunk
-            slot.chunk = None
-        finally:
-            leave_guard(&self.guard)
-        if chunk is not None and chunk.count:
-            chunks.append(chunk)
-        for chunk in chunks:
-            chunk.trim()
-            chunk.unreported = chunk.count
-            chunk.closed = True
-        return chunks
-
-    def _take_all(self):
-        """The chunks of every topic, taken."""
-        return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
-
-    def _open_rows(self):
-        """``(rows, bytes, when the oldest chunk was opened)`` of what nobody has taken yet."""
-        cdef Chunk chunk
-        cdef int64_t rows = 0, size = 0
-        cdef object oldest = None
-        for slot in list(self.slots.values()):
-            for chunk in [*(<TopicSlot>slot).full, (<TopicSlot>slot).chunk]:
-                if chunk is not None and chunk.count:
-                    rows += chunk.count
-                    size += chunk.nbytes
-                    oldest = chunk.opened if oldest is None else min(oldest, chunk.opened)
-        return rows, size, oldest
-
-    def _unannounced(self):
-        """Slots with rows that the dispatcher may not have been told of: a KeyboardInterrupt has
-        cut the announcement short, or the thread that makes it has not come so far."""
-        enter_guard(&self.guard)        # whoever appends at this moment is seen
-        leave_guard(&self.guard)
-        return [slot for slot in list(self.slots.values())
-                if (<TopicSlot>slot).chunk is not None or (<TopicSlot>slot).full]
+            raise MemoryError("no memory for a message, although buffer_memory allows it")

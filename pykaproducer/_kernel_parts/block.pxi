@@ -66,18 +66,31 @@ cdef class SentBlock:
                     watcher(new_handle(segment.chunk, i))
         return watchers[self.accepted:]
 
+    def failures(self):
+        """How many rows have failed by now; they do not count as told."""
+        cdef Segment segment
+        cdef uint32_t i
+        cdef int64_t n = self.count - self.accepted
+        for segment in self.segments:
+            for i in range(segment.chunk.count if segment.chunk.failures else 0):
+                n += flags_of(segment.chunk, i) & FAILED != 0
+        return n
+
     def outcomes(self):
         """``(delivered, failed)`` of the rows that have their outcome; it counts as told.
 
         *delivered*: by (topic, partition) ``[rows, bytes, [[first, last], ...]]``, the offsets in
-        the order of the rows; *failed*: row numbers with their errors, in order.
+        the order of the rows; *failed*: row numbers with their errors, in order. Rows that failed
+        together share an error; another call makes other errors.
         """
         cdef Segment segment
         cdef uint32_t i
         cdef Outcome outcome
         cdef Tallies tallies = Tallies.__new__(Tallies)
         cdef list failed = []
+        cdef dict copies
         for segment in self.segments:
+            copies = {}
             tallies.begin(segment.chunk.topic)
             i = 0
             while True:
@@ -86,13 +99,17 @@ cdef class SentBlock:
                     break
                 outcome = outcome_of(segment.chunk, i)
                 if outcome.flags & FAILED:
-                    flags_at(segment.chunk, i)[0] |= TOLD
-                    failed.append((segment.number(i), segment.chunk.errors[outcome.error]))
+                    tell(segment.chunk, i)
+                    if outcome.error not in copies:
+                        copies[outcome.error] = error_of(segment.chunk, i)
+                    failed.append((segment.number(i), copies[outcome.error]))
                 elif outcome.flags & SETTLED:
                     tallies.add(&outcome)
                 i += 1
         failed.sort(key=_first_of)
-        failed += [(row, self.refusal) for row in range(self.accepted, self.count)]
+        if self.accepted < self.count:
+            refusal = _behaviour.copied(self.refusal)
+            failed += [(row, refusal) for row in range(self.accepted, self.count)]
         return tallies.end(), failed
 
 

@@ -47,7 +47,8 @@ cdef class BlockAdmission(Admission):
         except refusals as error:
             if not block.accepted:
                 raise
-            block.refusal = error
+            # It is kept with the block: not with the frames of this call.
+            block.refusal = _behaviour.without_frames(error)
 
     cdef admit_pieces(self, SentBlock block, tuple part, Terms *terms, watch):
         cdef Columns columns = part[0]
@@ -60,32 +61,41 @@ cdef class BlockAdmission(Admission):
             start = end
 
     cdef admit_piece(self, SentBlock block, list parts, int64_t cost, Terms *terms, watch):
-        """Reserve *cost* bytes, if need be waiting for them, and accept *parts*."""
-        cdef object until = None
-        cdef list segments = []
+        """Reserve *cost* bytes, if need be waiting for them, and accept *parts*.
+
+        After a fork in the middle of it (see ``admit``) the child begins it anew: the chunks that
+        have been filled would count against the parent's budget.
+        """
+        cdef list segments, slots
         cdef Chunk chunk
-        cdef int64_t left = cost
+        cdef Budget budget
+        cdef int64_t left
         cdef bint done = False
-        while not self.budget.take(cost):
-            until = self._wait_for_space(cost, until)
-            if not self._ready:
-                self._start()
-        try:
-            for columns, routes, base, start, end in parts:
-                self.fill_part(segments, columns, routes, base, start, end, terms, &left)
-            if left:
-                raise changed_columns()
-            if watch is not None:
-                chunk = (<Segment>segments[len(segments) - 1]).chunk
-                add_extra(chunk, chunk.count - 1, watch)
-            done = self.publish(block, segments)
-        finally:
-            if not done:
-                self.budget.give_back(cost)
-        if not done:
-            self._start()               # closed or broken meanwhile
-        for segment in segments:
-            slot = self.slots[(<Segment>segment).chunk.topic]
+        while True:
+            budget = self.budget
+            if not budget.take(cost):
+                budget = self.wait_for_room(cost)
+            segments = []
+            left = cost
+            try:
+                for columns, routes, base, start, end in parts:
+                    self.fill_part(segments, columns, routes, base, start, end, terms,
+                                   &left)
+                if left:
+                    raise changed_columns()
+                if watch is not None:
+                    chunk = (<Segment>segments[len(segments) - 1]).chunk
+                    add_extra(chunk, chunk.count - 1, watch)
+                slots = self.slots_of(segments)
+                done = self.publish(block, segments, slots, budget)
+            finally:
+                if not done:
+                    budget.give_back(cost)
+                    budget.wake()
+            if done:
+                break
+            self._start()               # closed, broken or forked meanwhile
+        for slot, segment in zip(slots, segments):
             if not (<TopicSlot>slot).announced:
                 self.announce_open(slot, (<Segment>segment).chunk)
 
@@ -116,17 +126,26 @@ cdef class BlockAdmission(Admission):
             if i < 0:
                 raise MemoryError("no memory for a block, although buffer_memory allows it")
 
-    cdef bint publish(self, SentBlock block, list segments):
+    cdef list slots_of(self, list segments):
+        """The slot of each, in the table."""
+        cdef list slots = []
+        cdef TopicSlot slot
+        for segment in segments:
+            slot = TopicSlot.__new__(TopicSlot)
+            slot.topic = (<Segment>segment).chunk.topic
+            slots.append(self.entered(slot))
+        return slots
+
+    cdef bint publish(self, SentBlock block, list segments, list slots, Budget budget) except -1:
         """Put the chunks of *segments* behind what waits in their topics; false if messages are
-        not taken any more."""
+        not taken any more, or the chunks count against the budget of before a fork."""
         cdef Segment segment
         cdef TopicSlot slot
         cdef bint done = False
-        cdef list slots = [self.slots[(<Segment>each).chunk.topic] for each in segments]
         cdef Py_ssize_t i
         enter_guard(&self.guard)
         try:
-            if self._ready:
+            if self._ready and budget is self.budget:
                 for i in range(len(segments)):
                     segment = segments[i]
                     slot = slots[i]

@@ -131,6 +131,14 @@ cdef extern from *:
         }
         return 1;
     }
+    /* Beside others that add theirs once the outcome is there. */
+    static inline void or_flags(uint8_t *flags, uint8_t more) {
+    #ifdef Py_GIL_DISABLED
+        __atomic_fetch_or(flags, more, __ATOMIC_RELAXED);
+    #else
+        *flags |= more;
+    #endif
+    }
     static inline PyObject **tuple_items(PyObject *items) {
         return ((PyTupleObject *)items)->ob_item;
     }
@@ -160,4 +168,5 @@ cdef extern from *:
     int atomic_add_below(int64_t *n, int64_t change, int64_t limit) nogil
     uint8_t load_flags(const uint8_t *flags) nogil
     void add_flags(uint8_t *flags, uint8_t more) nogil
+    void or_flags(uint8_t *flags, uint8_t more) nogil
     int hold(uint32_t *held, uint8_t *holders, int change)

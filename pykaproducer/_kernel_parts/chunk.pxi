@@ -56,11 +56,6 @@ cdef class Chunk:
         """Whether somebody waits for one of its rows."""
         return bool(self.waiters)
 
-    def wake_waiters(self):
-        """Wake those who wait for rows that are settled by now."""
-        if self.waiters:
-            wake_waiters(self)
-
     @property
     def handles(self):
         """How many handles of its messages are alive."""

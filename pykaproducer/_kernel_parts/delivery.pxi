@@ -1,13 +1,5 @@
 # Handles: what send() returns.
 
-cdef object _behaviour = None
-
-def set_behaviour(behaviour):
-    """Where a Delivery's methods that wait or make objects are written: ``delivery.py``."""
-    global _behaviour
-    _behaviour = behaviour
-
-
 cdef inline Delivery new_handle(Chunk chunk, uint32_t row):
     cdef Delivery handle = Delivery.__new__(Delivery)
     handle.chunk = chunk
@@ -106,17 +98,14 @@ cdef class Delivery:
 
     def failure(self):
         """The error of a message that failed, else None; the outcome counts as told."""
-        cdef uint8_t *flags = flags_at(self.chunk, self.row)
-        if flags[0] & SETTLED:
-            flags[0] |= TOLD
-        if flags[0] & FAILED:
-            return self.chunk.errors[outcome_of(self.chunk, self.row).error]
+        if tell(self.chunk, self.row) & FAILED:
+            return error_of(self.chunk, self.row)
         return None
 
     def look(self):
         """As :meth:`failure`; but the outcome does not count as told."""
         if flags_of(self.chunk, self.row) & FAILED:
-            return self.chunk.errors[outcome_of(self.chunk, self.row).error]
+            return error_of(self.chunk, self.row)
         return None
 
     def watch(self, lock):
@@ -207,11 +196,11 @@ cdef class Delivery:
 
     def succeeded(self):
         """Whether it is delivered."""
-        return self.settled() and self.failure() is None
+        return tell(self.chunk, self.row) & (SETTLED | FAILED) == SETTLED
 
     def failed(self):
         """Whether it has failed."""
-        return self.settled() and self.failure() is not None
+        return tell(self.chunk, self.row) & FAILED != 0
 
     @property
     def is_done(self):
@@ -232,7 +221,15 @@ cdef class Delivery:
         return _behaviour.describe(self)
 
 
-# Not a method: a method in C would cost each handle the pointer to a table of methods.
+# Not methods: a method in C would cost each handle the pointer to a table of methods.
+cdef uint8_t tell(Chunk chunk, uint32_t row) noexcept:
+    """The row's flags; if it has its outcome, that counts as told."""
+    cdef uint8_t flags = flags_of(chunk, row)
+    if flags & SETTLED and chunk.rows != NULL:
+        or_flags(flags_at(chunk, row), TOLD)
+    return flags
+
+
 cdef payload_of(Delivery handle, int which):
     cdef Chunk chunk = handle.chunk
     kept = chunk.kept.get(handle.row) if chunk.kept is not None else None

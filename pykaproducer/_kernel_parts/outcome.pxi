@@ -51,6 +51,13 @@ cdef uint8_t flags_of(Chunk chunk, uint32_t row) noexcept:
     return load_flags(flags_at(chunk, row))
 
 
+cdef object error_of(Chunk chunk, uint32_t row):
+    """A copy of a failed row's error, for a caller. The chunk keeps the error itself, and the
+    garbage collector does not see the chunk: a caller that raised it would hang its frames there
+    for good (``_frames.py``)."""
+    return _behaviour.copied(chunk.errors[outcome_of(chunk, row).error])
+
+
 cdef Outcome outcome_of(Chunk chunk, uint32_t row) noexcept:
     cdef Outcome outcome
     cdef Row *r

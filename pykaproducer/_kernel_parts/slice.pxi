@@ -169,10 +169,10 @@ cdef class Slice:
         """The broker has these rows, from *base_offset* on (-1: offsets unknown).
 
         *timestamp*: the broker's, where it overrides (LogAppendTime), else -1. *wake*: wake those
-        who wait for one of them; else ``Chunk.wake_waiters`` must be called. *latency*: is told how
-        long each has taken, up to *now* (monotonic seconds). Returns a Slice of the rows that this
-        call settled (an expired row keeps its earlier outcome), to be given to ``report``; None if
-        it settled none.
+        who wait for one of them; else the returned Slice's ``wake_waiters`` must be called.
+        *latency*: is told how long each has taken, up to *now* (monotonic seconds). Returns a Slice
+        of the rows that this call settled (an expired row keeps its earlier outcome), to be given
+        to ``report``; None if it settled none.
         """
         cdef Chunk chunk = self.chunk
         cdef Slice settled = self.none_of_it()
@@ -251,9 +251,16 @@ cdef class Slice:
 
     cdef Slice told(self, Slice settled, bint wake):
         """Wake those who wait, if *wake*; *settled*, or None if it has no row."""
-        if wake and self.chunk.waiters:
-            wake_waiters(self.chunk)
-        return settled if settled.count else None
+        if not settled.count:
+            return None
+        if wake:
+            settled.wake_waiters()
+        return settled
+
+    def wake_waiters(self):
+        """Wake those who wait for one of these settled rows."""
+        if self.chunk.waiters:
+            wake_waiters(self)
 
     # -- reporting -----------------------------------------------------------------------------
 
@@ -265,8 +272,9 @@ cdef class Slice:
     def report(self, on_error):
         """Run the callbacks of these settled rows, then let their memory go.
 
-        ``on_error(callback, exception)`` is called for a callback that raises. Returns True if
-        these were the last rows of the chunk.
+        ``on_error(callback, exception)`` is called for a callback that raises; what that raises in
+        its turn goes to ``sys.unraisablehook``. Returns True if these were the last rows of the
+        chunk.
         """
         cdef Chunk chunk = self.chunk
         cdef uint32_t i, row
@@ -277,22 +285,20 @@ cdef class Slice:
                 callback = <object>chunk.callbacks[row]
                 Py_DECREF(callback)
                 chunk.callbacks[row] = NULL
-                chunk.rows[row].flags |= TOLD
-                error = chunk.errors[chunk.rows[row].error] if chunk.rows[row].flags & FAILED \
-                    else None
+                error = error_of(chunk, row) if tell(chunk, row) & FAILED else None
                 handle = new_handle(chunk, row)
                 try:
                     callback(error, handle)
                 except BaseException as failure:
-                    on_error(callback, failure)
-                callback = handle = None
+                    complain(on_error, callback, failure)
+                callback = handle = error = None
             if chunk.extras:
                 for callback in chunk.extras.pop(row, ()):
                     handle = new_handle(chunk, row)
                     try:
                         callback(handle)
                     except BaseException as failure:
-                        on_error(callback, failure)
+                        complain(on_error, callback, failure)
                 callback = handle = None
             if i & (_ROWS_A_LOOK - 1) == _ROWS_A_LOOK - 1 and gil_is_wanted():
                 let_stages_run()
@@ -328,7 +334,7 @@ cdef class Slice:
         cdef uint32_t i
         for i in range(self.count):
             if flags_of(self.chunk, self.at(i)) & FAILED:
-                return self.chunk.errors[outcome_of(self.chunk, self.at(i)).error]
+                return error_of(self.chunk, self.at(i))
         return None
 
     def untold_failures(self):
@@ -340,3 +346,9 @@ cdef class Slice:
             if flags_of(self.chunk, self.at(i)) & (FAILED | TOLD) == FAILED:
                 n += 1
         return n
+
+
+cdef void complain(on_error, callback, failure) noexcept:
+    """*callback* has raised. *on_error* logs it, and a user's logging filter may raise as well:
+    that must not keep the other callbacks from being called."""
+    on_error(callback, failure)

@@ -6,8 +6,11 @@ cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
     No lock is needed. The settler (1) sets the flag, (2) looks for waiters; we (1) enter the
     waiter, (2) look at the flag. Whatever the order, one of the two sees the other.
     """
+    cdef dict fresh
+    if flags_of(chunk, row) & SETTLED:
+        return False
     # Making a dict may collect garbage, and a finalizer may wait for a message of this chunk.
-    cdef dict fresh = {} if chunk.waiters is None else None
+    fresh = {} if chunk.waiters is None else None
     if chunk.waiters is None:
         chunk.waiters = fresh
     chunk.waiters.setdefault(row, []).append(lock)
@@ -25,12 +28,26 @@ cdef drop_waiter(Chunk chunk, uint32_t row, lock):
             chunk.waiters.pop(row, None)
 
 
-cdef wake_waiters(Chunk chunk):
-    """Release the locks of those who wait for rows that are settled by now."""
+cdef wake_waiters(Slice settled):
+    """Release the locks of those who wait for one of these settled rows.
+
+    A walk over the fewer of the two, the slice's rows and the rows that are waited for: all slices
+    of a chunk together then cost no more than its rows.
+    """
+    cdef Chunk chunk = settled.chunk
+    cdef uint32_t i
+    if settled.count <= <uint32_t>len(chunk.waiters):
+        for i in range(settled.count):
+            release_waiters(chunk, settled.at(i))
+        return
     for row in list(chunk.waiters):
         if flags_of(chunk, <uint32_t>row) & SETTLED:
-            for lock in chunk.waiters.pop(row, ()):
-                lock.release()
+            release_waiters(chunk, row)
+
+
+cdef release_waiters(Chunk chunk, row):
+    for lock in chunk.waiters.pop(row, ()):
+        lock.release()
 
 
 cdef bint add_extra(Chunk chunk, uint32_t row, function) except -1:
@@ -39,13 +56,29 @@ cdef bint add_extra(Chunk chunk, uint32_t row, function) except -1:
     The same two-step as add_waiter: enter, then look. When both sides saw each other, the one
     that takes the entry out of the table runs it.
     """
-    cdef dict fresh = {} if chunk.extras is None else None
+    cdef dict fresh
+    if flags_of(chunk, row) & SETTLED:
+        return False
+    fresh = {} if chunk.extras is None else None
     if chunk.extras is None:
         chunk.extras = fresh
     chunk.extras.setdefault(row, []).append(function)
-    if flags_of(chunk, row) & SETTLED:
-        functions = chunk.extras.get(row)
-        if functions is not None and function in functions:
-            functions.remove(function)
-            return False
-    return True
+    return not flags_of(chunk, row) & SETTLED or not drop_extra(chunk, row, function)
+
+
+cdef bint drop_extra(Chunk chunk, uint32_t row, function) except -1:
+    """Take *function* out of the table; false if the report of the row has taken it.
+
+    Found by identity: a user's ``__eq__`` would run here, and the report might take the list
+    meanwhile and call the function too.
+    """
+    cdef list functions = chunk.extras.get(row)
+    cdef Py_ssize_t i
+    for i in range(0 if functions is None else len(functions)):
+        if functions[i] is function:
+            if len(functions) == 1:
+                chunk.extras.pop(row)   # an empty list would still ask for a report
+            else:
+                del functions[i]
+            return True
+    return False

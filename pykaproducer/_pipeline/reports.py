@@ -77,10 +77,10 @@ class Settler:
         self._report(part, settled)
 
     def _report(self, part: Slice, settled: Slice | None) -> None:
-        if part.chunk.has_waiters:
-            wake(part.chunk.wake_waiters)
         if settled is None:
             return
+        if part.chunk.has_waiters:
+            wake(settled.wake_waiters)
         if settled.wants_report and not self.no_reports:
             self._reports.put(settled)
             return

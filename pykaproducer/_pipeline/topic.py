@@ -90,7 +90,8 @@ class TopicWorker(Worker):
         everything = list(range(view.partitions))
         available = _numbers(view.available)
         for row in chunk.unassigned():
-            cause: BaseException | None = None
+            cause: Exception | None = None
+            where: str | None = None
             try:
                 partition = function(chunk.key(row), everything, available or everything)
                 if isinstance(partition, int) and 0 <= partition < view.partitions:
@@ -98,9 +99,9 @@ class TopicWorker(Worker):
                     continue
                 text = f"returned {partition!r}; partitions of the topic: {view.partitions}"
             except Exception as error:  # a user's partitioner: its own row fails (P9)
-                cause = error
+                cause, where = error, _place_of(error)
                 text = f"raised {type(error).__name__}: {error}"
-            self._fail(chunk.pick([row]), f"the partitioner {text}", cause)
+            self._fail(chunk.pick([row]), f"the partitioner {text}", cause, where)
 
     def _refuse(self, strays: Slice, view: TopicView) -> None:
         for row in strays.row_numbers():
@@ -110,16 +111,35 @@ class TopicWorker(Worker):
                 part,
                 f"there is no partition {partition}; the topic has partitions 0 to "
                 f"{view.partitions - 1}",
-                None,
             )
 
-    def _fail(self, part: Slice, text: str, cause: BaseException | None) -> None:
+    def _fail(
+        self,
+        part: Slice,
+        text: str,
+        cause: Exception | None = None,
+        where: str | None = None,
+    ) -> None:
         def make_error(status: Status) -> PartitionerError:
-            return PartitionerError(
+            error = PartitionerError(
                 f"{place(self.topic)}: {text}", status=status, topic=self.topic, cause=cause
             )
+            if where is not None:
+                error.add_note(where)
+            return error
 
         self.settler.fail(part, make_error)
+
+
+def _place_of(error: Exception) -> str | None:
+    """Where the partitioner raised: all that is kept of its traceback."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return None
+    code = last.tb_frame.f_code
+    return f'raised in {code.co_qualname}, file "{code.co_filename}", line {last.tb_lineno}'
 
 
 def _numbers(packed: bytes) -> list[int]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pykaproducer import partitioners
 from pykaproducer._clock import Clock
+from pykaproducer._frames import without_frames
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines import balance
 from pykaproducer._machines.batching import Batcher
@@ -213,6 +215,19 @@ class Pipeline:
         """Whether the calling thread is one of these stages'."""
         return in_a_stage_with(self._crashed)
 
+    def own_threads(self) -> Callable[[], bool]:
+        """As :meth:`in_a_stage`, for handles, which must not keep the pipeline alive.
+
+        A stage's thread does: as long as the caller may be one, the reference is not dead.
+        """
+        reference = weakref.ref(self)
+
+        def in_own_thread() -> bool:
+            pipeline = reference()
+            return pipeline is not None and pipeline.in_a_stage()
+
+        return in_own_thread
+
     def is_flushing(self) -> bool:
         """Whether a flush waits: nothing lingers then."""
         return len(self._marks) > 0
@@ -294,6 +309,10 @@ class Pipeline:
         self._on_broken()
         if first:
             log.error("the producer is broken by an error in the library", exc_info=error)
+            # Each failed message, and every later send(), names this cause. They get the text of
+            # the traceback; the traceback itself would keep the frames of the stages alive.
+            error.add_note("".join(traceback.format_tb(error.__traceback__)))
+            without_frames(error)
         if isinstance(worker, BrokerWorker):
             worker.bridge.stop()  # it would have done that at its end
         self.metadata.wake_lookers()

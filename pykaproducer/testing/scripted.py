@@ -33,6 +33,7 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.config import Config
 from pykaproducer.producer import Producer
 from pykaproducer.testing._scripted_actions import (
     Action,
@@ -325,6 +326,7 @@ class ScriptedNetwork(Network):
     """Leads to the brokers of a :class:`ScriptedCluster`, and nowhere else."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
+        super().__init__(Config.from_kwargs({}))
         self._cluster = cluster
 
     def forsake(self) -> None:

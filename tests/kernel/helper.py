@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,7 @@ class ClosedError(Exception):
     """In place of the producer's ProducerClosedError."""
 
 
-class Door(_kernel.Admission):
+class Door(_kernel.BlockAdmission):
     """Accepts messages; hands chunks to the test as the dispatcher gets them."""
 
     def __init__(
@@ -36,24 +37,28 @@ class Door(_kernel.Admission):
         max_request_size: int = 1 << 21,
         unconfirmed: bool = False,
         serializers: tuple[Any, Any] | None = None,
+        clock: FakeClock | None = None,
     ) -> None:
-        self.clock = FakeClock()
-        self.budget = _kernel.Budget(limit)
+        self.clock = FakeClock() if clock is None else clock
         self.home = HandleContext(self.clock)
         self.told: list[_kernel.TopicSlot] = []
         self.starts = 0
         self.closed = False
         self.serializers = serializers
-        self._open(
-            self.budget,
-            self._announce,
-            self.home,
-            delivery_timeout=delivery_timeout,
-            max_request_size=max_request_size,
-            serializing=serializers is not None,
-            unconfirmed=unconfirmed,
-            fake_clock=self.clock,
-        )
+        self._limit = limit
+        self._settings: dict[str, Any] = {
+            "delivery_timeout": delivery_timeout,
+            "max_request_size": max_request_size,
+            "serializing": serializers is not None,
+            "unconfirmed": unconfirmed,
+            "fake_clock": self.clock,
+        }
+        self.open()
+
+    def open(self) -> None:
+        """Empty, with a budget of its own: when it is made, and in the child of a fork."""
+        self.budget = _kernel.Budget(self._limit)
+        self._open(self.budget, self._announce, self.home, **self._settings)
 
     # What the kernel asks for -----------------------------------------------------------------
 
@@ -72,10 +77,15 @@ class Door(_kernel.Admission):
         if not topic:
             raise ValueError("topic '' is not a topic name")
 
-    def _too_large(self, topic: str, size: int) -> None:
+    def _too_large(self, topic: str, size: int, row: int | None = None) -> None:
         raise ValueError(f"{size} bytes are more than max_request_size")
 
-    def _wait_for_space(self, amount: int, until: float | None) -> float:
+    def _may_wait(self, amount: int) -> _thread.LockType | None:
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        return lock
+
+    def _wait_for_space(self, turn: _kernel.Turn) -> None:
         raise NoSpaceError
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:

@@ -287,10 +287,11 @@ def test_a_message_that_waited_is_accepted_when_there_is_space() -> None:
     class Waits(Door):
         waited_for: int | None = None
 
-        def _wait_for_space(self, amount: int, until: float | None) -> float:
-            self.waited_for = amount
+        def _wait_for_space(self, turn: _kernel.Turn) -> None:
+            self.waited_for = turn.amount
             deliver(self.chunk().whole())
-            return 0.0
+            assert turn.granted
+            assert not turn.lock.locked()
 
     door = Waits(limit=ROW_COST + 10)
     door.send(TOPIC, bytes(10))
@@ -301,10 +302,9 @@ def test_a_message_that_waited_is_accepted_when_there_is_space() -> None:
 
 def test_one_that_closes_while_it_waits() -> None:
     class Closes(Door):
-        def _wait_for_space(self, amount: int, until: float | None) -> float:
+        def _wait_for_space(self, turn: _kernel.Turn) -> None:
             self._shut()
             self.closed = True
-            return 0.0
 
     door = Closes(limit=10)
     with pytest.raises(ClosedError):
@@ -340,6 +340,26 @@ def test_a_refused_announcement_is_made_up_for() -> None:
     (chunk,) = door._take(slot)
     assert chunk.value(0) == b"v"
     assert door._unannounced() == []
+
+
+def test_a_topic_that_nobody_was_told_of_is_told_of_by_the_next_message() -> None:
+    class Refuses(Door):
+        refusals = 2  # the announcement, and the second attempt
+
+        def _announce(self, slot: _kernel.TopicSlot) -> None:
+            if self.refusals:
+                self.refusals -= 1
+                raise RuntimeError("can't start new thread")
+            super()._announce(slot)
+
+    door = Refuses()
+    with pytest.raises(RuntimeError):
+        door.send(TOPIC, b"first")
+    assert door.told == []
+    door.send(TOPIC, b"second")
+    door.send(TOPIC, b"third")
+    assert len(door.told) == 1
+    assert values(door) == [b"first", b"second", b"third"]
 
 
 def test_take_all_takes_every_topic() -> None:

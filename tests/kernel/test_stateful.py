@@ -7,6 +7,7 @@ must come of each message.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,7 @@ class Stages(RuleBasedStateMachine):
         self.reported = 0
         self.finished: set[int] = set()
         self.offset = 0
+        self.failures = itertools.count()
 
     # The steps --------------------------------------------------------------------------------
 
@@ -233,7 +235,8 @@ class Stages(RuleBasedStateMachine):
                 self.fail_all(part)
 
     def fail_all(self, part: Slice) -> None:
-        never, perhaps = LookupError(), TimeoutError()
+        number = next(self.failures)
+        never, perhaps = LookupError(number), TimeoutError(number)
         settled = part.fail(never, perhaps)
         if settled is None:
             return
@@ -284,13 +287,13 @@ class Stages(RuleBasedStateMachine):
             if outcome is None or place in reported:
                 assert message.told == []
             elif message.with_callback:
-                assert message.told == [outcome]
+                assert repr(message.told) == repr([outcome])  # callers get copies
             handle = message.handle
             if handle is None:
                 continue
             assert handle.done() == (outcome is not None)
             failed = isinstance(outcome, BaseException)
-            assert handle.error is (outcome if failed else None)
+            assert repr(handle.error) == repr(outcome if failed else None)
             assert handle.offset == (None if failed else outcome)
             assert handle.serialized_value_size == (
                 -1 if message.value is None else len(message.value)

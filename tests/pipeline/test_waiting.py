@@ -435,7 +435,7 @@ def test_an_answer_behind_the_deadline_changes_nothing() -> None:
         (after,) = send(producer, [b"after"])
         let_pass(clock, [after])
         assert after.error is None
-        assert late.error is error
+        assert late.error == error
         producer.flush(0)
         assert told == [error]
 
