@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -98,7 +98,7 @@ def _copied_alone(error: E) -> E:
 
 
 @functools.lru_cache
-def _has_no_hidden_state(kind: type[BaseException]) -> bool:
+def _has_no_hidden_state(kind: Any) -> bool:
     """Whether class, arguments and attributes are all there is to an exception of *kind*."""
     built_in = next(base for base in kind.__mro__ if not base.__flags__ & _MADE_IN_PYTHON)
     return built_in.__basicsize__ == BaseException.__basicsize__

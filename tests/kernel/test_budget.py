@@ -1,0 +1,246 @@
+"""Threads that wait for bytes of ``buffer_memory``: first come, first served, none forgotten."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import _kernel
+from pykaproducer._kernel import ROW_COST, Turn
+from pykaproducer.testing import FakeClock
+
+from .helper import TOPIC, ClosedError, Door, NoSpaceError, deliver
+
+#: Far more than anything here takes (seconds).
+SOON = 30
+
+
+class Queue(Door):
+    """Its senders wait in threads, and the test is told of each."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.entered: queue.Queue[Turn] = queue.Queue()
+        self.gives_up: set[int] = set()  # amounts
+
+    def _wait_for_space(self, turn: Turn) -> None:
+        self.entered.put(turn)
+        assert turn.lock.acquire(timeout=SOON)
+        if turn.amount in self.gives_up:
+            raise NoSpaceError
+
+
+class Sender(threading.Thread):
+    """A thread that sends one message of so many bytes of ``buffer_memory``, and waits for it."""
+
+    def __init__(self, door: Queue, cost: int) -> None:
+        super().__init__(daemon=True)
+        self.door, self.cost = door, cost
+        self.error: BaseException | None = None
+        self.start()
+        self.turn = door.entered.get(timeout=SOON)
+        assert self.turn.amount == cost
+
+    def run(self) -> None:
+        try:
+            self.door.send(f"of-{self.cost}", bytes(self.cost - ROW_COST))
+        except BaseException as error:
+            self.error = error
+
+    def accepted(self) -> bool:
+        self.join(SOON)
+        assert not self.is_alive(), "it waits for ever"
+        return self.error is None
+
+
+def full(door: Queue, *costs: int) -> list[Callable[[], object]]:
+    """Messages of so many bytes, each in a chunk of its own; each can be delivered."""
+    chunks = []
+    for cost in costs:
+        door.send(TOPIC, bytes(cost - ROW_COST))
+        chunks.append(door.chunk())
+    return [lambda chunk=chunk: deliver(chunk.whole()) for chunk in chunks]  # type: ignore[misc]
+
+
+def test_a_small_message_does_not_pass_a_large_one_that_waits() -> None:
+    door = Queue(limit=1000)
+    first, second, third = full(door, 300, 300, 300)
+    large = Sender(door, 700)
+    small = Sender(door, 100)  # for which there is room
+    first()
+    assert (large.turn.granted, small.turn.granted, door.budget.waiting) == (False, False, 2)
+    assert door.budget.used == 600
+    second()
+    assert (large.turn.granted, small.turn.granted, door.budget.waiting) == (True, False, 1)
+    assert large.accepted()
+    third()
+    assert small.accepted()
+    assert (door.budget.used, door.budget.waiting) == (800, 0)
+
+
+def test_all_are_served_for_whom_there_is_room() -> None:
+    """Else each of several threads that send in a loop would find another one in the queue."""
+    door = Queue(limit=1000)
+    (leave,) = full(door, 1000)
+    senders = [Sender(door, cost) for cost in (200, 300, 400)]
+    leave()
+    assert (door.budget.used, door.budget.waiting) == (900, 0)
+    assert all(sender.accepted() for sender in senders)
+
+
+def test_one_that_gives_up_lets_the_next_pass() -> None:
+    door = Queue(limit=1000)
+    full(door, 500)
+    large, small = Sender(door, 900), Sender(door, 100)
+    door.gives_up.add(900)
+    large.turn.lock.release()  # as the time that it may wait does
+    assert not large.accepted()
+    assert small.accepted()
+    assert (door.budget.used, door.budget.waiting) == (600, 0)
+
+
+def test_one_in_the_middle_that_gives_up_is_forgotten() -> None:
+    door = Queue(limit=1000)
+    (leave,) = full(door, 800)
+    senders = [Sender(door, cost) for cost in (400, 500, 600)]
+    door.gives_up.add(500)
+    senders[1].turn.lock.release()
+    assert not senders[1].accepted()
+    leave()
+    assert senders[0].accepted()
+    assert senders[2].accepted()
+    assert (door.budget.used, door.budget.waiting) == (1000, 0)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_an_interrupted_wait_leaves_nothing_reserved(granted: bool) -> None:
+    class Interrupted(Queue):
+        def _wait_for_space(self, turn: Turn) -> None:
+            if granted:
+                leave()
+            assert turn.granted == granted
+            raise KeyboardInterrupt
+
+    door = Interrupted(limit=1000)
+    (leave,) = full(door, 600)
+    with pytest.raises(KeyboardInterrupt):
+        door.send(TOPIC, bytes(500))
+    assert (door.budget.used, door.budget.waiting) == (0 if granted else 600, 0)
+    assert (door.accepted, door.chunks()) == (1, [])
+
+
+def test_a_grant_that_an_interrupt_leaves_behind_goes_to_the_next() -> None:
+    door = Queue(limit=1000)
+    (leave,) = full(door, 1000)
+    first, second = Sender(door, 600), Sender(door, 600)
+    door.gives_up.add(600)
+    leave()
+    assert not first.accepted()
+    assert second.turn.granted
+    door.gives_up.clear()
+    second.join(SOON)
+    # It gave up or not, depending on when it looked: nothing is left reserved either way.
+    assert (door.budget.used, door.budget.waiting) == (0 if second.error else 600, 0)
+
+
+def test_a_signal_handler_that_sends_does_not_wait_behind_its_own_thread() -> None:
+    class Nested(Queue):
+        def _wait_for_space(self, turn: Turn) -> None:
+            self.send("small", bytes(100 - ROW_COST))  # must not come here again
+            leave()
+            assert turn.granted
+
+    door = Nested(limit=1000)
+    (leave,) = full(door, 800)
+    door.send("large", bytes(900 - ROW_COST))
+    assert (door.budget.used, door.budget.waiting) == (1000, 0)
+
+
+def test_one_that_must_not_wait_takes_what_there_is() -> None:
+    """A callback: the thread that it would wait for is its own."""
+
+    class Callback(Queue):
+        in_callback = False
+
+        def _may_wait(self, amount: int) -> Any:
+            return None if self.in_callback else super()._may_wait(amount)
+
+        def _buffer_is_full(self, amount: int) -> None:
+            raise NoSpaceError
+
+    door = Callback(limit=1000)
+    (leave,) = full(door, 600)
+    large = Sender(door, 700)
+    door.in_callback = True
+    door.send(TOPIC, bytes(300 - ROW_COST))
+    with pytest.raises(NoSpaceError):
+        door.send(TOPIC, bytes(200 - ROW_COST))
+    assert not large.turn.granted
+    leave()
+    assert large.accepted()
+
+
+def test_one_that_closes_while_others_wait() -> None:
+    door = Queue(limit=1000)
+    full(door, 1000)
+    senders = [Sender(door, 200), Sender(door, 300)]
+    door._shut()
+    door.closed = True
+    door.budget.wake_all()
+    for sender in senders:
+        assert not sender.accepted()
+        assert isinstance(sender.error, ClosedError)
+    assert (door.budget.used, door.budget.waiting) == (1000, 0)
+
+
+def test_a_fork_while_it_waits() -> None:
+    """The child waits no longer: its buffer is empty, and its message is its own."""
+
+    class Forks(Queue):
+        def _wait_for_space(self, turn: Turn) -> None:
+            self.open()  # as in the child
+
+    door = Forks(limit=1000)
+    full(door, 900)
+    before = door.budget
+    handle = door.send("other", bytes(500 - ROW_COST))
+    assert (before.used, before.waiting) == (900, 0)
+    assert (door.budget.used, door.accepted) == (500, 1)
+    assert (len(handle.chunk), handle.row) == (1, 0)
+    assert [chunk.topic for chunk in door.chunks()] == ["other"]
+
+
+class NoMemory(FakeClock):
+    """Raises where the kernel asks for the time of a new chunk, once armed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.then: Callable[[], object] | None = None
+
+    def time(self) -> float:
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+            raise MemoryError
+        return super().time()
+
+
+@pytest.mark.parametrize("how", ["message", "block"])
+def test_bytes_of_what_failed_behind_its_reservation_go_to_those_who_wait(how: str) -> None:
+    clock = NoMemory()
+    door = Queue(limit=1000, clock=clock)
+    waiting: list[Sender] = []
+    clock.then = lambda: waiting.append(Sender(door, 600))
+    if how == "message":
+        with pytest.raises(MemoryError):
+            door.send("failing", bytes(800))
+    else:
+        columns = [_kernel.columns_of([bytes(800)])]
+        with pytest.raises(MemoryError):
+            door._send_block(_kernel.SentBlock(), "failing", columns, None, None, ())
+    assert waiting[0].accepted()
+    assert door.budget.used == 600
