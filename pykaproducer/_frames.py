@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import Any, TypeVar
+from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -91,14 +91,15 @@ def _copied_alone(error: E) -> E:
     try:
         # An exception of the interpreter, as OSError, may keep its state elsewhere than in its
         # attributes: `copy` runs its constructor.
-        found = bare_copy(error) if _has_no_hidden_state(kind) else copy.copy(error)
+        is_plain = _has_no_hidden_state(kind)  # type: ignore[arg-type]  # a class is hashable
+        found = bare_copy(error) if is_plain else copy.copy(error)
     except Exception:  # its own __new__(), __init__() or __reduce__(), which may be a user's (P9)
         return without_frames(error)
     return found if type(found) is kind else without_frames(error)
 
 
 @functools.lru_cache
-def _has_no_hidden_state(kind: Any) -> bool:
+def _has_no_hidden_state(kind: type[BaseException]) -> bool:
     """Whether class, arguments and attributes are all there is to an exception of *kind*."""
     built_in = next(base for base in kind.__mro__ if not base.__flags__ & _MADE_IN_PYTHON)
     return built_in.__basicsize__ == BaseException.__basicsize__
