@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -16,8 +17,12 @@ from typing import Protocol
 from pykaproducer import _servers as servers
 from pykaproducer._pipeline.worker import forget_stages, spawn
 
+log = logging.getLogger("pykaproducer.producer")
+
 #: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
 _EXIT_PRIORITY = 100
+#: So many producers at a time are rarely meant.
+_MANY = 20
 #: So long the user's threads are waited for before the other finalizers run (seconds).
 _PATIENCE = 2.0
 
@@ -31,12 +36,18 @@ class Watched(Protocol):
     def _close_by(self, end: float) -> None:
         """Close, within that time."""
 
+    def _is_running(self) -> bool:
+        """Whether it has threads."""
+
     def _forked(self) -> None:
         """Be empty: this is the child of a fork, and what was accepted is the parent's (P8)."""
 
 
 #: Every producer that is not garbage.
 _producers: weakref.WeakSet[Watched] = weakref.WeakSet()
+
+#: Whether :func:`warn_of_many` has warned, and they are still as many.
+_warned = False
 
 #: The process in which :func:`_flush_at_exit_of_a_child` has registered the flush.
 _registered_in = 0
@@ -66,6 +77,19 @@ def first_use() -> None:
     servers.check_threads()
     servers.flush_at_end_of_a_worker(_at_exit)
     _flush_at_exit_of_a_child()
+
+
+def warn_of_many() -> None:
+    """A producer has started its threads: warn once if there are many such now."""
+    global _warned
+    running = sum(producer._is_running() for producer in watched())
+    if running >= _MANY and not _warned:
+        log.warning(
+            "%d producers are open in this process, each with its threads: make one and share "
+            "it, or close each (none is closed by being forgotten)",
+            running,
+        )
+    _warned = running >= _MANY
 
 
 def _flush_at_exit_of_a_child() -> None:

@@ -7,6 +7,7 @@ messages take the way of those that ``send()`` accepts.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,13 +71,14 @@ class BlockFailures(DeliveryFailures):
 class BlockDelivery:
     """The future of a block: returned by ``send_many()`` and ``send_arrow()``."""
 
-    __slots__ = ("_block", "_on_delivery")
+    __slots__ = ("__weakref__", "_block", "_on_delivery", "_refused")
 
     def __init__(
         self, on_delivery: Callable[[BlockFailures | None, BlockDelivery], object] | None = None
     ) -> None:
         self._block = _kernel.SentBlock()
         self._on_delivery = on_delivery
+        self._refused: RefusedRows | None = None
 
     def __len__(self) -> int:
         """How many messages it has."""
@@ -135,6 +137,8 @@ class BlockDelivery:
         return self.result(0)
 
     def _metadata(self) -> BlockMetadata:
+        if self._refused is not None:
+            self._refused.read = True
         found, failed = self._block.outcomes()
         offsets, delivered = {}, {}
         for (topic, partition), (rows, size, ranges) in found.items():
@@ -162,6 +166,33 @@ class BlockDelivery:
     def __repr__(self) -> str:
         state = "pending" if not self.done() else f"{self._block.failures()} failed"
         return f"<BlockDelivery of {len(self)} messages, {state}>"
+
+
+class RefusedRows:
+    """The rows of a block that found no space, for ``_pipeline/untold.py``."""
+
+    __slots__ = ("_made", "count", "error", "read", "topic")
+
+    def __init__(self, made: BlockDelivery, topic: str | None, error: BaseException) -> None:
+        self._made = weakref.ref(made)
+        self.topic = topic
+        self.count = len(made) - made.accepted
+        self.error = error
+        #: Whether the outcomes have been read.
+        self.read = False
+
+    @property
+    def handles(self) -> int:
+        """1 while the outcomes may be read."""
+        return int(self._made() is not None)
+
+    def untold_failures(self) -> int:
+        """How many rows failed and were not read."""
+        return 0 if self.read else self.count
+
+    def first_error(self) -> BaseException:
+        """The error of all."""
+        return self.error
 
 
 class BlockProducer(_kernel.BlockAdmission):
@@ -286,8 +317,14 @@ class BlockProducer(_kernel.BlockAdmission):
         self._send_block(block, topic, batches, delivery_timeout_ms, watch, _REFUSALS)
         if watch is not None and (block.refusal is not None or not block.count):
             watch()
+        elif block.refusal is not None:
+            # Without its traceback, whose frames hold the block: it would never be let go.
+            made._refused = RefusedRows(made, topic, block.refusal.with_traceback(None))
+            self._rows_refused(made._refused)
         return made
 
+    def _rows_refused(self, rows: RefusedRows) -> None:
+        """No callback is given the outcome of *rows*."""
 
 def _each(serialize: Any, topic: str, headers: Any, column: Any, name: str) -> list[Any]:
     """Serialize each row of *column*, with that row's headers."""

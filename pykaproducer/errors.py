@@ -360,11 +360,13 @@ def _without_notes(error: PykaproducerError) -> dict[str, Any]:
 
 def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:
     text = "1 message was" if count == 1 else f"{count} messages were"
-    text += " not delivered and nobody had been told"
-    if errors:
-        shown = "; ".join(f"{type(error).__name__}: {error}" for error in errors[:3])
-        text += f"; first: {shown}"
-    return text
+    return text + " not delivered and nobody had been told" + reasons(errors)
+
+
+def reasons(errors: Iterable[BaseException], most: int = 3) -> str:
+    """The first *most* of *errors* that differ, as the end of a sentence; "" without any."""
+    texts = dict.fromkeys(f"{type(error).__name__}: {error}" for error in errors)
+    return f"; first: {'; '.join([*texts][:most])}" if texts else ""
 
 
 def _rebuild(

@@ -1,31 +1,27 @@
 """``KafkaProducer``: for code that was written for kafka-python; only the import changes.
 
 It is a :class:`Producer` in all but the few things in which that library differs: its futures,
-``flush()``, which does not raise what nobody was told of, and a message with neither key nor value.
+``flush()`` and the end of a ``with`` block, which log what failed and do not raise it, and a
+message with neither key nor value.
 ``docs/migration-kafka-python.rst`` has the table of every setting and method.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Self
 
-from pykaproducer import _lifetime as lifetime
+from pykaproducer import _closing as closing
 from pykaproducer._choosers import Chooser, Cluster, chooser_or_setting
 from pykaproducer._kernel import Delivery, Intercepted
+from pykaproducer._pipeline.untold import Taken
 from pykaproducer._serializers import ObjectSerializer
 from pykaproducer.config import SETTINGS, Config, own_name
 from pykaproducer.delivery import RecordMetadata
-from pykaproducer.errors import DeliveryFailures, ProducerClosedError
+from pykaproducer.errors import ProducerClosedError
 from pykaproducer.producer import Producer
-
-log = logging.getLogger("pykaproducer.producer")
-
-#: So many producers at a time are rarely meant.
-_MANY = 20
 
 
 class FutureRecordMetadata:
@@ -170,16 +166,6 @@ class KafkaProducer(Producer):
             if own_name(name) == "bootstrap_timeout_ms":
                 self._bootstrap_timeout = float(value)
 
-    def _start(self) -> None:
-        first = self._pipeline is None
-        super()._start()
-        if first and _open_producers() == _MANY:
-            log.warning(
-                "%d producers are open in this process, each with its threads: make one and share "
-                "it, or close each (none is closed by being forgotten, as kafka-python's are)",
-                _MANY,
-            )
-
     def _reset(self) -> None:
         super()._reset()
         # Whether bootstrap_connected() has waited once.
@@ -202,8 +188,7 @@ class KafkaProducer(Producer):
         Raises:
             ValueError: key and value are both None.
         """
-        if self._closed:
-            raise ProducerClosedError("the producer is closed")
+        self._check_not_closed()
         if value is None and key is None:
             raise ValueError(
                 "a message needs a value or a key (pykaproducer.Producer takes it without)"
@@ -262,15 +247,19 @@ class KafkaProducer(Producer):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything accepted before has its outcome.
 
-        Failures of which nobody has been told are written to the log, not raised.
+        Failures that neither a callback nor a read outcome has reported are written to the log, not
+        raised.
 
         Raises:
             KafkaTimeoutError: some have no outcome after *timeout* seconds; they go on.
         """
-        try:
-            super().flush(timeout)
-        except DeliveryFailures as failures:
-            log.error("flush(): %s", failures)
+        super().flush(timeout)
+
+    def _flushed(self, taken: Taken) -> None:
+        closing.report(taken, "flush()")
+
+    def _leave(self) -> None:
+        self.close()  # which logs what Producer raises
 
     def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
         """As :meth:`Producer.close`; closes the serializers too, if they have a ``close()``.
@@ -312,12 +301,6 @@ class KafkaProducer(Producer):
 
     def __repr__(self) -> str:
         return super().__repr__().replace("<Producer", "<KafkaProducer", 1)
-
-
-def _open_producers() -> int:
-    """How many producers of this process have threads."""
-    producers = (each for each in lifetime.watched() if isinstance(each, Producer))
-    return sum(each._pipeline is not None for each in producers)
 
 
 def _size(headers: list[tuple[str, Any]]) -> int:

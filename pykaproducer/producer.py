@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from pykaproducer import _closing as closing
 from pykaproducer import _lifetime as lifetime
 from pykaproducer import _remaking as remaking
 from pykaproducer._clock import Clock
@@ -24,17 +25,17 @@ from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import Network
 from pykaproducer._no_transactions import NoTransactions
 from pykaproducer._pipeline.meter import Meter
+from pykaproducer._pipeline.untold import Taken
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import Errand, spawn, spawn_later
 from pykaproducer._space import Space
 from pykaproducer._texts import check_topic
-from pykaproducer.block import BlockProducer
+from pykaproducer.block import BlockProducer, RefusedRows
 from pykaproducer.config import Config
 from pykaproducer.delivery import HandleContext
 from pykaproducer.errors import (
     BufferFullError,
     CallbackThreadError,
-    DeliveryFailures,
     FlushTimeoutError,
     MessageTooLargeError,
     ProducerBrokenError,
@@ -44,12 +45,6 @@ from pykaproducer.errors import (
 from pykaproducer.observe import ObservedProducer
 
 log = logging.getLogger("pykaproducer.producer")
-
-#: Why messages have failed after ``abort()``.
-GIVEN_UP = "abort() was called, or close(0)"
-
-#: After so long close() says what it waits for (seconds).
-_PATIENCE = 2.0
 
 #: How long the threads are waited for once nothing is left to be delivered (seconds). They take
 #: milliseconds, unless the resolver holds one up.
@@ -98,6 +93,8 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self._ending = threading.Lock()
         # The thread that closes because a callback has asked for it.
         self._closer: Errand | None = None
+        # The end of a `with` block waits for what failed.
+        self._handover: closing.Handover | None = None
         self._closed = False
         self._make_interceptors()
         self._reset()
@@ -152,6 +149,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             self._pipeline = pipeline
             if pipeline is made:
                 self._begin_to_look()
+                lifetime.warn_of_many()
         self._admit()
         # Looked at behind that: who closes (1) says so, (2) shuts.
         self._check_not_closed()
@@ -159,8 +157,17 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             self._refuse_broken(pipeline.broken)
 
     def _check_not_closed(self) -> None:
-        if self._closed:
+        if self._closed and not self._may_still_send():
             raise ProducerClosedError("the producer is closed")
+
+    def _may_still_send(self) -> bool:
+        """Whether this is a callback, while ``close()`` waits (``_closing.py``)."""
+        pipeline = self._pipeline
+        return (
+            self._closing
+            and pipeline is not None
+            and pipeline.reports.thread is threading.current_thread()
+        )
 
     def _announce(self, slot: TopicSlot) -> bool:
         """A topic has an open chunk. Returns false if the next message must announce it again."""
@@ -186,6 +193,14 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         if self.config.value_serializer is not None:
             value = self.config.value_serializer(topic, headers, value)
         return key, value
+
+    def _rows_refused(self, rows: RefusedRows) -> None:
+        pipeline = self._pipeline
+        # None: close() has ended it, and with it the ledger that it logs.
+        if pipeline is not None:
+            pipeline.settler.refuse(rows, rows)
+        else:
+            log.error("%d rows of a block were refused: %s", rows.count, rows.error)
 
     def _may_wait(self, amount: int) -> _thread.LockType | None:
         """A lock to wait with for *amount* bytes of ``buffer_memory``; None in a callback."""
@@ -217,8 +232,8 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
         Raises:
             FlushTimeoutError: some have no outcome by then; they go on.
-            DeliveryFailures: messages failed since the last flush of which nobody has been told
-                (no callback, outcome never read).
+            DeliveryFailures: messages have failed since the last flush, and neither a callback nor
+                a read outcome has reported it.
             CallbackThreadError: called in a callback, whose own end it would wait for.
         """
         pipeline = self._pipeline
@@ -234,9 +249,11 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
                 f"deadline (delivery_timeout_ms)",
                 pending=pending,
             )
-        count, errors = pipeline.untold.take()
-        if count:
-            raise DeliveryFailures(count, errors)
+        self._flushed(pipeline.untold.take())
+
+    def _flushed(self, taken: Taken) -> None:
+        """Report what :meth:`flush` has found."""
+        closing.raise_failures(taken.failures)
 
     def _announce_strays(self) -> None:
         # A KeyboardInterrupt may have cut send() between the append and the announcement.
@@ -246,19 +263,23 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
     def close(self, timeout: float | None = None) -> None:
         """End admission, flush, fail the rest at the deadline, end every thread.
 
-        Failures of which nobody was told are written to the log, not raised. May be called again,
-        and from several threads: each returns when it is closed. In a callback it only asks for
-        it: the producer then closes by itself.
+        A callback may still send while this waits. Failures that neither a callback nor a read
+        outcome has reported are written to the log, not raised. May be called again, and from
+        several threads: each returns when it is closed. In a callback it only asks for it: nothing
+        more is accepted, and the producer closes by itself.
 
         Args:
-            timeout (float): seconds for the flush; None: until the last message's deadline. 0:
-                fail what has no outcome now.
+            timeout (float): seconds for the flush; None: until the last message's deadline (of
+                what callbacks send meanwhile: ``delivery_timeout_ms`` after the call). 0: fail
+                what has no outcome now.
         """
         self._clock.after(timeout)  # no number: nothing has happened
         in_own_thread = self._home.in_own_thread()
         if in_own_thread and self._closed:
             return  # somebody closes it, and may wait for this very thread
         self._end_admission()
+        if timeout == 0 or in_own_thread:
+            self._shut()
         if in_own_thread:
             finish = functools.partial(self._finish, timeout)
             self._closer = spawn_later(f"{self._name}-close", finish)
@@ -273,7 +294,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
     def _end_admission(self) -> None:
         self._closed = True
-        self._shut()
+        self._begin_to_close()
         # Those who wait for space, or for metadata, learn that the producer is closed.
         self._space.came()
         pipeline = self._pipeline
@@ -283,16 +304,11 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
     def _finish(self, timeout: float | None) -> None:
         pipeline = self._pipeline
         if pipeline is None:
+            self._shut()
             self._end_looking()
             return
-        self._announce_strays()
-        deadline = self._clock.after(timeout)
-        reason = None
         # Several threads may wait here at once, each with its own timeout.
-        if self._flush_telling(pipeline, deadline):
-            reason = (
-                GIVEN_UP if timeout == 0 else f"close() ended after its timeout of {timeout:.3g} s"
-            )
+        reason = closing.finish(self, pipeline, timeout)
         # In a thread of its own: an outcome must not be cut in two by a KeyboardInterrupt that
         # strikes here, and the end goes on if whoever waits for it is interrupted.
         try:
@@ -314,27 +330,12 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
-            # Raised they would hide the error that ended a `with` block; silent they must not be.
-            # Not waiting: if a flush() tells them at this moment, it tells them.
-            count, errors = pipeline.untold.take_what_nobody_takes()
-            if count:
-                log.error("close(): %s", DeliveryFailures(count, errors))
+            # Not waiting: if a flush() takes them at this moment, it reports them.
+            taken = pipeline.untold.take_what_nobody_takes()
+            if self._handover is None or not self._handover.give(taken):
+                closing.report(taken, "close()")
             self._pipeline = None
         self._end_looking()
-
-    def _flush_telling(self, pipeline: Pipeline, deadline: float | None) -> int:
-        """As :meth:`Pipeline.flush`, and nobody has to wonder what a long close() waits for."""
-        soon = self._clock.monotonic() + _PATIENCE
-        if deadline is not None and deadline <= soon:
-            return pipeline.flush(deadline)
-        pending = pipeline.flush(soon)
-        if not pending:
-            return 0
-        log.warning(
-            "close(): waiting for %d messages that have no outcome yet (abort() would fail them)",
-            pending,
-        )
-        return pipeline.flush(deadline)
 
     def _broke(self) -> None:
         self._shut()
@@ -397,11 +398,32 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close. Somebody who presses Ctrl-C, or exits, waits no longer than at the exit."""
-        if kind is None or issubclass(kind, Exception):
+        """Close. Somebody who presses Ctrl-C, or exits, waits no longer than at the exit.
+
+        Raises:
+            DeliveryFailures: messages failed, and neither a callback nor a read outcome has
+                reported it. If another exception ends the block, they are logged instead.
+        """
+        if kind is None:
+            self._leave()
+        elif issubclass(kind, Exception):
             self.close()
         else:
             self.close(self.config.exit_flush_timeout_ms / 1000)
+
+    def _leave(self) -> None:
+        """Close at the end of a ``with`` block that no exception ends, and raise what failed."""
+        handover = self._handover = closing.Handover()
+        try:
+            self.close()
+        except BaseException:  # KeyboardInterrupt, or what a subclass raises
+            taken = handover.take()
+            if taken is not None:
+                closing.report(taken, "close()")
+            raise
+        taken = handover.take()
+        if taken is not None:
+            closing.raise_failures(taken.failures)
 
     # What _lifetime.py asks for ------------------------------------------------------------------
 
@@ -412,10 +434,14 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
     def _close_by(self, end: float) -> None:
         self.close(max(0.0, end - self._clock.monotonic()))
 
+    def _is_running(self) -> bool:
+        return self._pipeline is not None
+
     def _forked(self) -> None:
         pipeline = self._pipeline
         self._ending = threading.Lock()
         self._closer = None
+        self._handover = None
         self._forget_looking()
         self._reset()
         if pipeline is not None:

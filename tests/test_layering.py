@@ -51,6 +51,7 @@ LAYERS = (
         "_space",
         "_servers",
         "_lifetime",
+        "_closing",
         "_remaking",
         "_stats_server",
         "_kafka_metrics",

@@ -31,11 +31,12 @@ cdef void look_around() noexcept:
 cdef class Admission(OpenChunks):
     """The front door: ``send()`` in one compiled call. ``producer.Producer`` derives from it.
 
-    A subclass calls ``_open()``, ``_admit()`` once what is behind the door is there, ``_shut()``
-    when no more messages are taken, and gives what is not per message:
+    A subclass calls ``_open()``, ``_admit()`` once what is behind the door is there,
+    ``_begin_to_close()`` when it takes messages of its choice only, ``_shut()`` when it takes none
+    any more, and gives what is not per message:
 
     - ``_start()``: called while not ``_ready``; starts what is behind the door at the first use,
-      raises when no more messages are taken;
+      raises when no more messages are taken, or not this one;
     - ``_check_topic(topic)``: called for a topic that is new here; raises if it cannot be one;
     - ``_serialize(topic, key, value, headers)``: the key and the value as bytes; called if
       ``_open()`` was told so;
@@ -54,6 +55,7 @@ cdef class Admission(OpenChunks):
     cdef readonly int64_t accepted      # messages, ever
     cdef readonly int64_t accepted_bytes    # of keys, values and headers
     cdef readonly bint _ready           # started, and taking messages
+    cdef readonly bint _closing         # taking those that _start() lets pass
     cdef bint shut                      # taking none any more, whoever says that it is ready
     cdef bint serializing
     cdef public bint _intercepting      # _intercept() is asked
@@ -78,13 +80,23 @@ cdef class Admission(OpenChunks):
         self.fake_clock = fake_clock
         self.serial = 0
         self.accepted = self.accepted_bytes = 0
-        self._ready = self.shut = False
+        self._ready = self._closing = self.shut = False
 
     def _admit(self):
-        """Take messages from now on; but not after ``_shut()``, which may have come before."""
+        """Take messages from now on; but not after ``_begin_to_close()`` or ``_shut()``, which may
+        have come before."""
         enter_guard(&self.guard)
         try:
-            self._ready = not self.shut
+            self._ready = not (self._closing or self.shut)
+        finally:
+            leave_guard(&self.guard)
+
+    def _begin_to_close(self):
+        """From now on ask ``_start()`` about each message; nothing changes after ``_shut()``."""
+        enter_guard(&self.guard)
+        try:
+            self._ready = False
+            self._closing = not self.shut
         finally:
             leave_guard(&self.guard)
 
@@ -92,7 +104,7 @@ cdef class Admission(OpenChunks):
         """Take no more messages, for good: when this returns the last one has been appended."""
         enter_guard(&self.guard)
         try:
-            self._ready = False
+            self._ready = self._closing = False
             self.shut = True
         finally:
             leave_guard(&self.guard)
@@ -298,7 +310,7 @@ cdef class Admission(OpenChunks):
                 spare = self.new_chunk(slot)
             enter_guard(&self.guard)
             try:
-                if not self._ready or slot.opening != self.opening:
+                if not (self._ready or self._closing) or slot.opening != self.opening:
                     return None
                 if not has_room(slot.chunk, payload):
                     if spare is None:

@@ -145,7 +145,7 @@ cdef class BlockAdmission(Admission):
         cdef Py_ssize_t i
         enter_guard(&self.guard)
         try:
-            if self._ready and budget is self.budget:
+            if (self._ready or self._closing) and budget is self.budget:
                 for i in range(len(segments)):
                     segment = segments[i]
                     slot = slots[i]

@@ -5,11 +5,14 @@ Owns: nothing but its inbox of settled slices. Rows are settled where their outc
 those with a callback come here. So a callback that blocks delays other callbacks, but no outcome.
 
 Guarantees: callbacks run one at a time, in this thread only; those of one partition in the order
-of its outcomes. A chunk counts as done only when its callbacks have run.
+of its outcomes. A chunk counts as done only when its callbacks have run. Failures that neither a
+callback nor a read outcome has reported are logged (``untold.py`` says when), here because logging
+handlers are user code, too.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from pykaproducer import delivery
@@ -17,9 +20,14 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Slice
 from pykaproducer._pipeline.inflight import InFlight
 from pykaproducer._pipeline.meter import Meter
-from pykaproducer._pipeline.untold import Untold
+from pykaproducer._pipeline.untold import Failures, Holder, Part, Untold
 from pykaproducer._pipeline.worker import Worker, wake
-from pykaproducer.errors import DeliveryError, Status
+from pykaproducer.errors import DeliveryError, Status, reasons
+
+log = logging.getLogger("pykaproducer.producer")
+
+#: So many topics are named in a line of the log.
+_NAMED = 3
 
 #: Makes the error of a failed message for either status: it is per row.
 MakeError = Callable[[Status], DeliveryError]
@@ -36,9 +44,29 @@ class Reports(Worker):
         last = item.report(delivery.log_callback_error)
         if (trace := self.meter.trace) is not None:
             trace.note("reported", self, item, detail="callbacks have run")
-        self.untold.remember(item)
+        self.untold.remember(item, item.chunk)
         if last:
             self.inflight.leave(item.chunk)
+
+    def deadline(self) -> float | None:
+        return self.untold.due
+
+    def on_time(self, now: float) -> None:
+        failures = self.untold.line(now)
+        if failures.count:
+            log.error("%s", unreported(failures))
+
+
+def unreported(failures: Failures) -> str:
+    """What the log says of *failures*."""
+    count, topics = failures.count, failures.topics
+    text = "1 message" if count == 1 else f"{count} messages"
+    text += " failed, and no callback or read outcome has reported it"
+    if topics:
+        named = ", ".join(map(repr, topics[:_NAMED]))
+        text += f"; topic{'s' if len(topics) > 1 else ''} {named}"
+        text += " and others" if len(topics) > _NAMED else ""
+    return text + reasons(failures.errors, most=1)
 
 
 class Settler:
@@ -88,6 +116,13 @@ class Settler:
             trace.note("reported", None, settled, detail="no callback")
         last = settled.finish()
         # Before a flush that waits for it can end.
-        self._untold.remember(settled)
+        if self._untold.remember(settled, settled.chunk) and not self.no_reports:
+            self._reports.wake()
         if last:
             self._inflight.leave(settled.chunk)
+
+    def refuse(self, part: Part, holder: Holder) -> None:
+        """*part* was not accepted, and the call that was to accept it has not raised. By a user's
+        thread."""
+        if self._untold.enter(part, holder) and not self.no_reports:
+            self._reports.wake()

@@ -92,7 +92,7 @@ class Pipeline:
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
         self.reports = self._new(Reports, "reports")
-        self.untold = Untold()
+        self.untold = Untold(clock)
         self.reports.inflight = self.inflight
         self.reports.untold = self.untold
         self.settler = Settler(self.reports, self.inflight, self.untold, clock, self.meter)

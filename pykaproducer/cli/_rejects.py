@@ -7,9 +7,9 @@ import stat
 import threading
 from typing import BinaryIO
 
+from pykaproducer._closing import GIVEN_UP
 from pykaproducer.cli.common import UserError
 from pykaproducer.errors import DeliveryError, Status
-from pykaproducer.producer import GIVEN_UP
 
 
 class RejectsFile:
