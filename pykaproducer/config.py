@@ -19,7 +19,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pykaproducer import _security_checks as security
 from pykaproducer import partitioners
@@ -341,7 +341,7 @@ class Config(SecuritySettings):
         return self.enable_idempotence
 
     @classmethod
-    def from_kwargs(cls, settings: Mapping[str, object]) -> Config:
+    def from_kwargs(cls, settings: Mapping[str, object]) -> Self:
         """The configuration from what the user gave; logs what he may not expect."""
         found = settings_of(settings, _NAMES, texts=False, file=False)
         config = cls(**_fields_of(found))

@@ -9,6 +9,7 @@ message with neither key nor value.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Self
@@ -20,8 +21,13 @@ from pykaproducer._pipeline.untold import Taken
 from pykaproducer._serializers import ObjectSerializer
 from pykaproducer.config import SETTINGS, Config, own_name
 from pykaproducer.delivery import RecordMetadata
-from pykaproducer.errors import ProducerClosedError
+from pykaproducer.errors import ConfigurationError, ProducerClosedError
 from pykaproducer.producer import Producer
+
+log = logging.getLogger("pykaproducer.config")
+
+#: Brokers of this version and later know sequence numbers.
+_IDEMPOTENT_SINCE = (0, 11)
 
 
 class FutureRecordMetadata:
@@ -112,7 +118,34 @@ class FutureRecordMetadata:
 
 
 class KafkaPythonConfig(Config):
-    """The configuration, which can also be asked as a dict, by kafka-python's names."""
+    """The configuration, which can also be asked as a dict, by kafka-python's names.
+
+    What kafka-python refuses is refused, where Producer takes it.
+    """
+
+    @classmethod
+    def from_kwargs(cls, settings: Mapping[str, object]) -> Self:
+        given = {own_name(name): value for name, value in settings.items()}
+        version = _broker_version(given.get("api_version"))
+        old = version is not None and version < _IDEMPOTENT_SINCE
+        if old and given.get("enable_idempotence") is None:
+            log.warning("idempotence is off because of api_version=%r", version)
+            kept = {n: v for n, v in settings.items() if own_name(n) != "enable_idempotence"}
+            settings = {**kept, "enable_idempotence": False}
+        config = super().from_kwargs(settings)
+        if old and config.idempotent:
+            raise ConfigurationError(
+                f"setting enable_idempotence: True cannot be had with api_version={version!r}; it "
+                f"needs brokers of 0.11 or later: leave api_version out"
+            )
+        if config.delivery_timeout_ms < config.linger_ms + config.request_timeout_ms:
+            raise ConfigurationError(
+                f"setting delivery_timeout_ms: {config.delivery_timeout_ms} was given; allowed: at "
+                f"least linger_ms + request_timeout_ms, which is "
+                f"{config.linger_ms + config.request_timeout_ms} (as in kafka-python; "
+                f"pykaproducer.Producer needs linger_ms only)"
+            )
+        return config
 
     def __getitem__(self, name: str) -> Any:
         """A setting's value; the default of one that has no effect here."""
@@ -131,6 +164,19 @@ class KafkaPythonConfig(Config):
             return self[name]
         except KeyError:
             return default
+
+
+def _broker_version(given: object) -> tuple[int, ...] | None:
+    """What ``api_version`` says: ``(0, 11)`` or ``"0.11"``; None or ``"auto"``: nothing."""
+    if given is None or given == "auto":
+        return None
+    parts = given.split(".") if isinstance(given, str) else given
+    try:
+        return tuple(int(part) for part in parts)  # type: ignore[attr-defined]  # or TypeError
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"setting api_version: {given!a:.60} was given; allowed: a tuple such as (0, 11), None"
+        ) from None
 
 
 class _Ready(NamedTuple):

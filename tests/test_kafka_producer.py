@@ -314,6 +314,42 @@ def test_the_configuration_can_be_read_as_there() -> None:
             producer.config[name]
 
 
+@pytest.mark.parametrize("version", [(0, 10), (0, 10, 2), "0.9", [0, 10]])
+def test_an_old_api_version_turns_idempotence_off(
+    version: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    for settings in ({}, {"enable_idempotence": None}, {"enable.idempotence": None}):
+        with idle(api_version=version, **settings) as producer:
+            assert producer.config["enable_idempotence"] is False
+            assert producer.config["acks"] == -1
+    assert "api_version=(0, " in caplog.text
+    for name in ("enable_idempotence", "enable.idempotence"):
+        with pytest.raises(kafka.errors.KafkaConfigurationError, match="api_version"):
+            KafkaProducer(**{"api_version": version, name: True})
+
+
+@pytest.mark.parametrize("version", [(0, 11), (4, 1), "2.6", "auto", None])
+def test_other_api_versions_change_nothing(version: object) -> None:
+    for settings in ({}, {"enable_idempotence": True}):
+        with idle(api_version=version, **settings) as producer:
+            assert producer.config["enable_idempotence"] is True
+
+
+@pytest.mark.parametrize("version", ["new", 4, ("a", "b"), (0, None)])
+def test_an_api_version_that_is_none(version: object) -> None:
+    with pytest.raises(kafka.errors.KafkaConfigurationError, match="setting api_version"):
+        KafkaProducer(api_version=version)
+
+
+def test_a_delivery_timeout_below_linger_and_request_timeout() -> None:
+    settings = {"linger_ms": 10, "request_timeout_ms": 1_000}
+    with pytest.raises(kafka.errors.KafkaConfigurationError, match="delivery_timeout_ms"):
+        KafkaProducer(delivery_timeout_ms=1_009, **settings)
+    with idle(delivery_timeout_ms=1_010, **settings):
+        pass
+    Producer(delivery_timeout_ms=10, **settings).close()
+
+
 def test_every_default_of_kafka_python_may_be_given() -> None:
     settings = {**kafka.KafkaProducer.DEFAULT_CONFIG, "bootstrap_servers": NOWHERE}
     with warnings.catch_warnings(action="error"):
