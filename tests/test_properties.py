@@ -44,6 +44,9 @@ DOCUMENTED = {
     "two separators": ("Truth==Beauty", "=Beauty"),
     "blank and separator": ("Truth \f\t= \f\tBeauty", "Beauty"),
     "blanks at the end stay": ("Truth=Beauty \t", "Beauty \t"),
+    "a continued line ends with CR and LF": ("Truth=\\\r\nBeauty", "Beauty"),
+    "CR CR are two ends": ("Truth=\\\r\rother=x", ""),
+    "LF CR are two ends": ("Truth=\\\n\rother=x", ""),
     "even backslashes do not continue": ("Truth=a\\\\\nother=x", "a\\"),
     "odd backslashes do": ("Truth=a\\\\\\\nb", "a\\b"),
     "a continued line ends at a blank one": ("Truth=a\\\n  \nother=x", "a"),
@@ -165,6 +168,15 @@ def escaped(text: str, *, name: bool) -> str:
     return "".join(written)
 
 
+def ended(written: str, end: str) -> str:
+    """*written*, and behind it *end*: an end of line of its own.
+
+    A CR and the LF behind it are one end of line. So where a continued line ends with CR, LF does
+    not end the empty line behind it, and the line after that belongs to the value as well.
+    """
+    return written + ("\r" if written.endswith("\r") and end == "\n" else end)
+
+
 @st.composite
 def files(draw: st.DrawFn) -> tuple[dict[str, str], str]:
     """What a file holds, and one of the ways to write it."""
@@ -172,11 +184,12 @@ def files(draw: st.DrawFn) -> tuple[dict[str, str], str]:
     content = ""
     for name, value in pairs.items():
         if draw(st.booleans()):
-            content += draw(BLANKS) + draw(st.sampled_from(["", "# a=b\\", "!c"])) + draw(ENDS)
+            content += draw(BLANKS) + draw(st.sampled_from(["", "# a=b\\", "!c"]))
+            content = ended(content, draw(ENDS))
         separator = draw(BLANKS) + draw(st.sampled_from("=:")) + draw(BLANKS)
         broken = f"\\{draw(ENDS)}{draw(BLANKS)}" if draw(st.booleans()) else ""
         content += draw(BLANKS) + escaped(name, name=True) + separator + broken
-        content += escaped(value, name=False) + draw(ENDS)
+        content = ended(content + escaped(value, name=False), draw(ENDS))
     return pairs, content
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pykaproducer._kernel import RECORD_ALLOWANCE, RecordBatch, Slice
-from pykaproducer._machines.sequencing import Sequencer
+from pykaproducer._machines.sequencing import REMEMBERED, Sequencer
 
 #: How many lanes Batcher.holds_little() adds up.
 _FEW_LANES = 16
@@ -324,7 +324,28 @@ class Batcher:
             return False
         if unanswered and sequencer.stale and isinstance(lane.pending[0], Slice):
             return False  # it starts a new epoch, which must wait for the old one's answers
+        if unanswered and unanswered[0].sequenced and self._would_be_forgotten(lane):
+            return False
         return len(unanswered) < self.sealed_limit
+
+    def _would_be_forgotten(self, lane: Lane) -> bool:
+        """Whether the next batch of *lane* is too far from the oldest that is unanswered.
+
+        A broker recognises a batch that comes again by the last ``REMEMBERED`` batches that it has
+        appended. How many are unanswered at a time does not bound how many it appends:
+
+        1. Batches 1 and 2 are sent. 1 is appended, but the answer is an error, or is lost; 2 is
+           appended, and confirmed.
+        2. 1 is sent again, and 3 behind it. It happens again: 3 is confirmed, 1 is not.
+        3. So it goes with 4, 5 and 6. The broker now remembers 2 to 6.
+        4. 1 is sent once more. It is out of order, and whether it is in the log cannot be known: it
+           would have to fail, although it was delivered.
+
+        So a batch is sent only while the oldest one would be among the last that are remembered.
+        """
+        head = lane.pending[0]
+        number = head.number if isinstance(head, Batch) else lane.sequencer.sealed + 1
+        return number - lane.unanswered[0].number >= REMEMBERED
 
     def _is_ripe(self, lane: Lane) -> bool:
         head = lane.pending[0]

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 #: Sequence numbers are positive 32 bit integers and start again from 0 after the last.
 SEQUENCE_LIMIT = 1 << 31
+#: So many batches of a producer id a broker remembers in each partition.
+REMEMBERED = 5
 #: Epochs are 16 bit integers; the broker refuses the last.
 LAST_EPOCH = (1 << 15) - 2
 

@@ -85,7 +85,9 @@ class Broker:
         first = lane.sequencer.take(count) if self.idempotent else -1
         level = max(part.level for part in parts)
         payload = encode(*parts)
-        return Batch(TOPIC, lane.partition, payload, parts, count, level, first_sequence=first)
+        batch = Batch(TOPIC, lane.partition, payload, parts, count, level, first_sequence=first)
+        batch.number = lane.sequencer.sealed
+        return batch
 
     def answer(self, lane: Lane, *, known: bool = True) -> None:
         """The oldest unanswered batch of *lane* is delivered."""
@@ -406,6 +408,38 @@ def test_no_more_batches_than_allowed_are_unanswered(limit: int, idempotent: boo
     assert broker.due() == [lane]
     broker.seal(lane)
     assert broker.due() == []
+
+
+def test_the_broker_still_remembers_the_oldest_unanswered_batch() -> None:
+    """Batch 1 fails each time, and what is behind it is appended: a broker knows its last 5."""
+    broker = Broker(batch_messages=1, sealed_limit=2, idempotent=True)
+    lane = broker.lane()
+    lane.sequencer.known = True
+    broker.put(lane, *[1] * 10)
+    sent: list[int] = []
+    for _ in range(10):
+        while broker.due(flushing=True):
+            sent.append(broker.seal(lane).number)
+        oldest, *others = lane.unanswered
+        for _ in others:
+            lane.answered(lane.unanswered[1])  # delivered
+        lane.answered(oldest)
+        # It goes round, with all that is behind it.
+        lane.fail(oldest)
+        again, doubtful = lane.hand_back()
+        assert not doubtful
+        lane = Lane(TOPIC, 0, lane.sequencer)
+        for item in again:
+            assert not isinstance(item, Chaser)
+            broker.batcher.add(lane, item, broker.now)
+    assert sorted({*sent}) == [1, 2, 3, 4, 5]
+    while broker.due(flushing=True):
+        broker.seal(lane)
+    # As soon as it is delivered the others go on.
+    broker.answer(lane)
+    while broker.due(flushing=True):
+        sent.append(broker.seal(lane).number)
+    assert max(sent) == 7
 
 
 def test_one_batch_is_unanswered_until_a_broker_knows_the_producer() -> None:
