@@ -326,6 +326,7 @@ class BlockProducer(_kernel.BlockAdmission):
     def _rows_refused(self, rows: RefusedRows) -> None:
         """No callback is given the outcome of *rows*."""
 
+
 def _each(serialize: Any, topic: str, headers: Any, column: Any, name: str) -> list[Any]:
     """Serialize each row of *column*, with that row's headers."""
     if headers is None:

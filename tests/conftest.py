@@ -1,19 +1,38 @@
 """Fixtures and gates for all tests: see the plugins named here.
 
-Generated tests take the time they take: a slow machine is no failure.
+Generated tests take the time they take: a slow machine is no failure. What fails can be repeated:
+the failure prints a ``@reproduce_failure(...)`` to put before the test, and the example is kept in
+``.hypothesis/examples`` of the source tree (or where ``PYKAPRODUCER_EXAMPLES`` says), from where
+the next run takes it first.
 """
 
 from __future__ import annotations
 
+import os
+import pathlib
+
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 pytest_plugins = [
     "tests.fix_cluster",
     "tests.fix_leaks",
+    "tests.fix_seeds",
     "tests.fix_servers",
     "tests.fix_skips",
     "tests.fix_spark",
 ]
 
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+#: Where failing examples are kept, whatever the current directory is.
+EXAMPLES = os.environ.get("PYKAPRODUCER_EXAMPLES") or (
+    pathlib.Path(__file__).parent.parent / ".hypothesis" / "examples"
+)
+
+settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=DirectoryBasedExampleDatabase(EXAMPLES),
+    print_blob=True,
+)
 settings.load_profile("unhurried")

@@ -1,4 +1,8 @@
-"""How much the generated tests try: little by default, as much as ``PYKAPRODUCER_FUZZ`` says."""
+"""How much the generated tests try: little by default, as much as ``PYKAPRODUCER_FUZZ`` says.
+
+By default it is the same each time. With ``PYKAPRODUCER_FUZZ`` it is not, and what fails is kept
+and tried first by the next run (``conftest.py`` says where).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,16 @@ TOTAL = int(os.environ["PYKAPRODUCER_FUZZ"]) if os.environ.get("PYKAPRODUCER_FUZ
 
 def tries(few: int, share: float) -> settings:
     """*few* by default, else this *share* of all."""
+    if TOTAL is None:
+        return settings(
+            max_examples=few,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
     return settings(
-        max_examples=few if TOTAL is None else max(few, int(TOTAL * share)),
-        derandomize=TOTAL is None,
-        database=None,
+        max_examples=max(few, int(TOTAL * share)),
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import hashlib
 import os
+import random
 import selectors
 import socket
 import ssl
@@ -78,7 +79,7 @@ def test_what_openssl_has_already_is_received_without_waiting(
     echoing: Server, files: Files
 ) -> None:
     with contextlib.closing(connect(network(ssl_cafile=files.ca), echoing.endpoint())) as transport:
-        data = os.urandom(3 * RECORD)
+        data = random.randbytes(3 * RECORD)
         send_all(transport, data)
         # A record is decrypted whole: the selector knows nothing of the rest of it.
         assert receive(transport, len(data), room=1000) == data
@@ -87,7 +88,7 @@ def test_what_openssl_has_already_is_received_without_waiting(
 def test_much_goes_through_a_narrow_socket(certificate: str, files: Files) -> None:
     received = hashlib.sha256()
     sizes = (1, 70_000, 3, RECORD, 0, RECORD + 1, 1_500_000, 12, 13, 300_000, 2)
-    buffers = [os.urandom(size) for size in sizes]
+    buffers = [random.randbytes(size) for size in sizes]
 
     def slowly(connection: Any) -> None:
         left = 3 * sum(sizes)
@@ -121,7 +122,7 @@ def test_what_counts_as_taken_is_what_the_broker_can_read(certificate: str, file
     with Server(server_context(certificate), late, receive_buffer=4096) as server:
         transport = connect(made, server.endpoint())
         receive(transport, 5)  # with what is not read a connection ends by a reset
-        buffers = [memoryview(os.urandom(1000)) for _ in range(2000)]
+        buffers = [memoryview(random.randbytes(1000)) for _ in range(2000)]
         taken = transport.send(buffers, patient=False)
         assert 0 <= taken < 2_000_000
         transport.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 import ssl
 import threading
 from typing import Any
@@ -46,7 +47,7 @@ def test_an_answer_does_not_write_what_nobody_is_told_of(files: Files) -> None:
     with Server(context, late, receive_buffer=4096) as server:
         transport = connect(made, server.endpoint())
         # One piece of several records, of which the socket takes the first ones at most.
-        taken = transport.send([memoryview(os.urandom(400_000))], patient=False)
+        taken = transport.send([memoryview(random.randbytes(400_000))], patient=False)
         full.set()
         assert taken < 400_000
         receive(transport, 6)

@@ -95,6 +95,7 @@ def test_messages_that_expire_are_logged_while_the_producer_runs(errors: Errors)
         last = producer.send("t", b"last")
         clock.jump(5.1)
         assert outcome(last)
+        del last
         waits_for(clock, GATHER)
         clock.jump(GATHER)
         (line,) = errors.all(1)
