@@ -401,10 +401,8 @@ class Worker:
 
     def _work(self) -> bool:
         """One round: what is due, what has come, the turn. True if the stop item has come."""
-        deadline = self.deadline()
         # Time first: a stream of items must not keep the deadline waiting.
-        if deadline is not None and deadline <= (now := self.clock.monotonic()):
-            self.on_time(now)
+        self._keep_time()
         items = self._items
         stop_has_come = False
         for steps in range(1, len(items) + 1):
@@ -415,5 +413,11 @@ class Worker:
                 self.step(item)
             if steps % _STEPS_A_TURN == 0:
                 self.turn()
+                self._keep_time()  # nor must a single round of many items
         self.turn()
         return stop_has_come
+
+    def _keep_time(self) -> None:
+        deadline = self.deadline()
+        if deadline is not None and deadline <= (now := self.clock.monotonic()):
+            self.on_time(now)
