@@ -50,6 +50,19 @@ cdef class Slice:
                 n += 1
         return n
 
+    @property
+    def is_settled(self):
+        """Whether every one of these rows has its outcome. Looks no further than the first that
+        has none."""
+        cdef uint32_t i
+        cdef bint settled = True
+        with self.chunk.lock:
+            for i in range(0 if self.chunk.over() else self.count):
+                if not self.chunk.rows[self.at(i)].flags & SETTLED:
+                    settled = False
+                    break
+        return settled
+
     def oldest_deadline(self):
         """Earliest deadline of the rows without outcome (monotonic seconds), None if all have."""
         cdef int64_t earliest = 0x7fffffffffffffff

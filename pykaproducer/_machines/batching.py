@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pykaproducer._kernel import RECORD_ALLOWANCE, RecordBatch, Slice
+from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.sequencing import REMEMBERED, Sequencer
 
 #: How many lanes Batcher.holds_little() adds up.
 _FEW_LANES = 16
+#: Lanes with so few items are not searched for settled ones behind the first live one.
+_FEW_ITEMS = 64
+#: A backlog stands at the front of a lane, behind a few sealed batches and a slice at most.
+_FRONT = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -51,9 +56,24 @@ class Batch:
         return self.lane
 
     @property
+    def numbered(self) -> tuple[int, int, int]:
+        """As the how many-th it was sealed, and under which producer id and epoch."""
+        return self.number, self.producer_id, self.producer_epoch
+
+    @property
     def sequenced(self) -> bool:
         """Whether it must go again as it is: the broker knows it by its sequence numbers."""
         return self.first_sequence >= 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its messages, as they are sent."""
+        return len(self.payload)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every row has its outcome."""
+        return all(part.is_settled for part in self.parts)
 
     def unseal(self) -> list[Slice]:
         """Its slices, to be sealed anew. (With its sequence numbers a batch goes sealed: by them
@@ -118,7 +138,8 @@ class Lane:
     topic: str
     partition: int
     sequencer: Sequencer
-    pending: deque[Slice | Batch] = field(default_factory=deque)
+    #: What is to be sealed or sent. The first item is never a backlog: see :meth:`_unpack`.
+    pending: deque[Slice | Batch | Backlog] = field(default_factory=deque)
     #: Bytes and rows of the slices in ``pending``.
     nbytes: int = 0
     rows: int = 0
@@ -141,14 +162,56 @@ class Lane:
     #: A batch with sequence numbers will be missing in the log: those of what failed from here on
     #: (a place in ``failed``), and of all that is pending, are void.
     void_from: int | None = None
+    # With so many items in ``pending`` the settled ones in its middle are looked for.
+    _search_at: int = _FEW_ITEMS
 
-    def add(self, item: Slice | Batch, now: float) -> None:
+    def add(self, item: Slice | Batch | Backlog, now: float) -> None:
         """One more item for the broker."""
         self.pending.append(item)
         self.came.append(now)
-        if isinstance(item, Slice):
+        if not isinstance(item, Batch):
             self.nbytes += item.nbytes
             self.rows += item.count
+        if len(self.pending) == 1:
+            self._unpack()
+
+    def _unpack(self) -> None:
+        """Put the first slice of a backlog before it, if a backlog has come to the front."""
+        pending, came = self.pending, self.came
+        while pending and isinstance(backlog := pending[0], Backlog):
+            if not backlog:
+                pending.popleft()
+                came.popleft()
+                continue
+            part = backlog.popleft()
+            if backlog:
+                came.appendleft(came[0])
+            else:
+                pending.popleft()
+            pending.appendleft(part)
+
+    def sweep(self) -> None:
+        """Rows have expired: let the slices go that have their outcome, and needless batches."""
+        self.drop_needless()
+        while self.pending and isinstance(head := self.pending[0], Slice) and head.is_settled:
+            self.nbytes -= head.nbytes
+            self.rows -= head.count
+            self.drop_head()
+        for item in itertools.islice(self.pending, _FRONT):
+            if isinstance(item, Backlog):
+                nbytes, rows = item.nbytes, item.count
+                item.sweep()
+                self.nbytes -= nbytes - item.nbytes
+                self.rows -= rows - item.count
+        if len(self.pending) < self._search_at:
+            return
+        kept = [(i, c) for i, c in zip(self.pending, self.came, strict=True) if not _is_over(i)]
+        self.pending.clear()
+        self.came.clear()
+        self.nbytes = self.rows = 0
+        for item, came in kept:
+            self.add(item, came)
+        self._search_at = max(_FEW_ITEMS, 2 * len(kept))
 
     def put_back(self, batch: Batch) -> None:
         """*batch* was sealed and not sent: it goes before what is pending."""
@@ -180,6 +243,7 @@ class Lane:
         """The first item has been taken."""
         self.pending.popleft()
         self.came.popleft()
+        self._unpack()
 
     def sent(self, batch: Batch) -> None:
         """*batch* is under way, or sealed ahead to be it next."""
@@ -216,40 +280,129 @@ class Lane:
             self.void_from = len(self.failed)
         self.sequencer.spoil(id_too=id_too)
 
-    def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
+    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
         """``(again, doubtful)``: what goes round again, and what cannot.
 
-        *again*: oldest first, each item a level higher, the chaser last. *doubtful*: batches with
-        void sequence numbers, of unknown fate: sent again they might be in the log twice; or behind
-        which a younger one is in the log already (a broker that has forgotten the producer takes
-        any number): sent again they would change places.
+        *again*: oldest first, all of one level, higher than before, the chaser last. *doubtful*:
+        batches with void sequence numbers, of unknown fate: sent again they might be in the log
+        twice; or behind which a younger one is in the log already (a broker that has forgotten the
+        producer takes any number): sent again they would change places.
         Both empty while a batch is unanswered: its answer decides whether it goes before the rest.
         """
-        again: list[Slice | Batch] = []
-        doubtful: list[Batch] = []
         if not self.failing or self.unanswered:
             return [], []
-        for position, item in enumerate((*self.failed, *self.pending)):
-            valid = self.void_from is None or position < self.void_from
-            if isinstance(item, Slice) or (item.sequenced and valid):
-                again.append(item)
-            elif item.sequenced and (item.possibly_persisted or self._is_overtaken(item)):
-                doubtful.append(item)
-            else:
-                again.extend(item.unseal())
-        for travelling in again:
-            travelling.level += 1
+        items, doubtful = self._sorted_out()
+        again = self._together(items)
         self.failed.clear()
         self.pending.clear()
         self.came.clear()
         self.nbytes = self.rows = 0
+        self._search_at = _FEW_ITEMS
         self.void_from = None
         self.pause = False  # what still comes has to wait for these, and no longer
         chaser, self.chaser = self.chaser, None
         return [*again, *([] if chaser is None else [chaser])], doubtful
 
+    def _sorted_out(self) -> tuple[list[Slice | Batch | Backlog], list[Batch]]:
+        """What goes round again, oldest first, and the doubtful batches.
+
+        The youngest is looked at first: what becomes of it decides whether an older one without a
+        row that waits is needed.
+        """
+        again: list[Slice | Batch | Backlog] = []
+        doubtful: list[Batch] = []
+        items = [*self.failed, *self.pending]
+        for position in reversed(range(len(items))):
+            item = items[position]
+            valid = self.void_from is None or position < self.void_from
+            if not isinstance(item, Batch):
+                again.append(item)
+            elif item.sequenced and valid:
+                if not self._drop_if_needless(item):
+                    again.append(item)
+            elif item.sequenced and (item.possibly_persisted or self._is_overtaken(item)):
+                doubtful.append(item)
+            else:
+                if item.sequenced:
+                    self.sequencer.missing(*item.numbered)
+                again.extend(reversed(item.unseal()))
+        return again[::-1], doubtful[::-1]
+
+    def drop_needless(self) -> bool:
+        """Drop the batches at the front without a row that waits that no younger one needs.
+
+        Whether there were some: the numbers of the partition are stale then.
+        """
+        batches = list(itertools.takewhile(lambda item: isinstance(item, Batch), self.pending))
+        kept = len(batches)
+        for batch in reversed(batches):
+            assert isinstance(batch, Batch)
+            if not self._drop_if_needless(batch):
+                break
+            kept -= 1
+        if kept == len(batches):
+            return False
+        came = list(itertools.islice(self.came, kept))
+        for _ in batches:
+            self.pending.popleft()
+            self.came.popleft()
+        self._unpack()
+        self.pending.extendleft(reversed(batches[:kept]))
+        self.came.extendleft(reversed(came))
+        return True
+
+    def drop_ahead(self, batch: Batch) -> bool:
+        """Drop *batch*, sealed ahead and not written, if nothing waits for it; whether it did."""
+        if not self._drop_if_needless(batch):
+            return False
+        self.unanswered.remove(batch)
+        return True
+
+    def _drop_if_needless(self, batch: Batch) -> bool:
+        if not batch.is_settled:
+            return False
+        if batch.sequenced:
+            if self.sequencer.is_needed(*batch.numbered):
+                return False
+            self.sequencer.drop(*batch.numbered)
+        return True
+
+    def _together(self, items: list[Slice | Batch | Backlog]) -> list[Batch | Backlog]:
+        """*items* a level higher, slices side by side as one backlog; settled slices stay out."""
+        level = 1 + max((item.level for item in items), default=0)
+        found: list[Batch | Backlog] = []
+        backlog: Backlog | None = None
+        for item in items:
+            item.level = level
+            if isinstance(item, Batch):
+                found.append(item)
+                backlog = None
+            elif backlog is None:
+                backlog = (
+                    item
+                    if isinstance(item, Backlog)
+                    else Backlog(self.topic, self.partition, level, [item])
+                )
+                found.append(backlog)
+            elif isinstance(item, Slice):
+                backlog.append(item)
+            else:
+                backlog.extend(item)
+        for each in found:
+            if isinstance(each, Backlog):
+                each.sweep()
+        return [each for each in found if isinstance(each, Batch) or each]
+
     def _is_overtaken(self, batch: Batch) -> bool:
         return batch.number < self.sequencer.youngest_delivered
+
+
+def _is_over(item: Slice | Batch | Backlog) -> bool:
+    """Whether *item* has nothing in it that has no outcome yet; a sealed batch is needed still."""
+    if isinstance(item, Backlog):
+        item.sweep()
+        return not item
+    return isinstance(item, Slice) and item.is_settled
 
 
 class Batcher:
@@ -287,7 +440,7 @@ class Batcher:
             return False
         return sum(lane.nbytes for lane in self._waiting) <= limit
 
-    def add(self, lane: Lane, item: Slice | Batch, now: float) -> None:
+    def add(self, lane: Lane, item: Slice | Batch | Backlog, now: float) -> None:
         """Put an item into its lane."""
         lane.add(item, now)
         self.look(lane)
@@ -421,7 +574,7 @@ class Batcher:
         room, most = self.batch_size, self.batch_messages
         while lane.pending and most > 0:
             head = lane.pending[0]
-            if isinstance(head, Batch) or (parts and head.most):
+            if not isinstance(head, Slice) or (parts and head.most):
                 break
             nbytes, rows = head.nbytes, head.count
             part = head.claim(room, most, not parts)

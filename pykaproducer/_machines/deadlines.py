@@ -16,6 +16,16 @@ from pykaproducer._kernel import Chunk
 GRAIN = 0.01
 
 
+#: Later than any deadline on the monotonic clock (seconds).
+_NEVER = 9e9
+
+
+def has_expired(chunk: Chunk) -> bool:
+    """Whether every row of *chunk* has its outcome, so far as that is known without a look at
+    each: all are reported, or the last one has expired."""
+    return not chunk.unsettled or chunk.next_deadline > _NEVER
+
+
 class Deadlines:
     """A heap of chunks by the earliest deadline of their rows."""
 
@@ -29,7 +39,7 @@ class Deadlines:
         heapq.heappush(self._heap, (chunk.next_deadline, chunk.serial, chunk))
         if len(self._heap) >= self._sweep_at:
             # One chunk that stays long at the head must not keep the finished ones behind it.
-            self._heap = [entry for entry in self._heap if entry[2].unsettled]
+            self._heap = [entry for entry in self._heap if not has_expired(entry[2])]
             heapq.heapify(self._heap)
             self._sweep_at = max(256, 2 * len(self._heap))
 

@@ -1,8 +1,9 @@
 """The order of one topic-partition through retries: retry levels, high-watermark, chaser.
 
 The algorithm is the one of the document "Producer implementation" of Sarama's wiki, one machine
-per partition. Every item (a slice of messages or a sealed batch) carries its *level*: how many
-attempts of it have failed. The partition's *high-watermark* is the highest level in progress.
+per partition. Every item (a slice of messages, a backlog of them, or a sealed batch) carries its
+*level*: how many attempts of it, or of what a lane handed back before it, have failed. The
+partition's *high-watermark* is the highest level in progress.
 
 ========================  =============================================================
 event                     effects
@@ -26,6 +27,17 @@ chaser behind them: so when the chaser is back, everything older is back.
 
 Levels are a sparse table that grows as needed. A level that was jumped over (the watermark may
 rise by more than one) expects no chaser and has an empty buffer; descending passes through it.
+
+Everything that a lane hands back at once gets one level, that of its oldest item plus one. Nothing
+that is elsewhere stands between these items:
+
+1. Items of levels 5, 3 and 0 are in one lane. Then the chasers of 5 and of 3 are back, or the
+   watermark would not have come down to 0: what was older than the items of level 0 is in this lane.
+2. The lane fails, and hands them back as level 6.
+3. What is put into the lane behind that comes back later, each item one level higher than it was:
+   at most 6, and younger.
+
+So a backlog stays one item, whatever the number of its retries.
 """
 
 from __future__ import annotations
@@ -35,10 +47,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pykaproducer._kernel import Slice
+from pykaproducer._machines.backlog import Backlog, Buffer
 from pykaproducer._machines.batching import Batch
 
 #: What travels; it knows its level.
-Item = Slice | Batch
+Item = Slice | Batch | Backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,7 @@ class IllegalEventError(AssertionError):
 
 @dataclass(slots=True)
 class _Level:
-    buffer: list[Item] = field(default_factory=list)
+    buffer: Buffer = field(default_factory=Buffer)
     expects_chaser: bool = False
 
 
@@ -103,28 +116,30 @@ class Ordering:
         self._finding = False
         self._levels: dict[int, _Level] = {}
         # What has passed the watermark and waits for a path.
-        self._waiting: list[Item] = []
-
-    @property
-    def held(self) -> int:
-        """Bytes of messages that wait here: for a path, or for a lower level's turn."""
-        if not self._levels and not self._waiting:
-            return 0
-        return sum(
-            item.nbytes if isinstance(item, Slice) else len(item.payload)
-            for item in self.held_items()
-        )
+        self._waiting = Buffer()
+        #: Bytes of messages that wait here: for a path, or for a lower level's turn.
+        self.held = 0
 
     def held_items(self) -> list[Item]:
         """What waits here: for a path, or for a lower level's turn."""
         buffers = [level.buffer for level in list(self._levels.values())]
-        return [item for items in (self._waiting, *buffers) for item in list(items)]
+        return [item for buffer in (self._waiting, *buffers) for item in list(buffer.items)]
+
+    def sweep(self) -> None:
+        """Rows have expired: let the slices go that have their outcome."""
+        self._waiting.sweep()
+        for level in self._levels.values():
+            level.buffer.sweep()
+        self.held = self._waiting.nbytes + sum(
+            level.buffer.nbytes for level in self._levels.values()
+        )
 
     def item(self, item: Item) -> list[Effect]:
         """A fresh item, or one that comes round again."""
         effects: list[Effect] = []
         if item.level < self.high_watermark:
             self.taken[Transition.BUFFER] += 1
+            self.held += item.nbytes
             self._level(item.level).buffer.append(item)
             return effects
         if item.level > self.high_watermark:
@@ -147,8 +162,8 @@ class Ordering:
         self.taken[Transition.PATH_FOUND] += 1
         self.has_path = True
         self._finding = False
-        items, self._waiting = self._waiting, []
-        return [Forward(item) for item in items]
+        self.held -= self._waiting.nbytes
+        return [Forward(item) for item in self._waiting.take_all()]
 
     # The steps -----------------------------------------------------------------------------
 
@@ -175,8 +190,8 @@ class Ordering:
             self.high_watermark = max(self._levels, default=0)
             buffered = self._levels.get(self.high_watermark)
             if buffered is not None:
-                items, buffered.buffer = buffered.buffer, []
-                for item in items:
+                self.held -= buffered.buffer.nbytes
+                for item in buffered.buffer.take_all():
                     self._pass_on(item, effects)
         if steps:
             which = Transition.DESCEND if steps == 1 else Transition.DESCEND_BY_SEVERAL
@@ -188,6 +203,7 @@ class Ordering:
             effects.append(Forward(item))
             return
         self.taken[Transition.PASS_ON_WITHOUT_PATH] += 1
+        self.held += item.nbytes
         self._waiting.append(item)
         if not self._finding:
             self._finding = True

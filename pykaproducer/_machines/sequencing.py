@@ -11,7 +11,7 @@ first item only after that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: Sequence numbers are positive 32 bit integers and start again from 0 after the last.
 SEQUENCE_LIMIT = 1 << 31
@@ -52,10 +52,15 @@ class Sequencer:
     #: How many batches have been sealed, and the youngest that was delivered (counted so).
     sealed: int = 0
     youngest_delivered: int = 0
+    #: The youngest batch under the present numbers that may be in the log or has no outcome yet.
+    youngest_expected: int = 0
+    # Older ones that are known to be missing.
+    _missing: set[int] = field(default_factory=set)
 
     def take(self, count: int) -> int:
         """The first of *count* sequence numbers."""
         self.sealed += 1
+        self.youngest_expected = self.sealed
         first = self.next_sequence
         self.next_sequence = (first + count) % SEQUENCE_LIMIT
         return first
@@ -68,6 +73,35 @@ class Sequencer:
     def has_left(self, producer_id: int, epoch: int) -> bool:
         """Whether the partition counts under another id or epoch by now."""
         return self.producer != ProducerId(producer_id, epoch)
+
+    def is_needed(self, number: int, producer_id: int, epoch: int) -> bool:
+        """Whether a batch without a row that waits must be in the log all the same.
+
+        A younger batch under the same numbers needs it, if that one may be in the log or has no
+        outcome yet: without it the broker would refuse the younger one. Else writing it would only
+        write what has been reported as failed; it is dropped (:meth:`drop`).
+        """
+        return not self.has_left(producer_id, epoch) and number < self.youngest_expected
+
+    def missing(self, number: int, producer_id: int, epoch: int) -> None:
+        """The *number*-th batch is not in the log under these numbers, and will not be."""
+        if self.has_left(producer_id, epoch):
+            return
+        self._missing.add(number)
+        while self.youngest_expected in self._missing:
+            self._missing.discard(self.youngest_expected)
+            self.youngest_expected -= 1
+
+    def drop(self, number: int, producer_id: int, epoch: int) -> None:
+        """The *number*-th batch is not sent any more: the next is sealed under a new epoch.
+
+        Its earlier attempts may still arrive. It is the youngest under its numbers, so the broker
+        appends it before the first batch of the new epoch, or refuses it for its old one.
+        """
+        assert not self.is_needed(number, producer_id, epoch), "a younger batch needs it"
+        self.missing(number, producer_id, epoch)
+        if not self.has_left(producer_id, epoch):
+            self.spoil()
 
     def spoil(self, *, id_too: bool = False) -> None:
         """A batch is missing in the log and will not come; *id_too*: the broker refuses the id."""
@@ -96,6 +130,7 @@ class Sequencer:
             self.producer = ProducerId(self.producer.producer_id, self.producer.epoch + 1)
         self.stale = self.known = False
         self.next_sequence = 0
+        self._missing.clear()
         return True
 
     def adopt(self, given: ProducerId | None) -> bool:

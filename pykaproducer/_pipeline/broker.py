@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._kernel import Slice
+from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import (
@@ -58,7 +59,7 @@ class Put:
     """A partition's worker puts *item* into its *lane*."""
 
     lane: Lane
-    item: Slice | Batch | Chaser
+    item: Slice | Batch | Backlog | Chaser | Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class BrokerWorker(Worker):
         # dispatcher, which may be that bringer, is never late for a deadline.
         if not isinstance(item, Put | Answered) or not self.batcher.holds_little(SMALL):
             return False
-        return not (isinstance(item, Put) and isinstance(item.item, Slice)) or (
+        return not (isinstance(item, Put) and isinstance(item.item, Slice | Backlog)) or (
             item.item.nbytes <= SMALL
         )
 
@@ -224,7 +225,11 @@ class BrokerWorker(Worker):
 
     # Down: from the lanes to the bridge ---------------------------------------------------------
 
-    def _put(self, lane: Lane, item: Slice | Batch | Chaser) -> None:
+    def _put(self, lane: Lane, item: Slice | Batch | Backlog | Chaser | Sweep) -> None:
+        if isinstance(item, Sweep):
+            lane.sweep()
+            self.batcher.look(lane)
+            return
         if isinstance(item, Chaser):
             lane.end(item)
             self.lane_changed(lane)
@@ -248,6 +253,8 @@ class BrokerWorker(Worker):
             return
         if self.throttle.holds():
             return
+        if self._ahead:
+            self._drop_ahead()
         self._send_ahead()
         while self.batcher.waiting and not self._is_full() and not self._quitting:
             now = self.clock.monotonic()
@@ -267,6 +274,14 @@ class BrokerWorker(Worker):
                 self._on_the_wire |= _spots(batches)
             self._requests += 1
             self.bridge.put(self._request(batches, self.clock.monotonic()))
+
+    def _drop_ahead(self) -> None:
+        """What has expired while it waited here, sealed, is not written."""
+        for batches in self._ahead:
+            for batch in [batch for batch in batches if batch.in_lane.drop_ahead(batch)]:
+                batches.remove(batch)
+                self.batcher.look(batch.in_lane)
+        self._ahead = deque(batches for batches in self._ahead if batches)
 
     def _may_go(self, batches: list[Batch]) -> bool:
         wire = self._on_the_wire
@@ -296,6 +311,9 @@ class BrokerWorker(Worker):
         batches: list[Batch] = []
         room = self.window.most
         for lane in lanes:
+            if isinstance(lane.pending[0], Batch) and lane.drop_needless():
+                self.batcher.look(lane)
+                continue  # its numbers are stale now: perhaps it must wait
             if self.idempotent and not self._has_producer_id(lane):
                 continue
             if batches and not self.sealer.compresses and self.batcher.size_of_next(lane) > room:

@@ -18,9 +18,10 @@ from typing import Any
 
 from pykaproducer import _threads as threads
 from pykaproducer._kernel import Chunk, Slice, TopicSlot
+from pykaproducer._machines.backlog import Backlog, Line, Sweep
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
-from pykaproducer._machines.deadlines import Deadlines
+from pykaproducer._machines.deadlines import Deadlines, has_expired
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
@@ -29,6 +30,10 @@ from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
+
+
+#: What has expired leaves the lists it waited in within this time (seconds).
+_SWEEP_AFTER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,13 @@ class Dispatcher(Worker):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._topics: dict[str, TopicWorker] = {}
-        self._waiting: dict[str, list[Chunk]] = {}
+        self._waiting: dict[str, Line[Chunk]] = {}
         self._deadlines = Deadlines()
+        # Partitions of which rows have expired since the last sweep, and when the next one is due.
+        self._to_sweep: set[tuple[str, int]] = set()
+        self._sweep_at: float | None = None
 
-    def step(self, item: TopicSlot | Slice | Batch | Chaser | FlushMark | ViewChanged) -> None:
+    def step(self, item: TopicSlot | Batch | Backlog | Chaser | FlushMark | ViewChanged) -> None:
         match item:
             case TopicSlot():
                 chunks = self.take(item)
@@ -74,7 +82,7 @@ class Dispatcher(Worker):
                     else:
                         make_error = functools.partial(self.broken_by, chunk.topic)
                         self.settler.fail(chunk.whole(), make_error)
-            case Slice() | Batch() | Chaser():
+            case Batch() | Backlog() | Chaser():
                 if (trace := self.meter.trace) is not None:
                     trace.note("comes again", self, item)
                 self._topics[item.topic].put(item)
@@ -103,27 +111,36 @@ class Dispatcher(Worker):
         return [chunk for chunks in list(self._waiting.values()) for chunk in list(chunks)]
 
     def deadline(self) -> float | None:
-        return self._deadlines.next()
+        expiry = self._deadlines.next()
+        if self._sweep_at is None:
+            return expiry
+        return self._sweep_at if expiry is None else min(expiry, self._sweep_at)
 
     def on_time(self, now: float) -> None:
         for chunk in self._deadlines.expired(now):
             for part in chunk.expired(now):
                 self._expire(part)
-            if chunk.unsettled:
+            if not has_expired(chunk):
                 self._deadlines.watch(chunk)
-        for topic in [
-            topic
-            for topic, chunks in self._waiting.items()
-            if not any(chunk.unsettled for chunk in chunks)
-        ]:
-            del self._waiting[topic]
+            elif (waiting := self._waiting.get(chunk.topic)) is not None:
+                waiting.sweep()
+                if not waiting:
+                    del self._waiting[chunk.topic]
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self._sweep_at = None
+            swept, self._to_sweep = self._to_sweep, set()
+            for topic, partition in swept:
+                self._topics[topic].put(Sweep(topic, partition))
 
     def _route(self, chunk: Chunk) -> None:
         worker = self._topics.get(chunk.topic)
         if worker is not None:
             worker.put(chunk)
             return
-        self._waiting.setdefault(chunk.topic, []).append(chunk)
+        waiting = self._waiting.get(chunk.topic)
+        if waiting is None:
+            waiting = self._waiting[chunk.topic] = Line(has_expired)
+        waiting.append(chunk)
         view = self.metadata.view.topics.get(chunk.topic)
         if view is not None:
             self._look_at(view)
@@ -169,3 +186,8 @@ class Dispatcher(Worker):
             )
 
         self.settler.fail(part, make_error)
+        # Whoever holds these rows is told once for many of them.
+        if partition is not None and topic in self._topics:
+            self._to_sweep.add((topic, partition))
+            if self._sweep_at is None:
+                self._sweep_at = self.clock.monotonic() + _SWEEP_AFTER

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 
 from pykaproducer._chance import chance
 from pykaproducer._clock import Clock
-from pykaproducer._kernel import Slice
 from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.cluster import backoff
 from pykaproducer._machines.verdicts import NO_RIGHT, Action, judge
@@ -79,8 +78,8 @@ class Judge:
                 batch.in_lane.answered(batch)
                 if request in item.unanswered:
                     self._doubt(batch)
-                # One whose rows have all expired goes again too if it has sequence numbers: the
-                # log needs it, or the batches behind it would be refused.
+                # One whose rows have all expired goes again if it has sequence numbers and a younger
+                # one needs it in the log: the lane decides when it hands back.
                 again = batch.sequenced or batch.next_deadline() is not None
                 self._fail_lane(batch.in_lane, *([batch] if again else ()), pause=True)
         self._hand_back_all(requests)
@@ -187,6 +186,8 @@ class Judge:
             part.unclaim()
             self._settler.fail(part, make_error)
         if batch.sequenced:
+            if not batch.possibly_persisted:
+                lane.sequencer.missing(*batch.numbered)
             lane.spoil()
             self._fail_lane(lane)
 
@@ -234,7 +235,7 @@ class Judge:
                 ),
             )
 
-    def _fail_lane(self, lane: Lane, *items: Batch | Slice, pause: bool = False) -> None:
+    def _fail_lane(self, lane: Lane, *items: Batch, pause: bool = False) -> None:
         lane.fail(*items, pause=pause)
         self._lane_changed(lane)
 

@@ -13,9 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pykaproducer._kernel import Slice
+from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batching import Batch, Chaser, Lane
-from pykaproducer._machines.ordering import Effect, FindPath, Forward, Ordering, SendChaser
+from pykaproducer._machines.ordering import (
+    Effect,
+    FindPath,
+    Forward,
+    Item,
+    Ordering,
+    SendChaser,
+)
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.broker import BrokerWorker, Put
 from pykaproducer._pipeline.brokers import Brokers
@@ -54,19 +61,25 @@ class PartitionWorker(Worker):
     def held(self) -> Iterable[object]:
         return self.ordering.held_items()
 
-    def in_place(self, item: Slice | Batch | Chaser | ViewChanged) -> bool:
+    def in_place(self, item: Item | Chaser | Sweep | ViewChanged) -> bool:
         return True  # a few table look-ups
 
-    def step(self, item: Slice | Batch | Chaser | ViewChanged) -> None:
+    def step(self, item: Item | Chaser | Sweep | ViewChanged) -> None:
         match item:
             case Chaser():
                 self._perform(self.ordering.chaser(item.level))
             case ViewChanged():
                 self._find_path()
+            case Sweep():
+                self.ordering.sweep()
+                if self._lane is not None:
+                    self._put(item)
             case _:
+                if isinstance(item, Backlog):
+                    item.take_along()  # it may wait, and then it may be part of another one
                 effects = self.ordering.item(item)
                 self._perform(effects)
-                if self._lane is None:
+                if self._lane is None and not isinstance(item, Backlog):
                     item.take_along()  # it waits for a leader
                 if (trace := self.meter.trace) is not None and not (effects and self._lane):
                     waits = "waits in order" if self._lane else "waits for a leader"
@@ -82,7 +95,7 @@ class PartitionWorker(Worker):
                 case FindPath():
                     self._find_path()
 
-    def _put(self, item: Slice | Batch | Chaser) -> None:
+    def _put(self, item: Item | Chaser | Sweep) -> None:
         assert self._broker is not None, "the machine forwards only once a path was found"
         assert self._lane is not None, "a path is a broker and a lane"
         if (trace := self.meter.trace) is not None:

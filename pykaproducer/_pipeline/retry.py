@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer._kernel import Slice
+from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._pipeline.worker import Worker
 
-Item = Slice | Batch | Chaser
+Item = Backlog | Batch | Chaser
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,12 @@ class RetryHandler(Worker):
         if waiting is None:
             waiting = self._partitions[place] = deque()
             heapq.heappush(self._due, (item.not_before, place))
-        waiting.append(item)
-        if item.not_before > self.clock.monotonic():
+        if waiting or item.not_before > self.clock.monotonic():
             for each in item.items:
                 if not isinstance(each, Chaser):
                     each.take_along()
+        if not waiting or not _join(waiting[-1], item):
+            waiting.append(item)
 
     def held(self) -> Iterable[object]:
         return [again for waiting in list(self._partitions.values()) for again in list(waiting)]
@@ -66,8 +67,30 @@ class RetryHandler(Worker):
             waiting = self._partitions[place]
             while waiting and waiting[0].not_before <= now:
                 for item in waiting.popleft().items:
+                    if isinstance(item, Backlog):
+                        item.sweep()
+                        if not item:
+                            continue
                     self.dispatch(item)
             if waiting:
                 heapq.heappush(self._due, (waiting[0].not_before, place))
             else:
                 del self._partitions[place]
+
+
+def _join(last: Again, item: Again) -> bool:
+    """Put the backlog that *item* is behind that of *last*, if they go at the same time.
+
+    A lane that has failed hands back what is still put into it one by one.
+    """
+    older, younger = last.items[-1], item.items[0]
+    if (
+        not isinstance(older, Backlog)
+        or not isinstance(younger, Backlog)
+        or older.level != younger.level
+        or item.not_before > last.not_before
+    ):
+        return False
+    older.extend(younger)
+    last.items.extend(item.items[1:])
+    return True

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pykaproducer._kernel import Chunk, Slice
+from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batching import Batch, Lane
 from pykaproducer._pipeline.bridge import Answered, Bridge, Lost, ProduceRequest, Written
 from pykaproducer._pipeline.broker import BrokerWorker, Put
@@ -41,6 +42,9 @@ class Load:
                 self.count(len(item), item.nbytes, item.opened)
             case Slice():
                 self.count(item.count, item.nbytes, item.chunk.opened)
+            case Backlog():
+                if (opened := item.opened) is not None:
+                    self.count(item.count, item.nbytes, opened)
             case Batch():
                 self.count(item.count, len(item.payload), item.parts[0].chunk.opened)
             case Put():

@@ -14,6 +14,7 @@ from typing import Any
 
 from pykaproducer._kernel import Chunk, Partitioner, Slice
 from pykaproducer._machines import balance
+from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._pipeline.metadata import Metadata
@@ -45,11 +46,15 @@ class TopicWorker(Worker):
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
 
-    def in_place(self, item: Chunk | Slice | Batch | Chaser) -> bool:
+    def in_place(self, item: Chunk | Batch | Backlog | Chaser | Sweep) -> bool:
         # Partitioning is quick, or else lets the GIL go; a user's function may be anything.
         return isinstance(self.partitioner, Partitioner)
 
-    def step(self, item: Chunk | Slice | Batch | Chaser) -> None:
+    def step(self, item: Chunk | Batch | Backlog | Chaser | Sweep) -> None:
+        if isinstance(item, Sweep):
+            if (worker := self._partitions.get(item.partition)) is not None:
+                worker.put(item)
+            return
         if not isinstance(item, Chunk):
             self._partition(item.partition).put(item)
             return

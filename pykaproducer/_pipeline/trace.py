@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk, Delivery, Slice
+from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batching import Batch
 from pykaproducer._texts import code_text
 from pykaproducer._wire.produce import ProducedPartition
@@ -71,6 +72,9 @@ class Recorder:
                 self._add(now, event, worker, item, -1, (0, rows - 1, rows, item.nbytes), details)
             case Slice() if item.count:
                 self._add_slice(now, event, worker, item, item.count, item.nbytes, details)
+            case Backlog():
+                for part in item.slices():
+                    self._add_slice(now, event, worker, part, item.count, item.nbytes, details)
             case Batch():
                 for part in item.parts:
                     size = len(item.payload)

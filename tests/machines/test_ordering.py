@@ -22,6 +22,7 @@ class Message:
 
     name: str
     level: int = 0
+    nbytes: int = 1
 
 
 class Partition:

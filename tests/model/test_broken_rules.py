@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pykaproducer._kernel import Slice
+from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import Effect, Forward, Item, Ordering
 from pykaproducer._pipeline.broker import BrokerWorker
@@ -41,7 +41,7 @@ def assert_found(model: type[Model], promise: str) -> None:
 class ImpatientLane(Lane):
     """Hands back what has failed, and the chaser, while older batches are unanswered."""
 
-    def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
+    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
         unanswered, self.unanswered = self.unanswered, []
         try:
             return super().hand_back()
@@ -59,14 +59,14 @@ def test_a_chaser_that_overtakes_unanswered_batches_is_found() -> None:
 class ResealingLane(Lane):
     """What goes again is sealed anew, with other sequence numbers."""
 
-    def hand_back(self) -> tuple[list[Slice | Batch | Chaser], list[Batch]]:
+    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
         again, doubtful = super().hand_back()
         return [part for item in again for part in _unsealed(item)], doubtful
 
 
-def _unsealed(item: Slice | Batch | Chaser) -> Iterator[Slice | Batch | Chaser]:
+def _unsealed(item: Batch | Backlog | Chaser) -> Iterator[Batch | Backlog | Chaser]:
     if isinstance(item, Batch):
-        yield from item.unseal()
+        yield Backlog(item.topic, item.partition, item.level, item.unseal())
     else:
         yield item
 

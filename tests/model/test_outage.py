@@ -1,0 +1,158 @@
+"""An hour of outage: what is kept, and what is done, depends on what is alive, not on its length."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from pykaproducer._machines.ordering import Transitions
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.errors import DeliveryTimeoutError
+from tests.kernel.helper import TOPIC
+
+from .cluster import Fate, Kind
+from .world import CALM, WELL, World
+
+#: What each message has, and every fiftieth (seconds). One message a second is sent.
+SHORT, LONG = 30.0, 600.0
+HOUR = 3600
+REFUSED = Fate(Kind.REFUSE, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+class Outage(World):
+    """A producer whose messages expire one after the other."""
+
+    def __init__(self, *, idempotent: bool, mixed: bool) -> None:
+        super().__init__()
+        self.idempotent = idempotent
+        self.mixed = mixed
+        #: An error lives as long as the chunk of its message.
+        self.errors: weakref.WeakSet[BaseException] = weakref.WeakSet()
+        self.accepted = self.failed = 0
+        self.worst = 0.0
+        self.begin([0], Transitions(), linger_ms=0)
+
+    def send(self) -> None:
+        long = self.mixed and self.accepted % 50 == 0
+        seconds = LONG if long else SHORT
+        deadline = self.clock.monotonic() + seconds
+
+        def report(error: BaseException | None, _: object) -> None:
+            if error is not None:
+                assert isinstance(error, DeliveryTimeoutError), error
+                self.errors.add(error)
+                self.failed += 1
+                self.worst = max(self.worst, self.clock.monotonic() - deadline)
+
+        self.accepted += 1
+        self.door.send(
+            TOPIC, b"value", partition=0, on_delivery=report, delivery_timeout_ms=int(seconds * 1e3)
+        )
+
+    def second(self, fault: Callable[[World], object]) -> None:
+        """A message is sent, and the stages run as often as they want to within a second."""
+        self.send()
+        for _ in range(4):
+            self.run_all()
+            fault(self)
+            self.run_all()
+            self.clock.jump(0.25)
+        self.check_now()
+
+    def calls(self, seconds: int, fault: Callable[[World], object]) -> int:
+        """How many functions are called in so many seconds."""
+        count = 0
+
+        def profile(frame: FrameType, event: str, arg: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        try:
+            for _ in range(seconds):
+                self.second(fault)
+        finally:
+            sys.setprofile(None)
+        return count
+
+
+def no_metadata(world: World) -> None:
+    """No server of the cluster is there."""
+
+
+def no_leader(world: World) -> None:
+    world.cluster.published = [-1]
+    world.serve(itertools.repeat(WELL))
+
+
+def broker_down(world: World) -> None:
+    """The leader's connection cannot be made, and the metadata names it all the same."""
+    for bridge in world.bridges("ready"):
+        bridge.cut(1, 0, world.cluster)
+    while world.metadata.wire:
+        world.metadata.answered(world.cluster)
+    for bridge in world.bridges("wants"):
+        bridge.connected(False)
+
+
+def refused(world: World) -> None:
+    world.serve(itertools.repeat(REFUSED))
+
+
+FAULTS = [no_metadata, no_leader, broker_down, refused]
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["equal", "mixed"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_an_hour_of_outage(fault: Callable[[World], object], mixed: bool, idempotent: bool) -> None:
+    world = Outage(idempotent=idempotent, mixed=mixed)
+    with world.patches:
+        if fault is broker_down:
+            # Batches of unknown fate wait there, too.
+            world.user_sends(0, 1, CALM)
+            world.calm_down()
+            world.send()
+            world.run_all()
+        # Each window is a hundred seconds, two messages with the long deadline.
+        for _ in range(1000):
+            world.second(fault)
+        early = world.calls(100, fault)
+        for _ in range(HOUR - 1200):
+            world.second(fault)
+        late = world.calls(100, fault)
+        assert world.failed > HOUR - SHORT - LONG / 50 - 10
+        assert late < 1.2 * early, "what is done grows with the outage"
+        assert world.worst < 0.5
+
+        alive = world.accepted - world.failed
+        gc.collect()
+        # Those behind one that lives longer may stay until they are as many as the live ones.
+        assert len(world.errors) <= (2 * (alive + 64) if mixed else 20), "what has failed is kept"
+        (*_, partition) = [s for s in world.pipeline.stages if hasattr(s, "queued")] or [None]
+        if partition is not None:
+            assert partition.queued <= (alive + 20) * len(b"value")  # type: ignore[attr-defined]
+
+        # Nothing more is sent: what is left goes with the last sweep.
+        for _ in range(int(LONG) + 10):
+            world.clock.jump(1.0)
+            world.run_all()
+            fault(world)
+        world.run_all()
+        gc.collect()
+        assert world.failed == world.accepted
+        assert len(world.errors) <= 20
+        assert not world.pipeline.inflight.chunks()
+        assert not list(world.pipeline.dispatcher.waiting)
+
+        world.cluster.published = list(world.cluster.leaders)
+        world.user_sends(0, 3, 2 * CALM)
+        world.calm_down()
+        assert all(message.offset is not None for message in world.messages)
