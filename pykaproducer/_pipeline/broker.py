@@ -1,7 +1,7 @@
 """BrokerWorker: one per broker that leads a partition in use, reference-counted. Batches.
 
-In Sarama: ``brokerProducer``. Appears with the first PartitionWorker that needs it, ends when the
-last has let go. Owns: the lanes of its partitions, what waits in them and what is unanswered, and
+In Sarama: ``brokerProducer``. Appears with the first PartitionWorker that needs it, ends when it
+has been unused for some time since the last has let go. Owns: the lanes of its partitions, what waits in them and what is unanswered, and
 its Bridge.
 
 Guarantees: a partition's batches reach the bridge in order, with sequence numbers in that order;
@@ -52,6 +52,10 @@ _BESIDE = 16
 REQUESTS_AHEAD = 2
 #: A request gets at least so long to be answered, within request_timeout_ms (seconds).
 _LEAST = 3.0
+#: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
+_LINGER = 30.0
+#: The same if idle connections are never closed.
+_LINGER_MOST = 540.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,24 @@ class Quit:
     """The producer closes, and everything has its outcome: do not wait for answers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """The last PartitionWorker has let it go."""
+
+
 Event = (
-    Put | Answered | Lost | Written | Up | Down | Idle | ViewChanged | ProducerIdCame | Hurry | Quit
+    Put
+    | Answered
+    | Lost
+    | Written
+    | Up
+    | Down
+    | Idle
+    | ViewChanged
+    | ProducerIdCame
+    | Hurry
+    | Unused
+    | Quit
 )
 
 
@@ -97,6 +117,7 @@ class BrokerWorker(Worker):
     judge: Judge
     sealer: Sealer
     is_flushing: Callable[[], bool]
+    end_unused: Callable[[BrokerWorker], None]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -109,6 +130,8 @@ class BrokerWorker(Worker):
         self._ahead: deque[list[Batch]] = deque()
         self._on_the_wire: set[tuple[str, int]] = set()
         self._lanes: dict[tuple[str, int], Lane] = {}
+        # When to ask for its end, if no PartitionWorker needs it until then.
+        self._end_at: float | None = None
 
     def step(self, item: Event) -> None:
         match item:
@@ -153,6 +176,9 @@ class BrokerWorker(Worker):
                 self.bridge.stop()  # behind the requests that are in its inbox
             case Hurry():
                 pass  # turn() looks at what can be sealed now
+            case Unused():
+                idle = self.config.connections_max_idle_ms / 1000
+                self._end_at = self.clock.monotonic() + (max(idle, _LINGER) if idle > 0 else _LINGER_MOST)
 
     def in_place(self, item: Event) -> bool:
         # What is large is encoded here: its bringer goes on with the next one meanwhile, and the
@@ -173,11 +199,23 @@ class BrokerWorker(Worker):
         return [*pending, *(batch for batches in list(self._ahead) for batch in list(batches))]
 
     def deadline(self) -> float | None:
+        due = self._next_seal()
+        if self._end_at is None or (due is not None and due < self._end_at):
+            return due
+        return self._end_at
+
+    def _next_seal(self) -> float | None:
         if self.throttle.until is not None:
             return self.throttle.until
         if not self._up or self._is_full():
             return None  # whatever changes that is an item in the inbox
         return self.batcher.next_due()
+
+    def on_time(self, now: float) -> None:
+        # turn() seals what is due.
+        if self._end_at is not None and now >= self._end_at:
+            self._end_at = None
+            self.end_unused(self)
 
     def may_end(self) -> bool:
         # The chasers of all lanes came before the stop item; they go back with the last answer.
@@ -241,6 +279,7 @@ class BrokerWorker(Worker):
                 item.take_along()  # it may wait long
             if (trace := self.meter.trace) is not None:
                 trace.note("queued", self, item, broker=self.broker_id)
+            self._end_at = None
             self._lanes[lane.topic, lane.partition] = lane
             self.batcher.add(lane, item, self.clock.monotonic())
         self.judge.hand_back(lane)

@@ -5,15 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker import BrokerWorker, Unused
 
 
 class Brokers:
     """The BrokerWorkers in use, by broker id, with their references.
 
-    Guarantees: a worker is told to stop once, behind everything that was put into it by those
-    that held it. The next ``acquire`` of the same broker makes a new worker: workers are known by
-    object, and two of one broker may be there while the old one drains.
+    Guarantees: a worker without references stays, with its threads, its connection, the backoff
+    of its reconnects and a broker's throttle, until it has been unused for some time and asks for
+    its end (:meth:`end_unused`). Each failed attempt lets a worker go, and the next attempt mostly
+    needs the same one. A worker is told to stop once, behind everything that was put into it by
+    those that held it. The next ``acquire`` of the same broker makes a new worker: workers are
+    known by object, and two of one broker may be there while the old one drains.
+
+    No worker ends that is needed:
+
+    1. The last PartitionWorker releases a worker, which has nothing to do for a long time.
+    2. It asks for its end. A PartitionWorker acquires it.
+    3. Both take the lock. If the PartitionWorker is first, there is a reference, and the worker
+       goes on. If the worker is first, it is out of the table, and the PartitionWorker gets a new
+       one.
     """
 
     def __init__(self, make: Callable[[int], BrokerWorker]) -> None:
@@ -43,10 +54,17 @@ class Brokers:
             return worker
 
     def release(self, worker: BrokerWorker) -> None:
-        """One PartitionWorker less; the last one ends it."""
+        """One PartitionWorker less, behind all that it has put into *worker*."""
         with self._lock:
             self._references[worker] -= 1
             if self._references[worker]:
+                return
+        worker.put(Unused())
+
+    def end_unused(self, worker: BrokerWorker) -> None:
+        """*worker* has been unused for long: it ends, unless somebody has acquired it since."""
+        with self._lock:
+            if self._references.get(worker) != 0:
                 return
             del self._references[worker]
             if self._workers.get(worker.broker_id) is worker:

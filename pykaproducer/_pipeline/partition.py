@@ -86,14 +86,17 @@ class PartitionWorker(Worker):
                     trace.note(waits, self, item)
 
     def _perform(self, effects: list[Effect]) -> None:
+        former = None
         for effect in effects:
             match effect:
                 case Forward():
                     self._put(effect.item)
                 case SendChaser():
-                    self._let_go(Chaser(self.topic, self.partition, effect.level))
+                    former = self._let_go(Chaser(self.topic, self.partition, effect.level))
                 case FindPath():
                     self._find_path()
+        if former is not None:
+            self.brokers.release(former)  # last: the new path mostly leads to the same broker
 
     def _put(self, item: Item | Chaser | Sweep) -> None:
         assert self._broker is not None, "the machine forwards only once a path was found"
@@ -102,11 +105,11 @@ class PartitionWorker(Worker):
             trace.note("forwarded", self, item, broker=self._broker.broker_id)
         self._broker.put(Put(self._lane, item))
 
-    def _let_go(self, chaser: Chaser) -> None:
+    def _let_go(self, chaser: Chaser) -> BrokerWorker | None:
+        """Let the lane go; its broker's worker, still to be released."""
         self._put(chaser)
-        if self._broker is not None:
-            self.brokers.release(self._broker)
-        self._broker = self._lane = None
+        former, self._broker, self._lane = self._broker, None, None
+        return former
 
     def _find_path(self) -> None:
         if self._lane is not None:

@@ -190,6 +190,7 @@ class Pipeline:
             lane_changed=worker.lane_changed,
         )
         worker.is_flushing = self.is_flushing
+        worker.end_unused = self.brokers.end_unused
         return worker
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:

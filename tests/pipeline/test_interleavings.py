@@ -14,35 +14,107 @@ from pykaproducer import DeliveryFailures, Producer, ProducerBrokenError, Produc
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.brokers import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher
 from pykaproducer._pipeline.inflight import InFlight
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer.testing import ScriptedCluster
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Refuse
 
-from .helper import SOON
+from .helper import FAST, SOON, ended, let_pass, offsets, send, waits_for, warm_up
 from .test_shutdown import BugError, threads_of
 
 
-def test_what_a_flush_hurries_are_the_brokers_in_use() -> None:
-    """One that leads nothing any more has ended, and gets nothing put into its inbox."""
-    with ScriptedCluster(2, topics={"t": 2}) as cluster:
+def workers(producer: Producer) -> list[int]:
+    """The brokers that have a worker."""
+    assert producer._pipeline is not None
+    return [worker.broker_id for worker in producer._pipeline.brokers.all()]
+
+
+def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
+    """And flush() hurries only those that are left."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(
+            cluster.producer(
+                clock=clock, metadata_max_age_ms=36_000_000, connections_max_idle_ms=60_000
+            )
+        ) as producer,
+    ):
         for partition in (0, 1):
             cluster.move_leader("t", partition, partition)
-        with cluster.producer() as producer:
-            for partition in (0, 1):
-                producer.send("t", b"value", partition=partition).result(SOON)
-            pipeline = producer._pipeline
-            assert pipeline is not None
-            both = pipeline.brokers.all()
-            assert len(both) == 2
-            cluster.move_leader("t", 0, 1)
-            producer.send("t", b"value", partition=0).result(SOON)
-            end = time.monotonic() + SOON
-            while len(pipeline.brokers.all()) > 1:
-                assert time.monotonic() < end, "flush() goes on with a broker that has ended"
-                producer.flush()
-            assert [worker.broker_id for worker in pipeline.brokers.all()] == [1]
+        for partition in (0, 1):
+            offsets(send(producer, [b"value"], partition=partition))
+        assert workers(producer) == [0, 1]
+        cluster.move_leader("t", 0, 1)
+        (moved,) = send(producer, [b"value"])
+        let_pass(clock, [moved])
+        assert moved.error is None
+        assert workers(producer) == [0, 1]
+        waits_for(clock, 60)
+        clock.jump(59)
+        offsets(send(producer, [b"value"], partition=1))
+        assert workers(producer) == [0, 1]
+        clock.jump(2)
+        end = time.monotonic() + SOON
+        while workers(producer) != [1]:
+            assert time.monotonic() < end, "the worker of a broker that leads nothing goes on"
+            producer.flush()
+        # It is made anew when it is needed.
+        cluster.move_leader("t", 0, 0)
+        (back,) = send(producer, [b"value"])
+        let_pass(clock, [back])
+        assert back.error is None
+        assert sorted(workers(producer)) == [0, 1]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_failed_attempt_costs_no_connection_and_no_thread(code: int) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        warm_up(producer)
+        before = threads_of(producer)
+        cluster.next("produce", *[Refuse(code)] * 12)
+        offsets(send(producer, [b"value"]))
+        assert threads_of(producer) in (before, [*before, f"{producer._name}-retry-handler"])
+        assert len({received.connection for received in cluster.received("produce")}) == 1
+
+
+def test_a_worker_is_acquired_before_it_ends_or_made_anew() -> None:
+    """1. A worker asks for its end, being unused. 2. A PartitionWorker has acquired it since, or
+    acquires it behind that."""
+    brokers = Brokers(_Idle)  # type: ignore[arg-type]
+    first: Any = brokers.acquire(0)
+    brokers.release(first)
+    assert brokers.acquire(0) is first
+    brokers.end_unused(first)
+    assert first.stops == 0
+    brokers.release(first)
+    brokers.end_unused(first)
+    brokers.end_unused(first)
+    assert first.stops == 1
+    assert brokers.acquire(0) is not first
+
+
+class _Idle:
+    """A BrokerWorker that does nothing."""
+
+    thread = None
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.stops = 0
+
+    def put(self, item: object) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stops += 1
 
 
 def test_a_broker_that_is_met_while_the_producer_ends_starts_no_thread(
