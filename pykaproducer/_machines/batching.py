@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pykaproducer._kernel import RECORD_ALLOWANCE, RecordBatch, Slice
@@ -90,17 +90,21 @@ class Batch:
         """Have it sealed anew in batches of half as many messages at most."""
         self.most = max(1, self.count // 2)
 
-    def records(self, numbers: set[int]) -> list[Slice]:
-        """Slices of the messages that are these records of it, counted from 0."""
-        found: list[Slice] = []
+    def refused(self, texts: Mapping[int, str | None]) -> dict[str | None, list[Slice]]:
+        """Slices of the messages that are these records of it, counted from 0, by their texts.
+
+        One look at each record, and for each text one slice of a chunk, however many they are.
+        """
+        found: dict[str | None, list[Slice]] = {}
         first = 0
         for part in self.parts:
-            rows = [
-                row for number, row in enumerate(part.row_numbers(), first) if number in numbers
-            ]
+            rows: dict[str | None, list[int]] = {}
+            for number, row in enumerate(part.row_numbers(), first):
+                if number in texts:
+                    rows.setdefault(texts[number], []).append(row)
             first += part.count
-            if rows:
-                found.append(part.chunk.pick(rows, self.partition))
+            for text, refused in rows.items():
+                found.setdefault(text, []).append(part.chunk.pick(refused, self.partition))
         return found
 
     def take_along(self) -> None:

@@ -199,8 +199,8 @@ class Judge:
         texts = {n: text for n, text in answer.record_errors if 0 <= n < batch.count}
         if not 0 < len(texts) < batch.count:
             return False
-        for number, text in texts.items():
-            for part in batch.records({number}):
+        for text, parts in batch.refused(texts).items():
+            for part in parts:
                 part.unclaim()
                 self._settler.fail(part, _refusal(batch, answer, text or answer.error_message))
         if batch.sequenced:

@@ -796,3 +796,171 @@ def test_numbers_behind_a_batch_that_is_missing_are_void() -> None:
     for batch in batches:
         lane.fail(batch)
     assert lane.hand_back() == (batches, [])
+
+
+# Records that the broker has refused -------------------------------------------------------------
+
+
+def test_refused_records_are_one_slice_for_each_text_and_chunk() -> None:
+    """Ten thousand refused records must not cost ten thousand looks at each record."""
+    broker = Broker()
+    first, second = broker.slice(*[1] * 6), broker.slice(*[1] * 4)
+    lane = broker.lane()
+    for part in (first, second):
+        broker.batcher.add(lane, part, broker.now)
+    batch = broker.seal(lane)
+    rows = rows_of(*batch.parts)
+    texts = {1: "no key", 2: None, 4: "no key", 5: "no key", 7: "no key", 9: None}
+    found = batch.refused(texts)
+    assert {text: len(parts) for text, parts in found.items()} == {"no key": 2, None: 2}
+    for text, parts in found.items():
+        expected = [rows[number] for number, known in texts.items() if known == text]
+        assert rows_of(*parts) == expected
+        assert {part.partition for part in parts} == {0}
+
+
+# What has its outcome leaves ---------------------------------------------------------------------
+
+
+def expire(*parts: Slice) -> None:
+    for part in parts:
+        report(part.fail(LookupError(), LookupError()))
+
+
+def test_a_sweep_takes_settled_slices_out_of_a_lane() -> None:
+    broker = Broker()
+    lane = broker.lane()
+    travels = Backlog(TOPIC, 0, 3, [broker.slice(1), broker.slice(2)])
+    old = travels.slices()
+    lane.add(travels, 0.0)
+    fresh = [broker.slice(4), broker.slice(8)]
+    for part in fresh:
+        lane.add(part, 0.0)
+    assert (lane.nbytes, lane.rows) == (15, 4)
+    expire(*old, fresh[0])
+    lane.sweep()
+    assert list(lane.pending) == [fresh[1]]
+    assert len(lane.came) == 1
+    assert (lane.nbytes, lane.rows) == (8, 1)
+
+
+def test_one_slice_that_lives_longer_does_not_keep_those_behind_it() -> None:
+    broker = Broker()
+    lane = broker.lane()
+    first = broker.slice(1)
+    lane.add(first, 0.0)
+    most = 0
+    for _ in range(1_000):
+        part = broker.slice(1)
+        lane.add(part, 0.0)
+        expire(part)
+        lane.sweep()
+        most = max(most, len(lane.pending))
+    assert most <= 64
+    assert lane.pending[0] is first
+    assert lane.nbytes == lane.rows == len(lane.pending)
+
+
+def test_settled_slices_are_not_handed_back() -> None:
+    broker = Broker()
+    lane = broker.lane()
+    parts = [broker.slice(1) for _ in range(3)]
+    for part in parts:
+        lane.add(part, 0.0)
+    expire(*parts[:2])
+    lane.fail()
+    again, _ = lane.hand_back()
+    assert named(again, last=parts[2]) == [["last"]]
+    lane.add(parts[0], 0.0)
+    assert lane.hand_back() == ([], [])
+
+
+def test_a_backlog_is_handed_back_as_the_same_item_however_many_slices_it_has() -> None:
+    """What was put into the lane before and behind it joins it, in order, and has its level."""
+    broker = Broker()
+    lane = broker.lane()
+    old, fresh = [broker.slice(1) for _ in range(5)], [broker.slice(1) for _ in range(2)]
+    backlog = Backlog(TOPIC, 0, 4, old)
+    lane.add(backlog, 0.0)
+    for part in fresh:
+        lane.add(part, 0.0)
+    lane.fail()
+    (again,), _ = lane.hand_back()
+    assert isinstance(again, Backlog)
+    assert again.slices() == [*old, *fresh]
+    assert (again.level, again.count, again.nbytes) == (5, 7, 7)
+    assert again.popleft().level == 5
+
+
+# Sealed batches that nobody waits for ------------------------------------------------------------
+
+
+def numbered(broker: Broker, lane: Lane, count: int) -> list[Batch]:
+    """Sealed batches under the numbers of *lane*, of unknown fate."""
+    found = []
+    for _ in range(count):
+        first = lane.sequencer.take(1)
+        batch = sealed(broker, 1, sequence=first)
+        batch.number, batch.producer_id, batch.producer_epoch = lane.sequencer.sealed, 7, 0
+        batch.possibly_persisted = True
+        found.append(batch)
+    return found
+
+
+@pytest.mark.parametrize("where", ["failed", "pending"])
+@pytest.mark.parametrize(
+    ("settled", "kept"),
+    [
+        ([0], [0, 1, 2]),  # the younger ones need it
+        ([1, 2], [0]),
+        ([0, 2], [0, 1]),
+        ([0, 1, 2], []),
+        ([], [0, 1, 2]),
+    ],
+)
+def test_a_settled_batch_goes_again_only_for_a_younger_one(
+    where: str, settled: list[int], kept: list[int]
+) -> None:
+    broker = Broker(idempotent=True)
+    lane = broker.lane()
+    batches = numbered(broker, lane, 3)
+    for number in settled:
+        expire(*batches[number].parts)
+    if where == "failed":
+        lane.fail(*batches)
+        again, doubtful = lane.hand_back()
+        assert doubtful == []
+    else:
+        for batch in batches:
+            lane.add(batch, 0.0)
+        dropped = lane.drop_needless()
+        assert dropped == (len(kept) < 3)
+        again = list(lane.pending)  # type: ignore[arg-type]
+        assert len(lane.came) == len(again)
+    assert again == [batches[number] for number in kept]
+    # The next batch is sealed under a new epoch, as the broker would refuse the gap.
+    assert lane.sequencer.stale == (len(kept) < 3)
+
+
+def test_a_settled_batch_is_needed_by_a_younger_one_that_waits_elsewhere() -> None:
+    broker = Broker(idempotent=True)
+    old_lane = broker.lane()
+    first, second = numbered(broker, old_lane, 2)
+    expire(*first.parts)
+    lane = Lane(TOPIC, 0, old_lane.sequencer)
+    lane.add(first, 0.0)  # the second is in the buffer of a lower level
+    assert not lane.drop_needless()
+    lane.add(second, 0.0)
+    expire(*second.parts)
+    assert lane.drop_needless()
+    assert not lane.pending
+
+
+def test_a_batch_that_was_refused_needs_no_older_one() -> None:
+    broker = Broker(idempotent=True)
+    lane = broker.lane()
+    first, second = numbered(broker, lane, 2)
+    expire(*first.parts, *second.parts)
+    lane.sequencer.missing(*second.numbered)
+    lane.fail(first)
+    assert lane.hand_back() == ([], [])
