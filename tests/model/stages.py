@@ -15,9 +15,10 @@ from typing import Any
 from unittest import mock
 
 from pykaproducer import _kernel
+from pykaproducer._machines.batching import Batch
 from pykaproducer._machines.ordering import Ordering, Transitions
 from pykaproducer._net.connection import Answered, Request
-from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer._pipeline.bridge import Bridge, ProduceRequest
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
@@ -29,6 +30,7 @@ from pykaproducer.testing import FakeClock
 from tests.kernel.helper import TOPIC, Door
 
 from .cluster import Cluster, Fate, Kind
+from .promises import check
 
 _STOP = object()
 
@@ -256,6 +258,8 @@ class ModelPipeline(Pipeline):
         self.bridges: list[ModelBridge] = []
         self.taken = transitions
         self.flushing = False
+        #: The youngest batch under each producer id and epoch of a partition.
+        self.youngest: dict[tuple[int, int, int], int] = {}
         no_network: Any = None
         super().__init__(
             config, clock, no_network, "model", door._take, door._take_all, lambda: None
@@ -269,6 +273,25 @@ class ModelPipeline(Pipeline):
         worker.ordering = self.ordering()
         worker.ordering.taken = self.taken
         return worker
+
+    def _broker_worker(self, broker_id: int) -> BrokerWorker:
+        worker = super()._broker_worker(broker_id)
+        make = worker._request
+
+        def request(batches: list[Batch], now: float) -> ProduceRequest:
+            for batch in batches:
+                self._check_written(batch)
+            return make(batches, now)
+
+        worker._request = request  # type: ignore[method-assign]
+        return worker
+
+    def _check_written(self, batch: Batch) -> None:
+        """What has been reported as failed is written only for the sake of a younger batch."""
+        numbers = batch.partition, batch.producer_id, batch.producer_epoch
+        youngest = self.youngest[numbers] = max(batch.number, self.youngest.get(numbers, 0))
+        needless = batch.is_settled and not (batch.sequenced and batch.number < youngest)
+        check(not needless, "reported", f"{batch} is written, and nothing waits for it")
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
         with mock.patch("pykaproducer._pipeline.wiring.Bridge", ModelBridge):

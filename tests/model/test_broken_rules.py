@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import Effect, Forward, Item, Ordering
+from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.broker import BrokerWorker
 
 from .machine import Model, ModelWithoutIdempotence
@@ -78,6 +79,20 @@ def test_a_retry_with_other_sequence_numbers_is_found() -> None:
     assert_found(Broken, "P5")
 
 
+class EagerSequencer(Sequencer):
+    """Every sealed batch is written, whether anything waits for it or not."""
+
+    def is_needed(self, number: int, producer_id: int, epoch: int) -> bool:
+        return True
+
+
+def test_what_was_reported_as_failed_and_is_written_for_nothing_is_found() -> None:
+    class Broken(Model):
+        replaced = {"Sequencer": EagerSequencer}
+
+    assert_found(Broken, "reported")
+
+
 class GreedyPipeline(ModelPipeline):
     """Without sequence numbers, and yet several batches of a partition on the wire."""
 
@@ -90,6 +105,24 @@ class GreedyPipeline(ModelPipeline):
 def test_several_unanswered_batches_without_idempotence_are_found() -> None:
     class Broken(ModelWithoutIdempotence):
         pipeline_type = GreedyPipeline
+
+    assert_found(Broken, "P4")
+
+
+class ForgetfulRetryLane(Lane):
+    """What it hands back keeps its own level, but for the first item."""
+
+    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
+        again, doubtful = super().hand_back()
+        for item in again[1:]:
+            if not isinstance(item, Chaser):
+                item.level = 0
+        return again, doubtful
+
+
+def test_a_backlog_below_the_level_of_its_elders_is_found() -> None:
+    class Broken(Model):
+        replaced = {"Lane": ForgetfulRetryLane}
 
     assert_found(Broken, "P4")
 
