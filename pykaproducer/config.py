@@ -206,8 +206,9 @@ class Config(SecuritySettings):
     max_in_flight_requests_per_connection: int = setting(
         5,
         integer(1, 1_000_000),
-        "Batches of a partition that may be unanswered at a time. Without idempotence it is 1 "
-        "whatever is set, to keep the order.",
+        "Requests to a broker that may be unanswered at a time, each with one batch of a partition "
+        "at most. Without idempotence a partition has one unanswered batch whatever is set, to "
+        "keep the order.",
         aliases=("max.in.flight",),
     )
     retry_backoff_ms: float = setting(

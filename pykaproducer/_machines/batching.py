@@ -153,6 +153,8 @@ class Lane:
     timer: float | None = None
     #: The last of the batcher's requests in which it had its turn.
     round: int = 0
+    #: What of ``nbytes`` the batcher counts in its sum.
+    counted: int = 0
     unanswered: list[Batch] = field(default_factory=list)
     #: Batches that must go round again, oldest first.
     failed: list[Slice | Batch] = field(default_factory=list)
@@ -426,6 +428,8 @@ class Batcher:
         self._open: OrderedDict[Lane, None] = OrderedDict()
         #: Those of these that need not linger.
         self._ripe: set[Lane] = set()
+        # Bytes of the slices in the open lanes.
+        self._nbytes = 0
         # When the others have lingered long enough. An entry counts while its lane is open and
         # its time is that of the lane's first item.
         self._timers: list[tuple[float, int, Lane]] = []
@@ -436,6 +440,11 @@ class Batcher:
     def waiting(self) -> bool:
         """Whether anything is pending."""
         return bool(self._waiting)
+
+    def fills(self, size: int) -> bool:
+        """Whether what may be sent fills a batch, or a request of *size* bytes, or has been sealed
+        before: it does not become larger by waiting."""
+        return bool(self._ripe) or self._nbytes >= size
 
     def holds_little(self, limit: int) -> bool:
         """Whether at most *limit* bytes are pending. (False, too, for more lanes than a look at
@@ -461,7 +470,11 @@ class Batcher:
         if lane not in self._waiting or not self._may_send(lane):
             self._open.pop(lane, None)
             self._ripe.discard(lane)
+            self._nbytes -= lane.counted
+            lane.counted = 0
             return
+        self._nbytes += lane.nbytes - lane.counted
+        lane.counted = lane.nbytes
         if lane not in self._open:
             self._open[lane] = None
         if self._is_ripe(lane):

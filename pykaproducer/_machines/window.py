@@ -1,6 +1,15 @@
-"""How much may be under way to one broker: bytes of a request.
+"""How much may be under way to one broker: requests, and bytes of each.
 
-Pure: what was answered or lost comes in, with ``now``; nobody is told, the numbers are looked at.
+Pure: what was sealed, answered or lost comes in, with ``now``; the owner looks at the numbers.
+
+Two requests may always be unanswered: while the broker works on one, the next is on its way. What
+comes in that time makes the next batches larger, and where round trips are short that is worth
+more than a third request. Up to ``max_in_flight_requests_per_connection`` of them go
+
+* if a batch, or the request, is full: waiting would not make it larger;
+* if the last one was sealed a good while ago (:data:`PAUSE`, or the round trip divided by the limit
+  if that is longer): where round trips are long, requests go at even distances instead of two
+  at a time, and a message waits for a part of the round trip, not for all of it.
 
 A request holds ``max_request_size`` at most, because brokers have limits too, and because a slow
 line has to take it in the time that a request has. Where it does not, the bound adapts to the line:
@@ -14,6 +23,10 @@ from __future__ import annotations
 
 from typing import Final
 
+#: Requests that may be unanswered in any case, if the limit allows it.
+ALWAYS: Final = 2
+#: A request beyond these that is not full goes so long after the one before it (seconds).
+PAUSE: Final = 0.005
 #: The bound on a request's bytes goes no lower.
 LEAST: Final = 16 << 10
 #: A request that took less than this part of its time would fit its time if it were twice as large.
@@ -27,10 +40,12 @@ _SPARE: Final = 2.0
 class Window:
     """What one broker's worker may send.
 
-    *most*: bytes of a request, by the settings; *timeout*: how long a request may take (seconds).
+    *limit*: requests that may be unanswered; *most*: bytes of a request, by the settings;
+    *timeout*: how long a request may take (seconds).
     """
 
-    def __init__(self, *, most: int, timeout: float) -> None:
+    def __init__(self, *, limit: int, most: int, timeout: float) -> None:
+        self.limit = limit
         self._configured = most
         self._timeout = timeout
         #: Most bytes of a request. (A single batch may be larger.)
@@ -38,9 +53,33 @@ class Window:
         #: How long the last answered request took, from when it was its turn (seconds).
         self.took = 0.0
         self._answered_at = 0.0
+        self._sealed_at = 0.0
+        # Of the last answered request, from when it was sent.
+        self._round_trip = 0.0
+
+    def opens_at(self, under_way: int, *, full: bool) -> float | None:
+        """When the next request may be sealed, 0 for now, None for not before an answer.
+
+        *under_way*: requests that are sealed and not answered. *full*: whether what is pending
+        fills a batch, or a request. (With a limit of 1 a full one is sealed ahead, and waits.)
+        """
+        if under_way < min(ALWAYS, self.limit):
+            return 0.0
+        if under_way >= max(ALWAYS, self.limit):
+            return None
+        if full:
+            return 0.0
+        if self.limit < ALWAYS:
+            return None
+        return self._sealed_at + max(PAUSE, self._round_trip / self.limit)
+
+    def sealed(self, now: float) -> None:
+        """A request has been sealed."""
+        self._sealed_at = now
 
     def answered(self, now: float, sent: float, size: int) -> None:
         """A request of *size* bytes, sent at *sent*, has been answered, or written whole."""
+        self._round_trip = now - sent
         # The broker answers in order: its turn came with the answer before it.
         took = self.took = now - max(sent, self._answered_at)
         self._answered_at = now

@@ -114,6 +114,8 @@ class Bridge(Connected):
         self._waiting: list[ProduceRequest] = []
         # A request whose answer makes no sense, until it is reported as lost.
         self._garbled: list[ProduceRequest] = []
+        # What was lost with it, until what came behind that answer has been handled.
+        self._rest: tuple[list[Request], list[Request]] | None = None
         # Given to the connection and not reported yet, with the time of that. For a look from
         # outside, and for the meter.
         self._under_way: dict[ProduceRequest, float] = {}
@@ -215,7 +217,20 @@ class Bridge(Connected):
         self._under_way.clear()
         # Down before Lost: what Lost gives back must not be sealed again for this connection.
         self.report(Down(reason))
+        if self._garbled:
+            # Requests are reported in their order, or what goes again would change places:
+            #
+            # 1. the answers to requests 1 and 2 come together, 3 is under way;
+            # 2. the first makes no sense: the connection is given up, and 1 and 3 are lost;
+            # 3. the second, which is handled next, refuses a batch: it would go again behind 3.
+            self._rest = unanswered, unwritten
+            unanswered, unwritten = [], []
         self._report_lost(unanswered, unwritten)
+
+    def on_all_handled(self) -> None:
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            self._report_lost(*rest)
 
     def _report_lost(self, unanswered: list[Request], unwritten: list[Request]) -> None:
         garbled, self._garbled = self._garbled, []

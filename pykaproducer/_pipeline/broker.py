@@ -47,9 +47,6 @@ log = logging.getLogger("pykaproducer.broker")
 
 #: Bytes of a request for each batch, beside the batch: its partition and its length.
 _BESIDE = 16
-#: Requests that may be unanswered, or wait in the bridge, before the next is sealed: what comes
-#: meanwhile makes the next batches larger.
-REQUESTS_AHEAD = 2
 #: A request gets at least so long to be answered, within request_timeout_ms (seconds).
 _LEAST = 3.0
 #: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
@@ -207,9 +204,11 @@ class BrokerWorker(Worker):
     def _next_seal(self) -> float | None:
         if self.throttle.until is not None:
             return self.throttle.until
-        if not self._up or self._is_full():
+        opens = self._opens_at() if self._up else None
+        if opens is None:
             return None  # whatever changes that is an item in the inbox
-        return self.batcher.next_due()
+        due = self.batcher.next_due()
+        return due if due is None else max(due, opens)
 
     def on_time(self, now: float) -> None:
         # turn() seals what is due.
@@ -295,22 +294,35 @@ class BrokerWorker(Worker):
         if self._ahead:
             self._drop_ahead()
         self._send_ahead()
-        while self.batcher.waiting and not self._is_full() and not self._quitting:
-            now = self.clock.monotonic()
+        while self.batcher.waiting and not self._quitting:
+            opens, now = self._opens_at(), self.clock.monotonic()
+            if opens is None or opens > now:
+                return
             batches = self._seal(self.batcher.due(now, flushing=self.is_flushing()), now)
             if not batches:
                 return
+            self.window.sealed(now)
             self._ahead.append(batches)
             self._send_ahead()
 
-    def _is_full(self) -> bool:
-        return self._requests + len(self._ahead) >= REQUESTS_AHEAD
+    def _opens_at(self) -> float | None:
+        """When the next request may be sealed; None: not before an answer."""
+        under_way = self._requests + len(self._ahead)
+        return self.window.opens_at(under_way, full=self.batcher.fills(self.window.most))
 
     def _send_ahead(self) -> None:
-        while self._ahead and self._may_go(self._ahead[0]):
-            batches = self._ahead.popleft()
+        """Send what was sealed, as far as the window allows and no partition has its turn twice."""
+        waiting: set[tuple[str, int]] = set()  # partitions of those that stay here
+        for batches in list(self._ahead):
+            if self._requests >= self.window.limit:
+                return
             if self.one_at_a_time:
-                self._on_the_wire |= _spots(batches)
+                spots = _spots(batches)
+                if not spots.isdisjoint(self._on_the_wire) or not spots.isdisjoint(waiting):
+                    waiting |= spots
+                    continue
+                self._on_the_wire |= spots
+            self._ahead.remove(batches)
             self._requests += 1
             self.bridge.put(self._request(batches, self.clock.monotonic()))
 
@@ -322,17 +334,13 @@ class BrokerWorker(Worker):
                 self.batcher.look(batch.in_lane)
         self._ahead = deque(batches for batches in self._ahead if batches)
 
-    def _may_go(self, batches: list[Batch]) -> bool:
-        wire = self._on_the_wire
-        return not wire or not any((each.topic, each.partition) in wire for each in batches)
-
     def _reported(self, request: ProduceRequest) -> None:
         self._requests -= 1
         self._on_the_wire -= _spots(request.batches)
 
     def _recall(self, lane: Lane) -> None:
-        """What was sealed ahead for *lane*, and not sent, is pending again."""
-        for batches in self._ahead:
+        """What was sealed ahead for *lane*, and not sent, is pending again, in its order."""
+        for batches in reversed(self._ahead):
             for batch in [batch for batch in batches if batch.lane is lane]:
                 batches.remove(batch)
                 lane.put_back(batch)

@@ -106,6 +106,9 @@ class Connected(Worker):
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         """The connection is lost, or could not be made."""
 
+    def on_all_handled(self) -> None:
+        """What came together has been handled."""
+
     def link(self) -> Link:
         """Where it is counted what goes over its connection."""
         raise AssertionError(f"{type(self).__name__} has no link")
@@ -308,6 +311,7 @@ class Connected(Worker):
         # A method, so that while it waits it does not hold the last answered request's batches.
         for event in events:
             self._event(event)
+        self.on_all_handled()
 
     def _event(self, event: Event) -> None:
         match event:

@@ -165,7 +165,9 @@ class Pipeline:
         worker.one_at_a_time = not config.idempotent and config.acks != 0
         worker.batch_size = min(config.batch_size, config.max_request_size)
         worker.window = Window(
-            most=config.max_request_size, timeout=config.request_timeout_ms / 1000
+            limit=config.max_in_flight_requests_per_connection,
+            most=config.max_request_size,
+            timeout=config.request_timeout_ms / 1000,
         )
         worker.batcher = Batcher(
             linger=config.linger_ms / 1000,

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer._machines.window import LEAST, Window
+from pykaproducer._machines.window import LEAST, PAUSE, Window
 
 MOST = 1 << 20
 
 
 def window(timeout: float = 30.0) -> Window:
-    return Window(most=MOST, timeout=timeout)
+    return Window(limit=5, most=MOST, timeout=timeout)
 
 
 def test_a_request_may_be_as_large_as_the_settings_say() -> None:
@@ -36,7 +36,7 @@ def test_a_small_request_that_is_lost_teaches_nothing() -> None:
 
 
 def test_a_setting_below_the_least_bound_holds() -> None:
-    found = Window(most=1000, timeout=30.0)
+    found = Window(limit=5, most=1000, timeout=30.0)
     found.lost(1000)
     assert found.most == 1000
 
@@ -80,7 +80,7 @@ def test_a_request_gets_more_than_the_least_time_where_the_last_one_needed_it() 
     assert found.patience(3.0) == 10.0
     found.answered(105.0, 5.0, MOST)
     assert found.patience(3.0) == 30.0
-    assert Window(most=MOST, timeout=1.0).patience(3.0) == 1.0
+    assert Window(limit=5, most=MOST, timeout=1.0).patience(3.0) == 1.0
 
 
 @given(rate=st.floats(2_000, 10_000_000), timeout=st.floats(1, 60))
@@ -88,7 +88,7 @@ def test_on_any_line_requests_soon_take_no_longer_than_their_time(
     rate: float, timeout: float
 ) -> None:
     """Where the line takes the smallest of them in that time at all."""
-    found = Window(most=MOST, timeout=timeout)
+    found = Window(limit=5, most=MOST, timeout=timeout)
     now, late = 0.0, []
     for _ in range(40):
         size = found.most
@@ -119,3 +119,33 @@ def test_the_bound_does_not_swing(rate: int) -> None:
         found.answered(now, now - size / rate, size)
         seen.append(found.most)
     assert len(set(seen[10:])) == 1
+
+
+# How many requests --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+def test_full_requests_go_up_to_the_limit(limit: int) -> None:
+    found = Window(limit=limit, most=MOST, timeout=30.0)
+    # With a limit of 1 one is sealed ahead.
+    for under_way in range(max(2, limit)):
+        assert found.opens_at(under_way, full=True) == 0.0
+    assert found.opens_at(max(2, limit), full=True) is None
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_small_requests_go_up_to_two(limit: int) -> None:
+    found = Window(limit=limit, most=MOST, timeout=30.0)
+    assert [found.opens_at(n, full=False) for n in range(limit)] == [0.0] * limit
+    assert found.opens_at(limit, full=False) is None
+
+
+def test_small_requests_beyond_two_go_at_even_distances() -> None:
+    found = window()
+    found.sealed(10.0)
+    assert found.opens_at(1, full=False) == 0.0
+    assert found.opens_at(2, full=False) == 10.0 + PAUSE
+    found.answered(10.1, 10.0, 100)
+    found.sealed(10.1)
+    assert found.opens_at(4, full=False) == pytest.approx(10.1 + 0.1 / 5)
+    assert found.opens_at(5, full=False) is None

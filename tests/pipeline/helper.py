@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -159,6 +160,16 @@ def ended(producer: Producer) -> Iterator[Producer]:
         yield producer
     finally:
         producer.abort()
+
+
+def under_way(producer: Producer, count: int) -> None:
+    """Wait until so many Produce requests have been given to the connections and not answered."""
+    deadline = time.monotonic() + SOON
+    while True:
+        requests = producer.stats()["requests"]
+        if requests["sent"] - requests["answered"] - requests["lost"] == count:
+            return
+        assert time.monotonic() < deadline, requests
 
 
 # Faults

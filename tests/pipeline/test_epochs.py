@@ -32,6 +32,8 @@ from .helper import (
     warm_up,
 )
 
+pytestmark = pytest.mark.usefixtures("at_any_depth")
+
 #: How a batch and those behind it are made of a known number of messages.
 PAIRS: dict[str, Any] = {"batch_max_messages": 2, **LINGERING, **FAST}
 
@@ -184,7 +186,7 @@ def test_a_new_epoch_waits_for_the_answers_of_the_old_one() -> None:
     first, second = Held(then=Refuse(ErrorCode.INVALID_RECORD)), Held()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        cluster.producer(retries=1, **PAIRS) as producer,
+        cluster.producer(retries=1, max_in_flight_requests_per_connection=5, **PAIRS) as producer,
     ):
         offsets(send(producer, numbers(2)))
         cluster.next("produce", first, second)

@@ -26,6 +26,8 @@ from pykaproducer.testing.scripted import Refuse
 from .helper import FAST, SOON, ended, let_pass, offsets, send, waits_for, warm_up
 from .test_shutdown import BugError, threads_of
 
+pytestmark = pytest.mark.usefixtures("at_any_depth")
+
 
 def workers(producer: Producer) -> list[int]:
     """The brokers that have a worker."""

@@ -44,6 +44,8 @@ from .helper import (
     warm_up,
 )
 
+pytestmark = pytest.mark.usefixtures("at_any_depth")
+
 BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 
 MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,198 @@
+"""Several requests in flight: how many, when one more goes, and what must not change places."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from pykaproducer._machines.batching import Batch, Lane
+from pykaproducer._machines.sequencing import Sequencer
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Drop, Exchange
+
+from .helper import (
+    FAST,
+    LINGERING,
+    Held,
+    RefuseIf,
+    attempts,
+    came,
+    ended,
+    log,
+    numbers,
+    offsets,
+    send,
+    sent,
+    under_way,
+    warm_up,
+)
+
+
+def depth(in_flight: int) -> dict[str, Any]:
+    return {"max_in_flight_requests_per_connection": in_flight}
+
+
+# How many -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3, 5])
+def test_full_batches_go_as_far_as_the_setting_allows(in_flight: int) -> None:
+    """Of one partition, while the broker answers nothing."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(clock=FakeClock(), batch_max_messages=1, **depth(in_flight))
+        ) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held)
+        deliveries = send(producer, numbers(20))
+        held.wait_until_held()
+        under_way(producer, in_flight)
+        held.release()
+        assert offsets(deliveries) == list(range(1, 21))
+        assert log(cluster) == [b"first", *numbers(20)]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5, 7])
+def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flight: int) -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 9}) as cluster,
+        ended(
+            cluster.producer(
+                clock=FakeClock(),
+                enable_idempotence=False,
+                batch_size=10_000,
+                max_request_size=10_000,
+                **depth(in_flight),
+            )
+        ) as producer,
+    ):
+        for partition in range(9):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", held)
+        deliveries = []
+        for partition in range(9):
+            deliveries += send(producer, [bytes(9_900)] * 3, partition=partition)
+        held.wait_until_held()
+        under_way(producer, in_flight)
+        held.release()
+        offsets(deliveries)
+
+
+def test_two_small_requests_go_and_a_third_a_while_later() -> None:
+    """What comes in the meantime goes together."""
+    clock = FakeClock()
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        before = attempts(cluster)
+        cluster.next("produce", held)
+        deliveries = send(producer, [b"1"])
+        held.wait_until_held()
+        deliveries += send(producer, [b"2"])
+        under_way(producer, 2)
+        deliveries += send(producer, [b"3", b"4"])
+        clock.jump(0.004)
+        deliveries += send(producer, [b"5"])
+        under_way(producer, 2)
+        clock.jump(0.002)
+        under_way(producer, 3)
+        held.release()
+        assert offsets(deliveries) == [1, 2, 3, 4, 5]
+        values = [batch.values for batch in sent(cluster)[before:]]
+        assert values == [(b"1",), (b"2",), (b"3", b"4", b"5")]
+
+
+def test_a_flush_waits_for_the_window_too_and_ends() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(batch_max_messages=1, **LINGERING, **depth(2)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held)
+        send(producer, numbers(10))
+        held.wait_until_held()
+        held.release()
+        producer.flush(30)
+        assert log(cluster) == [b"first", *numbers(10)]
+
+
+# Order --------------------------------------------------------------------------------------------
+
+
+def test_what_was_sealed_ahead_is_pending_again_in_its_order() -> None:
+    lane = Lane("t", 0, Sequencer())
+    batches = [Batch("t", 0, None, [], 1, 0) for _ in range(3)]  # type: ignore[arg-type]
+    for batch in batches:
+        lane.sent(batch)
+    worker = BrokerWorker.__new__(BrokerWorker)
+    worker._ahead = deque([[batches[1]], [batches[2]]])
+    worker._recall(lane)
+    assert list(lane.pending) == batches[1:]
+    assert lane.unanswered == batches[:1]
+    assert not worker._ahead
+
+
+class Together:
+    """Answers that come in one piece: the first makes no sense, the second is a refusal."""
+
+    def __init__(self) -> None:
+        self.first: Exchange | None = None
+
+    def __call__(self, exchange: Exchange) -> None:
+        if self.first is None:
+            self.first = exchange
+            return
+        nonsense = self.first.encoded(self.first.apply())
+        refusal = exchange.encoded(exchange.refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
+        exchange.send(nonsense[:8] + b"\xff" * (len(nonsense) - 8) + refusal)
+
+
+@pytest.mark.parametrize("in_flight", [3, 5])
+def test_what_comes_behind_an_answer_without_sense_keeps_its_place(in_flight: int) -> None:
+    held = Held(then=lambda exchange: None)
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(batch_max_messages=1, **FAST, **depth(in_flight)) as producer,
+    ):
+        warm_up(producer)
+        before = attempts(cluster)
+        together = Together()
+        cluster.next("produce", held)
+        deliveries = send(producer, [b"0"])
+        held.wait_until_held()
+        # It is not answered at all: the three behind it are under way together.
+        cluster.next("produce", together, together)
+        deliveries += send(producer, numbers(in_flight - 1, 1))
+        under_way(producer, in_flight)
+        held.release()
+        came(cluster, "produce", before + 3)
+        assert offsets(deliveries) == list(range(1, in_flight + 1))
+        assert log(cluster) == [b"first", *numbers(in_flight)]
+
+
+@pytest.mark.parametrize("in_flight", [2, 5])
+def test_a_batch_is_recognised_however_often_it_is_refused_behind_its_append(
+    in_flight: int,
+) -> None:
+    """A broker remembers five batches: those behind it must not push it out."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(batch_max_messages=1, **FAST, **depth(in_flight)) as producer,
+    ):
+        warm_up(producer)
+        refused = RefuseIf(ErrorCode.NOT_ENOUGH_REPLICAS, lambda values: values == (b"0",))
+        cluster.next("produce", Drop(appended=True), *[refused] * 40)
+        assert offsets(send(producer, numbers(60))) == list(range(1, 61))
+        assert log(cluster) == [b"first", *numbers(60)]
