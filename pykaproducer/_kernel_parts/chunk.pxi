@@ -156,8 +156,8 @@ cdef class Chunk:
         cdef dict by_partition = {}
         if limit < self.earliest or self.over():
             return []
-        hits = <uint32_t *>malloc((self.count + 1) * sizeof(uint32_t))
-        places = <int32_t *>malloc((self.count + 1) * sizeof(int32_t))
+        hits = <uint32_t *>new_numbers((self.count + 1) * sizeof(uint32_t))
+        places = <int32_t *>new_numbers((self.count + 1) * sizeof(int32_t))
         try:
             if hits == NULL or places == NULL:
                 raise MemoryError()
@@ -175,10 +175,15 @@ cdef class Chunk:
                 self.earliest = earliest
             for i in range(found):
                 by_partition.setdefault(places[i], []).append(hits[i])
+            return [self.pick(rows, partition) for partition, rows in by_partition.items()]
         finally:
             free(hits)
             free(places)
-        return [self.pick(rows, partition) for partition, rows in by_partition.items()]
+
+    def overdue(self, double now):
+        """Rows whose deadline has come could not be given their outcome: find them again."""
+        with self.lock:
+            self.earliest = min(self.earliest, <int64_t>(now * _NS))
 
     def pick(self, rows, int32_t partition=-1):
         """A slice of just these row numbers; empty once all rows of the chunk are reported."""

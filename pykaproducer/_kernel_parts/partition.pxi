@@ -189,11 +189,13 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
     cdef int32_t n_writable = len(available) // sizeof(int32_t)
     cdef int64_t most = min(<int64_t>partitions, <int64_t>chunk.count) + 2
     census.partitions = partitions
-    census.found = <int32_t *>malloc(most * sizeof(int32_t))
-    census.counts = <uint32_t *>calloc(partitions + 1, sizeof(uint32_t))
-    census.sizes = <int64_t *>calloc(partitions + 1, sizeof(int64_t))
+    census.found = <int32_t *>new_numbers(most * sizeof(int32_t))
+    census.counts = <uint32_t *>new_numbers((partitions + 1) * sizeof(uint32_t))
+    census.sizes = <int64_t *>new_numbers((partitions + 1) * sizeof(int64_t))
     if census.found == NULL or census.counts == NULL or census.sizes == NULL:
         raise MemoryError()
+    memset(census.counts, 0, (partitions + 1) * sizeof(uint32_t))
+    memset(census.sizes, 0, (partitions + 1) * sizeof(int64_t))
     if partitioner is not None:
         partitioner.look_at(available, writable, n_writable)
     if chunk.nbytes + <Py_ssize_t>chunk.count * _RECORD < _SHORT_WORK:

@@ -134,8 +134,43 @@ cdef extern from *:
         enlist(base, ~(uint64_t)0);
     }
 
+    /* For tests: the next `refusals` allocations behind `granted` ones are refused. */
+    static int64_t granted, refusals;
+    static inline int is_refused(void) {
+        if (__builtin_expect(__atomic_load_n(&refusals, __ATOMIC_RELAXED) == 0, 1)) return 0;
+        if (__atomic_sub_fetch(&granted, 1, __ATOMIC_RELAXED) >= 0) return 0;
+        return __atomic_fetch_sub(&refusals, 1, __ATOMIC_RELAXED) > 0;
+    }
+
+    /* Address space, never touched, for what must not fail when memory is short: to give rows their
+       outcome, a stage needs row numbers. It is given up then, and taken again later. */
+    #define RESERVE ((size_t)4 << 20)
+    static void *reserve;
+    static void fill_reserve(void) {
+        if (__atomic_load_n(&reserve, __ATOMIC_RELAXED) != NULL) return;
+        void *none = NULL;
+        void *made = mmap(NULL, RESERVE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (made == MAP_FAILED) return;
+        if (!__atomic_compare_exchange_n(&reserve, &none, made, 0,
+                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            munmap(made, RESERVE);
+    }
+    /* As malloc(), with the reserve if need be. For what is small and short-lived. */
+    static void *new_numbers(size_t size) {
+        void *found = is_refused() ? NULL : malloc(size);
+        if (found != NULL) {
+            fill_reserve();
+            return found;
+        }
+        void *held = __atomic_exchange_n(&reserve, NULL, __ATOMIC_SEQ_CST);
+        if (held == NULL) return NULL;
+        munmap(held, RESERVE);
+        return is_refused() ? NULL : malloc(size);
+    }
+
     static void *new_memory(size_t size) {
         void *found = NULL;
+        if (is_refused()) return NULL;
         if (size >= PIECE && size <= SLAB) {
             int pieces = pieces_of(size);
             found = take_pieces(pieces);
@@ -183,6 +218,8 @@ cdef extern from *:
     void count_pool(int64_t *mapped, int64_t *out) noexcept nogil
     bint pool_is_low() noexcept nogil
     void fill_pool() noexcept nogil
+    int64_t granted, refusals
+    void *new_numbers(size_t size) noexcept nogil
     void *new_memory(size_t size) noexcept nogil
     void free_memory(void *memory, size_t size) noexcept nogil
     size_t shrunk_memory(void *memory, size_t size, size_t needed) noexcept nogil
@@ -201,6 +238,14 @@ def pool_use():
     cdef int64_t mapped, out
     count_pool(&mapped, &out)
     return mapped, out
+
+
+def refuse_memory(int64_t behind, int64_t times):
+    """For tests: grant *behind* allocations of the kernel, then refuse so many."""
+    global granted, refusals
+    refusals = 0
+    granted = behind
+    refusals = times
 
 
 @cython.final

@@ -30,7 +30,7 @@ cdef class Slice:
         return self.chunk.topic
 
     cdef allocate(self, Py_ssize_t count):
-        self.rows = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
+        self.rows = <uint32_t *>new_numbers((count + 1) * sizeof(uint32_t))
         if self.rows == NULL:
             raise MemoryError()
         self.count = count
@@ -218,13 +218,14 @@ cdef class Slice:
         *wake*: as for ``deliver``.
         """
         cdef Chunk chunk = self.chunk
-        cdef Slice settled = self.none_of_it()
+        cdef Slice settled
         cdef uint32_t i
         cdef Row *row
         cdef uint8_t possibly = 0
         cdef Py_ssize_t first = len(chunk.errors)
         chunk.errors.append(not_persisted)
         chunk.errors.append(possibly_persisted)
+        settled = self.none_of_it()     # from here on nothing raises
         with chunk.lock:
             for i in range(0 if chunk.over() else self.count):
                 row = &chunk.rows[self.at(i)]
@@ -245,12 +246,20 @@ cdef class Slice:
         return self.told(settled, wake)
 
     cdef Slice none_of_it(self):
-        """An empty slice with room for all of these rows."""
+        """An empty slice with room for all of these rows.
+
+        A broker's answer cannot be judged twice: without memory it shares the room of this slice,
+        whose row numbers are read before those of settled rows are written over them. Then
+        :meth:`told` empties this slice.
+        """
         cdef Slice part = Slice.__new__(Slice)
         part.chunk = self.chunk
         part.partition = self.partition
-        part.allocate(self.count)
-        part.count = 0
+        part.rows = <uint32_t *>new_numbers((self.count + 1) * sizeof(uint32_t))
+        if part.rows == NULL:
+            if self.rows == NULL:
+                raise MemoryError()
+            part.rows = self.rows
         return part
 
     cdef void size_of(self, Slice settled) noexcept nogil:
@@ -264,6 +273,9 @@ cdef class Slice:
 
     cdef Slice told(self, Slice settled, bint wake):
         """Wake those who wait, if *wake*; *settled*, or None if it has no row."""
+        if settled.rows == self.rows:
+            self.rows = NULL        # it is that slice's now
+            self.count = 0
         if not settled.count:
             return None
         if wake:

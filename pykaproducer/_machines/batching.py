@@ -594,7 +594,12 @@ class Batcher:
             if not isinstance(head, Slice) or (parts and head.most):
                 break
             nbytes, rows = head.nbytes, head.count
-            part = head.claim(room, most, not parts)
+            try:
+                part = head.claim(room, most, not parts)
+            except MemoryError:
+                if parts:
+                    break  # a smaller batch
+                raise
             lane.nbytes -= nbytes - head.nbytes
             lane.rows -= rows - head.count
             if part is not None:

@@ -281,7 +281,7 @@ class Connection:
         """
         assert self._transport is not None
         written: list[Request] = []
-        with contextlib.suppress(ConnectionFailed, NoCommonVersion):
+        with contextlib.suppress(ConnectionFailed, NoCommonVersion, MemoryError):
             self._encode_queued()
             written = self._write(self._transport, patient=False)
         assert all(request.expects_answer for request in written)
@@ -306,6 +306,8 @@ class Connection:
             self._lose(ConnectionFailed(f"the broker is of no use to this client: {error}"))
         except WireError as error:
             self._lose(ConnectionFailed(f"the broker sent what makes no sense: {error}"))
+        except MemoryError:
+            self._lose(ConnectionFailed("this process has no memory for a request or an answer"))
 
     def _attend(self, mask: int) -> None:
         """The socket is ready for something."""

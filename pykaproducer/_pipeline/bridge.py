@@ -179,10 +179,11 @@ class Bridge(Connected):
             self._count_answer(request, answer)
             if answer.throttle_ms and event.request.version < _CLIENT_WAITS:
                 answer = dataclasses.replace(answer, throttle_ms=0)
-        except WireError as error:
+        except (WireError, MemoryError) as error:
             # The request is out of the connection's books already: it is lost with the rest.
             self._garbled = [request]
-            self.drop(f"an answer that makes no sense: {error}")
+            what = "makes no sense" if isinstance(error, WireError) else "there is no memory for"
+            self.drop(f"an answer that {what}: {error}")
             if self._garbled:  # the connection had been given up before
                 self._report_lost([], [])
             return

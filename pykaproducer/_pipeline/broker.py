@@ -208,6 +208,8 @@ class BrokerWorker(Worker):
         if opens is None:
             return None  # whatever changes that is an item in the inbox
         due = self.batcher.next_due()
+        if due is not None and self.shortage.holds():
+            return self.shortage.until
         return due if due is None else max(due, opens)
 
     def on_time(self, now: float) -> None:
@@ -294,7 +296,9 @@ class BrokerWorker(Worker):
         if self._ahead:
             self._drop_ahead()
         self._send_ahead()
-        while self.batcher.waiting and not self._quitting:
+        if self.shortage.holds():
+            return
+        while self._may_seal():
             opens, now = self._opens_at(), self.clock.monotonic()
             if opens is None or opens > now:
                 return
@@ -304,6 +308,9 @@ class BrokerWorker(Worker):
             self.window.sealed(now)
             self._ahead.append(batches)
             self._send_ahead()
+
+    def _may_seal(self) -> bool:
+        return self.batcher.waiting and not self._quitting and self.shortage.until is None
 
     def _opens_at(self) -> float | None:
         """When the next request may be sealed; None: not before an answer."""
@@ -366,10 +373,14 @@ class BrokerWorker(Worker):
             if batches and not self.sealer.compresses and self.batcher.size_of_next(lane) > room:
                 self.batcher.stays_first(lane)
                 break
-            taken = self.batcher.take(lane)
-            batch = self._sealed_before(lane, taken) if isinstance(taken, Batch) else None
-            if isinstance(taken, list):
-                batch = self.sealer.seal(lane, taken)
+            try:
+                taken = self.batcher.take(lane)
+                batch = self._sealed_before(lane, taken) if isinstance(taken, Batch) else None
+                if isinstance(taken, list):
+                    batch = self.sealer.seal(lane, taken)
+            except MemoryError as error:
+                self._no_memory(lane, error)
+                break
             if batch is not None:
                 lane.sent(batch)
                 if batches and len(batch.payload) > room:
@@ -382,6 +393,13 @@ class BrokerWorker(Worker):
                 room -= len(batch.payload) + _BESIDE
             self.batcher.look(lane)
         return batches
+
+    def _no_memory(self, lane: Lane, error: MemoryError) -> None:
+        """No batch of *lane* can be sealed now; it waits with all others."""
+        why = str(error) or "no memory for a batch"
+        self.trouble.partitions[lane.topic, lane.partition] = why
+        self.shortage.begin("a batch")
+        self.batcher.look(lane)
 
     def _sealed_before(self, lane: Lane, batch: Batch) -> Batch | None:
         """*batch*, if it can go as it is; else its slices are pending again, or it has failed."""

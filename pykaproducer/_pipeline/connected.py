@@ -222,7 +222,7 @@ class Connected(Worker):
         if now >= self._not_before:
             self._make_connection(now)
             return  # whatever has come in the meantime is looked at before the next wait
-        until = self._keep_threads(earlier(self.deadline(), self._not_before))
+        until = self._wakes_at(earlier(self.deadline(), self._not_before))
         self._sleeps_until = until
         self._running.release()
         try:
@@ -234,7 +234,7 @@ class Connected(Worker):
         """Connect if it is wanted and time; how long to wait for what comes."""
         if connection.is_closed and self.wants_connection() and now >= self._not_before:
             self._connect(connection)
-        deadline = self._keep_threads(self.deadline())
+        deadline = self._wakes_at(self.deadline())
         if connection.is_closed and self.wants_connection():
             return self._not_before if deadline is None else min(deadline, self._not_before)
         if self.ready and self._idle_at != math.inf and connection.is_idle:

@@ -112,14 +112,20 @@ class Dispatcher(Worker):
 
     def deadline(self) -> float | None:
         expiry = self._deadlines.next()
+        if expiry is not None and self.shortage.holds():
+            expiry = self.shortage.until
         if self._sweep_at is None:
             return expiry
         return self._sweep_at if expiry is None else min(expiry, self._sweep_at)
 
     def on_time(self, now: float) -> None:
         for chunk in self._deadlines.expired(now):
-            for part in chunk.expired(now):
-                self._expire(part)
+            try:
+                for part in chunk.expired(now):
+                    self._expire(part)
+            except MemoryError:
+                chunk.overdue(now)
+                self.shortage.begin("the outcome of expired messages")
             if not has_expired(chunk):
                 self._deadlines.watch(chunk)
             elif (waiting := self._waiting.get(chunk.topic)) is not None:

@@ -301,6 +301,8 @@ class Metadata(Connected):
                 self._producer_id_came(event)
         except WireError as error:
             self.drop(f"an answer that makes no sense: {error}")
+        except MemoryError:
+            self.drop("this process has no memory for the cluster's answer")
 
     def _metadata_came(self, event: Answered) -> None:
         began = self.clock.monotonic()

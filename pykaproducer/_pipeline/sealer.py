@@ -26,26 +26,38 @@ class Sealer:
         return self._compressor is not None
 
     def seal(self, lane: Lane, parts: list[Slice]) -> Batch | None:
-        """A batch of *parts*, claimed slices of *lane*; None if there are none."""
+        """A batch of *parts*, claimed slices of *lane*; None if there are none.
+
+        Raises:
+            MemoryError: there is no memory for it now. *parts* are pending again, unclaimed, and
+                no sequence number is used.
+        """
         if not parts:
             return None
-        count = sum(part.count for part in parts)
         producer_id = epoch = first = -1
         if self._idempotent:
             producer = lane.sequencer.producer
             assert producer is not None, "nothing is sealed before the id is there"
             producer_id, epoch = producer.producer_id, producer.epoch
-            first = lane.sequencer.take(count)
+            first = lane.sequencer.next_sequence
         compressor = self._compressor
-        payload, count = _kernel.encode_batch(
-            parts,
-            crc32c.crc32c,
-            compress=None if compressor is None else compressor.compress,
-            attributes=0 if compressor is None else compressor.attribute,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=first,
-        )
+        try:
+            payload, count = _kernel.encode_batch(
+                parts,
+                crc32c.crc32c,
+                compress=None if compressor is None else compressor.compress,
+                attributes=0 if compressor is None else compressor.attribute,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=first,
+            )
+        except MemoryError:
+            for part in parts:
+                part.unclaim()
+            lane.put_first(parts)
+            raise
+        if self._idempotent:
+            lane.sequencer.take(count)
         return Batch(
             lane.topic,
             lane.partition,

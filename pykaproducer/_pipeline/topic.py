@@ -59,13 +59,12 @@ class TopicWorker(Worker):
             self._partition(item.partition).put(item)
             return
         view = self.metadata.view.topics[self.topic]
-        if isinstance(self.partitioner, Partitioner):
-            if self.adaptive and view.partitions > 1 and self.partitioner.is_sticky:
-                self._weigh(self.partitioner, view)
-            slices, strays = item.split(self.partitioner, view.partitions, view.available)
-        else:
-            self._ask_function(self.partitioner, item, view)
-            slices, strays = item.split(None, view.partitions, view.available)
+        try:
+            slices, strays = self._split(item, view)
+        except MemoryError:
+            # Rows that have a partition keep it.
+            self.retry_later(item, "partitioning")
+            return
         trace = self.meter.trace
         for part in slices:
             if trace is not None:
@@ -73,6 +72,14 @@ class TopicWorker(Worker):
             self._partition(part.partition).put(part)
         if strays is not None and strays.waiting():
             self._refuse(strays, view)
+
+    def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:
+        if isinstance(self.partitioner, Partitioner):
+            if self.adaptive and view.partitions > 1 and self.partitioner.is_sticky:
+                self._weigh(self.partitioner, view)
+            return chunk.split(self.partitioner, view.partitions, view.available)
+        self._ask_function(self.partitioner, chunk, view)
+        return chunk.split(None, view.partitions, view.available)
 
     def _partition(self, partition: int) -> PartitionWorker:
         worker = self._partitions.get(partition)

@@ -46,6 +46,7 @@ from pykaproducer import _kernel
 from pykaproducer import _threads as threads
 from pykaproducer._clock import Bell, Clock
 from pykaproducer._pipeline.meter import Meter
+from pykaproducer._pipeline.shortage import Shortage
 
 
 class _Stop:
@@ -108,6 +109,13 @@ def wake_others() -> None:
     later, _here.later = _here.later, None
     for function in later or ():
         function()
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """Return the earlier of two deadlines; None stands for none."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
 
 
 def in_a_stage() -> bool:
@@ -199,6 +207,9 @@ class Worker:
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
         self.stopping = False
+        self.shortage = Shortage(name, clock)
+        # The first item waits for memory.
+        self._held_up = False
         # Of its own thread: when it may next try to start other stages' threads.
         self._start_threads_at = 0.0
 
@@ -312,9 +323,19 @@ class Worker:
         finally:
             self._running.release()
         # Somebody may have found us running and appended: that one has woken the thread.
-        if earlier:
+        if earlier or self.shortage.until is not None:
             self.wake()
         return True
+
+    def retry_later(self, item: Any, what: str) -> None:
+        """There is no memory for *what*: handle *item* again later, before all others.
+
+        Called by a step that has undone what it began. What is put in the meantime stays behind
+        *item*: see "In place".
+        """
+        self._items.appendleft(item)
+        self._held_up = True
+        self.shortage.begin(what)
 
     # The thread ------------------------------------------------------------------------------
 
@@ -375,8 +396,10 @@ class Worker:
         finally:
             threads.stop_keeping(self)
 
-    def _keep_threads(self, deadline: float | None) -> float | None:
+    def _wakes_at(self, deadline: float | None) -> float | None:
         """Start the threads that are missing; when to wake up, *deadline* at the latest."""
+        if self.shortage.until is not None:
+            deadline = earlier(deadline, self.shortage.until)
         if not self.keeps_threads or not threads.any_missing():
             return deadline
         now = self.clock.monotonic()
@@ -384,7 +407,7 @@ class Worker:
             self._start_threads_at = now + threads.RETRY_INTERVAL
             if not threads.start_missing(self.clock):
                 return deadline
-        return self._start_threads_at if deadline is None else min(deadline, self._start_threads_at)
+        return earlier(deadline, self._start_threads_at)
 
     def _loop(self) -> None:
         stop_has_come = False
@@ -394,7 +417,7 @@ class Worker:
                 stop_has_come = self._work() or stop_has_come
                 if stop_has_come and self.may_end():
                     break
-                deadline = self._sleeps_until = self._keep_threads(self.deadline())
+                deadline = self._sleeps_until = self._wakes_at(self.deadline())
             if self.clock.hear(self._bell, deadline):
                 _kernel.stage_runs()
         self.at_end()
@@ -405,7 +428,10 @@ class Worker:
         self._keep_time()
         items = self._items
         stop_has_come = False
+        self._held_up = self._held_up and self.shortage.holds()
         for steps in range(1, len(items) + 1):
+            if self._held_up:
+                break
             item = items.popleft()
             if item is STOP:
                 stop_has_come = True

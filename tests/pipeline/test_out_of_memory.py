@@ -1,0 +1,177 @@
+"""Moments without memory: each allocation of the kernel is refused in turn, and nothing breaks."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer import Delivery, DeliveryTimeoutError, Producer, _kernel
+from pykaproducer._wire import compression
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Refuse
+
+from .helper import (
+    FAST,
+    SOON,
+    Told,
+    backs_off,
+    ended,
+    error_of,
+    let_pass,
+    log,
+    offsets,
+    outcomes,
+    send,
+    warm_up,
+)
+
+
+@pytest.fixture(autouse=True)
+def memory_comes_back() -> Iterator[None]:
+    yield
+    _kernel.refuse_memory(0, 0)
+
+
+def to_the_first(key: bytes | None, everything: list[int], available: list[int]) -> int:
+    return 0
+
+
+#: What becomes of messages on their way, in few allocations.
+WAYS: dict[str, dict[str, Any]] = {
+    "idempotent": {},
+    "plain": {"enable_idempotence": False},
+    "compressed": {"compression_type": "gzip"},
+    "partitioner": {"partitioner": to_the_first},
+}
+
+
+def send_some(producer: Producer, told: Told) -> list[Delivery]:
+    """Messages for two partitions, some of them large. What finds no memory is not accepted."""
+    accepted = []
+    for number in range(12):
+        value = b"%d" % number + b"x" * (40_000 if number % 4 == 0 else 10)
+        try:
+            accepted.append(producer.send("t", value, partition=number % 2, on_delivery=told))
+        except MemoryError:
+            pass
+    return accepted
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_allocation_is_refused_in_turn(way: str) -> None:
+    """Whatever was accepted is delivered, once and in order; nothing of buffer_memory is lost."""
+    with ScriptedCluster(topics={"t": 2}) as cluster:
+        for granted in range(0, 40, 3):
+            before = [len(log(cluster, "t", partition)) for partition in range(2)]
+            told = Told()
+            with cluster.producer(**FAST, **WAYS[way]) as producer:
+                warm_up(producer)
+                _kernel.refuse_memory(granted, 3)
+                accepted = send_some(producer, told)
+                assert outcomes(accepted) == [None] * len(accepted)
+                producer.flush(SOON)
+                _kernel.refuse_memory(0, 0)
+                assert len(told.values) == len(accepted)
+                for partition in range(2):
+                    new = log(cluster, "t", partition)[before[partition] :]
+                    new = [value for value in new if value != b"first"]
+                    assert len(new) == sum(d.partition == partition for d in accepted)
+                    assert new == sorted(new, key=lambda value: int((value or b"").rstrip(b"x")))
+                del accepted, told
+                gc.collect()
+                assert producer.stats()["buffer"]["used"] == 0
+
+
+def test_without_memory_for_a_batch_messages_expire_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The codec finds none, again and again; the error names the cause, and it passes."""
+    clock = FakeClock()
+    real = compression.compressor("gzip", None)
+    assert real is not None
+
+    class Gzip:
+        attribute = real.attribute
+        has_memory = True
+
+        def compress(self, data: Any) -> bytes:
+            if not self.has_memory:
+                raise MemoryError("no memory for gzip")
+            return real.compress(data)
+
+    gzip = Gzip()
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(clock=clock, compression_type="gzip", delivery_timeout_ms=5_000)
+        ) as producer,
+    ):
+        warm_up(producer)
+        pipeline: Any = producer._pipeline
+        monkeypatch.setattr(pipeline._sealer, "_compressor", gzip)
+        gzip.has_memory = False
+        (delivery,) = send(producer, [b"value" * 100])
+        for _ in range(49):
+            backs_off(clock)
+            clock.jump(0.1)
+        assert not delivery.done()
+        clock.jump(0.2)
+        error = error_of(delivery)
+        assert isinstance(error, DeliveryTimeoutError)
+        assert "no memory for gzip" in str(error)
+        assert "was not written" in str(error)
+        gzip.has_memory = True
+        after = send(producer, [b"after"])
+        let_pass(clock, after)
+        assert offsets(after) == [1]
+
+
+def test_a_shortage_of_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        delivery = producer.send("t", b"x" * 40_000)
+        offsets([delivery])
+        for _ in range(20):
+            _kernel.refuse_memory(1, 1000)
+            try:
+                delivery = producer.send("t", b"x" * 40_000)
+            except MemoryError:
+                continue
+            finally:
+                _kernel.refuse_memory(0, 0)
+            let_pass(clock, [delivery])
+        lines = [r for r in caplog.records if "no memory for" in r.getMessage()]
+        assert len(lines) <= 1
+
+
+def test_expiry_without_memory_is_tried_again() -> None:
+    clock = FakeClock()
+    told = Told()
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 50)
+        deliveries = [
+            producer.send("t", b"%d" % number, partition=number % 2, on_delivery=told)
+            for number in range(10)
+        ]
+        backs_off(clock)
+        _kernel.refuse_memory(0, 7)
+        clock.jump(5.5)
+        let_pass(clock, deliveries)
+        assert all(isinstance(error_of(each), DeliveryTimeoutError) for each in deliveries)
+        cluster._script["produce"].clear()
+        after = send(producer, [b"after"])
+        let_pass(clock, after)
+        assert log(cluster)[-1:] == [b"after"]
