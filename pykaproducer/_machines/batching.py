@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pykaproducer._kernel import RECORD_ALLOWANCE, RecordBatch, Slice
@@ -211,7 +211,7 @@ class Lane:
                 self.rows -= rows - item.count
         if len(self.pending) < self._search_at:
             return
-        kept = [(i, c) for i, c in zip(self.pending, self.came, strict=True) if not _is_over(i)]
+        kept = [(i, c) for i, c in self._in_order() if not _is_over(i)]
         self.pending.clear()
         self.came.clear()
         self.nbytes = self.rows = 0
@@ -339,23 +339,26 @@ class Lane:
 
         Whether there were some: the numbers of the partition are stale then.
         """
-        batches = list(itertools.takewhile(lambda item: isinstance(item, Batch), self.pending))
-        kept = len(batches)
-        for batch in reversed(batches):
-            assert isinstance(batch, Batch)
-            if not self._drop_if_needless(batch):
-                break
-            kept -= 1
-        if kept == len(batches):
+        front = itertools.takewhile(lambda item: isinstance(item[0], Batch), self._in_order())
+        batches = list(front)
+        kept = [
+            (batch, came)
+            for batch, came in reversed(batches)  # the youngest first
+            if not (isinstance(batch, Batch) and self._drop_if_needless(batch))
+        ]
+        if len(kept) == len(batches):
             return False
-        came = list(itertools.islice(self.came, kept))
         for _ in batches:
             self.pending.popleft()
             self.came.popleft()
         self._unpack()
-        self.pending.extendleft(reversed(batches[:kept]))
-        self.came.extendleft(reversed(came))
+        for batch, came in kept:
+            self.pending.appendleft(batch)
+            self.came.appendleft(came)
         return True
+
+    def _in_order(self) -> Iterable[tuple[Slice | Batch | Backlog, float]]:
+        return zip(self.pending, self.came, strict=True)
 
     def drop_ahead(self, batch: Batch) -> bool:
         """Drop *batch*, sealed ahead and not written, if nothing waits for it; whether it did."""

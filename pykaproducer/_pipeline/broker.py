@@ -175,7 +175,9 @@ class BrokerWorker(Worker):
                 pass  # turn() looks at what can be sealed now
             case Unused():
                 idle = self.config.connections_max_idle_ms / 1000
-                self._end_at = self.clock.monotonic() + (max(idle, _LINGER) if idle > 0 else _LINGER_MOST)
+                self._end_at = self.clock.monotonic() + (
+                    max(idle, _LINGER) if idle > 0 else _LINGER_MOST
+                )
 
     def in_place(self, item: Event) -> bool:
         # What is large is encoded here: its bringer goes on with the next one meanwhile, and the

@@ -234,11 +234,12 @@ class Model(World, RuleBasedStateMachine):
         if told:
             self.cluster.published = list(self.cluster.leaders)
 
-    @rule(partition=INDEX, leader=BROKER, fates=FATES)
+    @rule(partition=INDEX, leader=BROKER, fates=FATES, comes_back=st.booleans())
     def leader_moves_and_its_old_stage_is_slow(
-        self, partition: int, leader: int, fates: list[Fate]
+        self, partition: int, leader: int, fates: list[Fate], comes_back: bool
     ) -> None:
-        """The old path's chaser is not back when the new path fails."""
+        """The old path's chaser is not back when the new path fails; *comes_back*: it comes with
+        what has failed on the new path."""
         partition = self._partition(partition)
         old = self.cluster.leaders[partition]
         self.user_sends(partition, 2, 2 * CALM)
@@ -247,6 +248,10 @@ class Model(World, RuleBasedStateMachine):
         self.cluster_goes_on(fates, 1, wait=False)
         self.hold_up(old)
         self.cluster_goes_on(fates, 3, wait=True)
+        if comes_back:
+            self.schedule.held_up.clear()
+            self.jump_to_next(2)
+            self.run_all()
 
     @rule(partition=INDEX, leader=st.integers(-1, BROKERS - 1), right=st.booleans())
     def metadata_says(self, partition: int, leader: int, right: bool) -> None:

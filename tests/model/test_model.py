@@ -15,7 +15,7 @@ from .machine import Model, ModelWithoutIdempotence
 
 #: The same each time. With a profile that wants more (``nightly``), that one.
 NORMAL = settings(
-    max_examples=150,
+    max_examples=60,
     stateful_step_count=80,
     deadline=None,
     derandomize=True,

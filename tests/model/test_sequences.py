@@ -132,6 +132,11 @@ def test_a_lower_level_waits_for_its_own_chaser(ordering_type: type[Ordering]) -
         world.run_all()
         world.schedule.run(old, 1)
         world.run_all()
+        # The new leader is known before 1 goes again.
+        world.clock.jump(0.2)
+        world.schedule.run(world.metadata, 1)
+        world.metadata.answered(world.cluster)
+        world.run_all()
         while not world.pipeline.taken[Transition.RISE]:
             assert world.jump_to_next(2)
             world.run_all()
