@@ -1,4 +1,4 @@
-"""What waits for a partition: slices that travel together, and the lines that they wait in.
+"""What waits for a partition: slices that travel together, and the line that they wait in.
 
 A :class:`Backlog` holds the unsealed slices of one partition that have the same level, oldest
 first. It travels as one item, however many slices it holds: a partition that is refused again and
@@ -16,12 +16,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pykaproducer._kernel import Slice
-
-if TYPE_CHECKING:
-    from pykaproducer._machines.batching import Batch
 
 #: Lines this short are not searched for settled slices behind the first live one.
 _FEW = 64
@@ -150,46 +147,3 @@ class Backlog:
 
 def _is_settled(part: Slice) -> bool:
     return part.is_settled
-
-
-class Buffer:
-    """What a partition keeps back, oldest first: sealed batches, and backlogs between them."""
-
-    __slots__ = ("items", "nbytes")
-
-    def __init__(self) -> None:
-        self.items: deque[Slice | Batch | Backlog] = deque()
-        #: Bytes of the messages in it.
-        self.nbytes = 0
-
-    def append(self, item: Slice | Batch | Backlog) -> None:
-        """*item* is the youngest. Slices of the same level join into a backlog."""
-        self.nbytes += item.nbytes
-        last = self.items[-1] if self.items else None
-        joins = isinstance(last, Backlog) and last.level == item.level
-        if isinstance(item, Slice):
-            if not joins:
-                last = Backlog(item.topic, item.partition, item.level)
-                self.items.append(last)
-            assert isinstance(last, Backlog)
-            last.append(item)
-        elif isinstance(item, Backlog) and joins:
-            assert isinstance(last, Backlog)
-            last.extend(item)
-        else:
-            self.items.append(item)
-
-    def sweep(self) -> None:
-        """Let the slices go that have their outcome."""
-        for item in self.items:
-            if isinstance(item, Backlog):
-                before = item.nbytes
-                item.sweep()
-                self.nbytes += item.nbytes - before
-        if any(isinstance(item, Backlog) and not item for item in self.items):
-            self.items = deque(i for i in self.items if not isinstance(i, Backlog) or i)
-
-    def take_all(self) -> Iterable[Slice | Batch | Backlog]:
-        """Everything in it; it is empty then."""
-        taken, self.items, self.nbytes = self.items, deque(), 0
-        return taken

@@ -32,7 +32,8 @@ Everything that a lane hands back at once gets one level, that of its oldest ite
 that is elsewhere stands between these items:
 
 1. Items of levels 5, 3 and 0 are in one lane. Then the chasers of 5 and of 3 are back, or the
-   watermark would not have come down to 0: what was older than the items of level 0 is in this lane.
+   watermark would not have come down to 0: what was older than the items of level 0 is in this
+   lane.
 2. The lane fails, and hands them back as level 6.
 3. What is put into the lane behind that comes back later, each item one level higher than it was:
    at most 6, and younger.
@@ -42,12 +43,13 @@ So a backlog stays one item, whatever the number of its retries.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pykaproducer._kernel import Slice
-from pykaproducer._machines.backlog import Backlog, Buffer
+from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batching import Batch
 
 #: What travels; it knows its level.
@@ -99,9 +101,52 @@ class IllegalEventError(AssertionError):
     """An event that cannot happen in this state: a bug. The state is unchanged."""
 
 
+class _Buffer:
+    """What a partition keeps back, oldest first: sealed batches, and backlogs between them."""
+
+    __slots__ = ("items", "nbytes")
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        #: Bytes of the messages in it.
+        self.nbytes = 0
+
+    def append(self, item: Item) -> None:
+        """*item* is the youngest. Slices of the same level join into a backlog."""
+        self.nbytes += item.nbytes
+        last = self.items[-1] if self.items else None
+        joins = isinstance(last, Backlog) and last.level == item.level
+        if isinstance(item, Slice):
+            if not joins:
+                last = Backlog(item.topic, item.partition, item.level)
+                self.items.append(last)
+            assert isinstance(last, Backlog)
+            last.append(item)
+        elif isinstance(item, Backlog) and joins:
+            assert isinstance(last, Backlog)
+            last.extend(item)
+        else:
+            self.items.append(item)
+
+    def sweep(self) -> None:
+        """Let the slices go that have their outcome."""
+        for item in self.items:
+            if isinstance(item, Backlog):
+                before = item.nbytes
+                item.sweep()
+                self.nbytes += item.nbytes - before
+        if any(isinstance(item, Backlog) and not item for item in self.items):
+            self.items = deque(i for i in self.items if not isinstance(i, Backlog) or i)
+
+    def take_all(self) -> Iterable[Item]:
+        """Everything in it; it is empty then."""
+        taken, self.items, self.nbytes = self.items, deque(), 0
+        return taken
+
+
 @dataclass(slots=True)
 class _Level:
-    buffer: Buffer = field(default_factory=Buffer)
+    buffer: _Buffer = field(default_factory=_Buffer)
     expects_chaser: bool = False
 
 
@@ -116,7 +161,7 @@ class Ordering:
         self._finding = False
         self._levels: dict[int, _Level] = {}
         # What has passed the watermark and waits for a path.
-        self._waiting = Buffer()
+        self._waiting = _Buffer()
         #: Bytes of messages that wait here: for a path, or for a lower level's turn.
         self.held = 0
 

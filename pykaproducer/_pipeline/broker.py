@@ -1,8 +1,8 @@
 """BrokerWorker: one per broker that leads a partition in use, reference-counted. Batches.
 
 In Sarama: ``brokerProducer``. Appears with the first PartitionWorker that needs it, ends when it
-has been unused for some time since the last has let go. Owns: the lanes of its partitions, what waits in them and what is unanswered, and
-its Bridge.
+has been unused for some time since the last has let go. Owns: the lanes of its partitions, what
+waits in them and what is unanswered, and its Bridge.
 
 Guarantees: a partition's batches reach the bridge in order, with sequence numbers in that order;
 a partition has at most one unanswered batch without idempotence, five with; a lane that fails

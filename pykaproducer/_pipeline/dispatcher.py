@@ -31,7 +31,6 @@ from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
 
-
 #: What has expired leaves the lists it waited in within this time (seconds).
 _SWEEP_AFTER = 2.0
 

@@ -78,8 +78,8 @@ class Judge:
                 batch.in_lane.answered(batch)
                 if request in item.unanswered:
                     self._doubt(batch)
-                # One whose rows have all expired goes again if it has sequence numbers and a younger
-                # one needs it in the log: the lane decides when it hands back.
+                # One with sequence numbers whose rows have all expired goes again if a younger one
+                # needs it in the log: the lane decides when it hands back.
                 again = batch.sequenced or batch.next_deadline() is not None
                 self._fail_lane(batch.in_lane, *([batch] if again else ()), pause=True)
         self._hand_back_all(requests)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pykaproducer._machines.backlog import Backlog, Sweep
-from pykaproducer._machines.batching import Batch, Chaser, Lane
+from pykaproducer._machines.batching import Chaser, Lane
 from pykaproducer._machines.ordering import (
     Effect,
     FindPath,

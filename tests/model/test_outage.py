@@ -1,4 +1,4 @@
-"""An hour of outage: what is kept, and what is done, depends on what is alive, not on its length."""
+"""An hour of outage: what is kept, and done, depends on what is alive, not on its length."""
 
 from __future__ import annotations
 
