@@ -1,0 +1,122 @@
+"""An hour without brokers, in fake time: what it costs does not grow with it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pykaproducer import DeliveryTimeoutError
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Refuse
+
+from .helper import ended, error_of, offsets, send, warm_up
+
+HOUR = 3600.0
+#: Most log lines in any minute.
+LINES_A_MINUTE = 20
+
+
+class Costs(logging.Handler):
+    """Counts log lines, threads and connections by the minute of the fake clock."""
+
+    def __init__(
+        self, clock: FakeClock, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        super().__init__(logging.INFO)
+        self._clock = clock
+        self.lines: Counter[int] = Counter()
+        self.threads: Counter[int] = Counter()
+        self.connections: Counter[int] = Counter()
+        start, connect = threading.Thread.start, cluster._connect
+
+        def started(thread: threading.Thread) -> None:
+            if thread.name.startswith("pykaproducer"):
+                self.threads[self._minute()] += 1
+            start(thread)
+
+        def connected(endpoint: Any) -> Any:
+            self.connections[self._minute()] += 1
+            return connect(endpoint)
+
+        monkeypatch.setattr(threading.Thread, "start", started)
+        monkeypatch.setattr(cluster, "_connect", connected)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines[self._minute()] += 1
+
+    def _minute(self) -> int:
+        return int(self._clock.monotonic() // 60)
+
+
+def settle_down(clock: FakeClock) -> None:
+    """Let the stages do what is due before the time is moved on: all of them wait then."""
+    with clock._changed:
+        # The dispatcher, the connection for metadata and the brokers'. A moment is enough if one
+        # of them waits for something else than the time.
+        clock._changed.wait_for(lambda: len(clock._waiting) >= 4, 0.02)
+
+
+@pytest.fixture
+def logger() -> Any:
+    logger = logging.getLogger("pykaproducer")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    yield logger
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent", "no replicas", "storage"])
+def test_an_hour_of_outage(
+    fault: str, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 4}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=30_000)) as producer,
+    ):
+        for partition in range(4):
+            warm_up(producer, partition=partition)
+        costs = Costs(clock, cluster, monkeypatch)
+        logger.addHandler(costs)
+        try:
+            if fault in ("refused", "silent"):
+                for broker in range(2):
+                    cluster.stop(broker, silently=fault == "silent")
+            else:
+                code = (
+                    ErrorCode.NOT_ENOUGH_REPLICAS
+                    if fault == "no replicas"
+                    else ErrorCode.KAFKA_STORAGE_ERROR
+                )
+                cluster.next("produce", *[Refuse(code)] * 1_000_000)
+            deliveries = []
+            end = clock.monotonic() + HOUR
+            next_send = 0.0
+            while clock.monotonic() < end:
+                if clock.monotonic() >= next_send:
+                    next_send = clock.monotonic() + 15.0
+                    deliveries += send(producer, [b"x"], partition=len(deliveries) % 4)
+                settle_down(clock)
+                clock.jump_to_next()
+            failed = [error_of(each) for each in deliveries[:-8]]
+            assert all(isinstance(error, DeliveryTimeoutError) for error in failed)
+        finally:
+            logger.removeHandler(costs)
+        assert max(costs.lines.values(), default=0) <= LINES_A_MINUTE
+        assert sum(costs.threads.values()) <= 10
+        # Three connections, each tried again once a second, over two servers.
+        assert max(costs.connections.values(), default=0) <= 3 * 2 * 60
+        cluster._script["produce"].clear()
+        for broker in range(2):
+            cluster.start(broker)
+        delivered = threading.Event()
+        after = producer.send("t", b"after", partition=1, delivery_timeout_ms=600_000)
+        after.add_done_callback(lambda _: delivered.set())
+        while not delivered.wait(0.01):
+            clock.jump(1.0)
+        assert offsets([after])
