@@ -227,8 +227,10 @@ class BlockProducer(_kernel.BlockAdmission):
                 anything with ``value_serializer``.
             keys: as *values*; None: no message has a key.
             headers: sequence with a list of ``(str, bytes or None)``, or None, for each message.
-            partitions: sequence, NumPy or Arrow array of int; None in it: the partitioner decides.
-            timestamps_ms: as *partitions*; milliseconds since the epoch, None in it: now.
+            partitions: sequence, NumPy or Arrow array of int, dictionary-encoded too; None in it:
+                the partitioner decides.
+            timestamps_ms: as *partitions*; milliseconds since the epoch, or an Arrow array of
+                times; None in it: now.
             on_delivery: ``on_delivery(error, block)``, called once when all have their outcome;
                 error is None if all are in the log, else ``BlockFailures``.
             delivery_timeout_ms (int): as for ``send()``, for each message.
@@ -243,6 +245,10 @@ class BlockProducer(_kernel.BlockAdmission):
             BufferFullError, ProducerClosedError, ProducerBrokenError: as for ``send()``.
 
         Nothing is accepted then.
+
+        A sequence counts as long as what it yields. Arrays are read where they lie: they must not
+        be written to until the call returns. Of Arrow arrays, lengths, offsets and indices are
+        checked; how large a buffer is, only their exporter knows, and its word is taken for it.
         """
         columns = (values, keys, headers, partitions, timestamps_ms)
         if self._interceptors is None:
@@ -280,8 +286,10 @@ class BlockProducer(_kernel.BlockAdmission):
             data: a RecordBatch, a Table, anything with ``__arrow_c_array__`` or
                 ``__arrow_c_stream__`` (Arrow's PyCapsule interface; no Arrow library is needed). A
                 stream is read to its end first. Columns as in Spark's Kafka sink: ``value``, and
-                if need be ``key``, ``topic``, ``partition``, ``headers`` (list of structs of key
-                and value, or map), ``timestamp`` (a time, or milliseconds since the epoch).
+                if need be ``key``, ``topic``, ``partition``, ``headers`` (list of structs with the
+                fields ``key`` and ``value``, or map; the names are UTF-8), ``timestamp`` (a time,
+                or milliseconds since the epoch). Any but ``headers`` may be dictionary-encoded.
+                The structs of a struct array may not be null.
             topic (str): for all rows; None: column ``topic`` says it.
             on_delivery, delivery_timeout_ms: as for :meth:`send_many`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -209,16 +210,21 @@ def test_a_long_stream_can_be_interrupted(producer: Producer) -> None:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise Interrupt
 
+    def send() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        producer.send_arrow(stream, "t")
+
     rows = batch(value=["v"])
     batches = iter([rows] * 100_000)
     stream = pyarrow.RecordBatchReader.from_batches(rows.schema, batches)
     before = signal.signal(signal.SIGALRM, interrupt)
+    gc.disable()  # an interrupt in a callback of the collector would be lost
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
         with pytest.raises(Interrupt):
-            producer.send_arrow(stream, "t")
+            send()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.enable()
         signal.signal(signal.SIGALRM, before)
     assert len(list(batches)) > 0, "the stream was read to its end first"
     assert producer.accepted == 0
