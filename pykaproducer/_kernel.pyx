@@ -46,6 +46,13 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from "Python.h":
+    ctypedef struct PyCodeObject:
+        int co_flags
+    int CO_COROUTINE
+    bint PyFunction_Check(object)
+    PyObject *PyFunction_GET_CODE(object)
+    bint PyMethod_Check(object)
+    PyObject *PyMethod_GET_FUNCTION(object)
     int64_t bytes_size "PyBytes_GET_SIZE"(PyObject *o) nogil
     uint8_t *bytes_data "(uint8_t *)PyBytes_AS_STRING"(PyObject *o) nogil
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL

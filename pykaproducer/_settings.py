@@ -319,7 +319,9 @@ def _server(one: Any) -> Host:
                 "an address is host:port; a user and a password belong to "
                 "sasl_plain_username and sasl_plain_password"
             )
-        text = text.rpartition("://")[2]
+        protocol, _, text = text.rpartition("://")
+        if protocol.lower() in ("http", "https"):
+            raise WrongValueError(f"{one!r} is a web address; a Kafka server is host:port")
         if text.startswith("["):
             host, closed, port = text[1:].partition("]")
             if not closed or (port and not port.startswith(":")):

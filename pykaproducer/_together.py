@@ -8,6 +8,9 @@ from typing import Protocol
 from pykaproducer._settings import COMPRESSION_LEVELS
 from pykaproducer.errors import ConfigurationError
 
+#: A buffer into which hardly a message fits is a mistake (bytes).
+_SMALLEST_BUFFER = 1_000
+
 
 class Decided(Protocol):
     """What of a configuration is looked at here."""
@@ -24,6 +27,8 @@ class Decided(Protocol):
     def delivery_timeout_ms(self) -> float: ...
     @property
     def linger_ms(self) -> float: ...
+    @property
+    def buffer_memory(self) -> int: ...
     @property
     def compression_type(self) -> str | None: ...
     @property
@@ -56,6 +61,11 @@ def check_together(config: Decided) -> None:
         raise ConfigurationError(
             f"setting delivery_timeout_ms: {config.delivery_timeout_ms} was given; allowed: at "
             f"least linger_ms, which is {config.linger_ms}"
+        )
+    if config.buffer_memory < _SMALLEST_BUFFER:
+        raise ConfigurationError(
+            f"setting buffer_memory: {config.buffer_memory} was given; allowed: at least "
+            f"{_SMALLEST_BUFFER} bytes, as a message takes a hundred beside its key and value"
         )
     _check_compression(config.compression_type, config.compression_level)
 

@@ -7,6 +7,7 @@ messages take the way of those that ``send()`` accepts.
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -320,6 +321,11 @@ class BlockProducer(_kernel.BlockAdmission):
     ) -> BlockDelivery:
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        if inspect.iscoroutinefunction(on_delivery):
+            raise TypeError(
+                "on_delivery is an async function, which no event loop would run; await the block "
+                "instead, or give a plain function"
+            )
         made = BlockDelivery(on_delivery)
         block, watch = made._block, None if on_delivery is None else made._go_on
         self._send_block(block, topic, batches, delivery_timeout_ms, watch, _REFUSALS)

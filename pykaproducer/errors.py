@@ -122,7 +122,10 @@ class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueErr
 
     Raised by ``send()`` at once. Send less, or raise ``max_request_size`` and the topic's
     ``max.message.bytes`` together. ``row`` is its number in a block, None outside of blocks.
+    ``status`` is ``NOT_PERSISTED``, as nothing was accepted.
     """
+
+    status = Status.NOT_PERSISTED
 
     def __init__(self, about: str, *, row: int | None = None) -> None:
         super().__init__(about if row is None else f"row {row}: {about}")

@@ -188,11 +188,25 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         )
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
-        if self.config.key_serializer is not None:
-            key = self.config.key_serializer(topic, headers, key)
-        if self.config.value_serializer is not None:
-            value = self.config.value_serializer(topic, headers, value)
+        name = "key_serializer"
+        try:
+            if self.config.key_serializer is not None:
+                key = self.config.key_serializer(topic, headers, key)
+            name = "value_serializer"
+            if self.config.value_serializer is not None:
+                value = self.config.value_serializer(topic, headers, value)
+        except Exception as error:
+            error.add_note(f"raised by {name}, for a message to topic {topic!r}")
+            raise
         return key, value
+
+    def _not_bytes(self, name: str, data: object) -> None:
+        """*data*, a key or a value, cannot be sent: say so if a serializer has returned it."""
+        if getattr(self.config, f"{name}_serializer") is not None:
+            raise TypeError(
+                f"{name}_serializer returned {type(data).__name__}; it must return bytes, "
+                f"bytearray, memoryview or None (a text is encoded with .encode())"
+            )
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         pipeline = self._pipeline

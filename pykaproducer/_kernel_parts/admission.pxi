@@ -40,6 +40,7 @@ cdef class Admission(OpenChunks):
     - ``_check_topic(topic)``: called for a topic that is new here; raises if it cannot be one;
     - ``_serialize(topic, key, value, headers)``: the key and the value as bytes; called if
       ``_open()`` was told so;
+    - ``_not_bytes(name, data)``: may raise when that has returned something else;
     - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``; calls
       ``_accept()``, which is what it would have done;
     - ``_too_large(topic, size)``: raises;
@@ -83,8 +84,7 @@ cdef class Admission(OpenChunks):
         self._ready = self._closing = self.shut = False
 
     def _admit(self):
-        """Take messages from now on; but not after ``_begin_to_close()`` or ``_shut()``, which may
-        have come before."""
+        """Take messages, unless ``_begin_to_close()`` or ``_shut()`` has come before."""
         enter_guard(&self.guard)
         try:
             self._ready = not (self._closing or self.shut)
@@ -165,6 +165,10 @@ cdef class Admission(OpenChunks):
         slot = <TopicSlot>found if found != NULL else self.new_slot(topic)
         if self.serializing:
             key, value = self._serialize(topic, key, value, headers)
+            if not can_be_sent(key):
+                self._not_bytes("key", key)
+            if not can_be_sent(value):
+                self._not_bytes("value", value)
         self.check_terms(&terms, partition, timestamp_ms, delivery_timeout_ms, on_delivery)
         payload.open = 0
         try:
@@ -210,8 +214,12 @@ cdef class Admission(OpenChunks):
         terms.timestamp = -1
         if timestamp_ms is not None:
             terms.timestamp = checked_int(timestamp_ms, "timestamp_ms", 0, 1 << 62)
-        if on_delivery is not None and not callable(on_delivery):
-            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        if on_delivery is not None:
+            if not callable(on_delivery):
+                raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+            if is_coroutine_function(on_delivery):
+                raise TypeError("on_delivery is an async function, which no event loop would run; "
+                                "await the delivery instead, or give a plain function")
         return 0
 
     @cython.final

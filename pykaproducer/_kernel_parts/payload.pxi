@@ -25,6 +25,21 @@ cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) e
     return n
 
 
+cdef inline bint is_coroutine_function(object function):
+    """Whether it is written as ``async def``; a look at its code, and nothing is called."""
+    if PyMethod_Check(function):
+        function = <object>PyMethod_GET_FUNCTION(function)
+    if not PyFunction_Check(function):
+        return False
+    return (<PyCodeObject *>PyFunction_GET_CODE(function)).co_flags & CO_COROUTINE != 0
+
+
+cdef inline bint can_be_sent(object data):
+    """Whether *data* can be a key or a value."""
+    return data is None or PyBytes_CheckExact(data) \
+        or isinstance(data, (bytes, bytearray, memoryview))
+
+
 cdef int take_field(Payload *payload, int which, object data, str name) except -1:
     """Look at the key (0) or the value (1) where it lies."""
     if data is None:
