@@ -23,8 +23,9 @@ PROGRAM = """
     from pykaproducer import DeliveryTimeoutError, Producer
 
     servers, topic = sys.argv[1:]
-    producer = Producer(bootstrap_servers=servers, delivery_timeout_ms=2000, request_timeout_ms=2000,
-                        connections_max_idle_ms=1000, metadata_max_age_ms=1000, linger_ms=20)
+    producer = Producer(bootstrap_servers=servers, delivery_timeout_ms=2000,
+                        request_timeout_ms=2000, connections_max_idle_ms=1000,
+                        metadata_max_age_ms=1000, linger_ms=20)
     producer.send(topic, b"first", delivery_timeout_ms=30_000).result(30)
     for _ in range(2):
         waiting = [producer.send(topic, b"%d" % number) for number in range(100)]
