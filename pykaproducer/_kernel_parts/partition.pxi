@@ -52,10 +52,10 @@ cdef class Partitioner:
         *bounds*, packed uint32, one for each of the partitions *available*: where its share of a
         draw ends. None: all alike. Holds as long as just these partitions are available.
         """
-        if bounds is not None and (not bounds or len(bounds) != len(available)):
+        if bounds is not None and len(bounds) != len(available):
             raise ValueError("one bound for each partition")
-        if bounds is not None and bounds.endswith(bytes(sizeof(uint32_t))):
-            raise ValueError("the bounds leave no share to any partition")
+        if not bounds or bounds.endswith(bytes(sizeof(uint32_t))):
+            bounds = None               # no partition has a share: a draw would divide by 0
         self.favoured = available
         self.bounds = bounds
 

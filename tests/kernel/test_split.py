@@ -289,11 +289,17 @@ def test_numbers_of_partitions_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="-1 partitions"):
         keyless(1).split(None, -1, b"")
     partitioner = Partitioner(NO_HASH, STICKY)
-    for available, bounds in ((b"", b""), (pack([0]), struct.pack("2I", 1, 2))):
-        with pytest.raises(ValueError, match="one bound for each partition"):
-            partitioner.favour(available, bounds)
-    with pytest.raises(ValueError, match="no share"):
-        partitioner.favour(pack([0, 1]), bytes(8))
+    with pytest.raises(ValueError, match="one bound for each partition"):
+        partitioner.favour(pack([0]), struct.pack("2I", 1, 2))
+
+
+@pytest.mark.parametrize("partitions", [[], [0, 1]])
+def test_without_a_share_for_any_partition_all_are_alike(partitions: list[int]) -> None:
+    partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1)
+    partitioner.favour(pack(partitions), bytes(4 * len(partitions)))
+    chunk = keyless(100)
+    chunk.split(partitioner, 2, pack(partitions))
+    assert set(places(chunk)) == {0, 1}
 
 
 def test_many_partitions() -> None:
