@@ -60,17 +60,19 @@ VERDICTS: dict[int, Verdict] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: _MOVED,
     ErrorCode.UNKNOWN_TOPIC_ID: _MOVED,
     ErrorCode.INCONSISTENT_TOPIC_ID: _MOVED,
+    # The broker cannot serve the partition. One whose log directory has failed says so until it is
+    # restarted, while the controller elects another leader at once.
+    ErrorCode.KAFKA_STORAGE_ERROR: _MOVED,
+    ErrorCode.NETWORK_EXCEPTION: _MOVED,
+    ErrorCode.BROKER_NOT_AVAILABLE: _MOVED,
     # Temporary errors of the broker.
     ErrorCode.CORRUPT_MESSAGE: _AGAIN,
-    ErrorCode.NETWORK_EXCEPTION: _AGAIN,
-    ErrorCode.BROKER_NOT_AVAILABLE: _AGAIN,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _AGAIN,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: _AGAIN,
     ErrorCode.NOT_COORDINATOR: _AGAIN,
     ErrorCode.NOT_CONTROLLER: _AGAIN,
     ErrorCode.CONCURRENT_TRANSACTIONS: _AGAIN,
     ErrorCode.NOT_ENOUGH_REPLICAS: _AGAIN,
-    ErrorCode.KAFKA_STORAGE_ERROR: _AGAIN,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: _AGAIN,
     ErrorCode.REQUEST_TIMED_OUT: Verdict(Action.AGAIN, possibly_persisted=True),
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Verdict(Action.AGAIN, possibly_persisted=True),

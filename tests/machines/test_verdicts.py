@@ -31,10 +31,10 @@ ALWAYS: list[tuple[int, Action, bool]] = [
     (ErrorCode.UNKNOWN_TOPIC_ID, Action.MOVED, False),
     # Temporary errors of the broker: these count.
     (ErrorCode.CORRUPT_MESSAGE, Action.AGAIN, False),
-    (ErrorCode.NETWORK_EXCEPTION, Action.AGAIN, False),
-    (ErrorCode.BROKER_NOT_AVAILABLE, Action.AGAIN, False),
+    (ErrorCode.NETWORK_EXCEPTION, Action.MOVED, False),
+    (ErrorCode.BROKER_NOT_AVAILABLE, Action.MOVED, False),
     (ErrorCode.NOT_ENOUGH_REPLICAS, Action.AGAIN, False),
-    (ErrorCode.KAFKA_STORAGE_ERROR, Action.AGAIN, False),
+    (ErrorCode.KAFKA_STORAGE_ERROR, Action.MOVED, False),
     (ErrorCode.THROTTLING_QUOTA_EXCEEDED, Action.AGAIN, False),
     (ErrorCode.REQUEST_TIMED_OUT, Action.AGAIN, True),
     (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Action.AGAIN, True),
