@@ -145,6 +145,9 @@ cdef class BlockAdmission(Admission):
         cdef Py_ssize_t i
         enter_guard(&self.guard)
         try:
+            for i in range(len(slots)):
+                if (<TopicSlot>slots[i]).opening != self.opening:
+                    return False        # it was let go a moment ago: see _let_go()
             if (self._ready or self._closing) and budget is self.budget:
                 for i in range(len(segments)):
                     segment = segments[i]

@@ -8,7 +8,8 @@ cdef class TopicSlot:
     cdef Chunk chunk
     cdef list full
     cdef bint announced                 # the dispatcher has been told and has not come yet
-    cdef int64_t opening                # of the Admission, in whose table it is; 0: in none
+    # Of the Admission, in whose table it is; 0: in none yet; -1: not any more, see _let_go().
+    cdef int64_t opening
 
 
 cdef class OpenChunks:
@@ -101,6 +102,27 @@ cdef class OpenChunks:
             chunk.unreported = chunk.count
             chunk.closed = True
         return chunks
+
+    def _let_go(self, topic):
+        """Remove the topic's slot from the table. Return False if a message has come into it.
+
+        Safe against a ``send()`` in another thread, which has (1) looked the slot up, and (2)
+        appends to it under the guard. If that comes first there is an open chunk, and the slot
+        stays. Otherwise (2) finds that the slot was let go, and enters another one in its place.
+        """
+        cdef TopicSlot slot
+        enter_guard(&self.guard)
+        try:
+            slot = self.slots.get(topic)
+            if slot is None:
+                return True
+            if slot.chunk is not None or slot.full or slot.announced:
+                return False
+            slot.opening = -1
+            del self.slots[topic]
+            return True
+        finally:
+            leave_guard(&self.guard)
 
     def _take_all(self):
         """The chunks of every topic, taken."""
