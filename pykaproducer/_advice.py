@@ -24,7 +24,8 @@ ADVICE: Final[dict[int, str]] = {
     # TOPIC_AUTHORIZATION_FAILED
     29: "grant this client Write on the topic",
     # CLUSTER_AUTHORIZATION_FAILED
-    31: "grant IdempotentWrite on the cluster, or set enable_idempotence=False",
+    31: "grant this client Write on its topics (before Kafka 2.8 IdempotentWrite on the cluster), "
+    "or set enable_idempotence=False",
     # INVALID_TIMESTAMP
     32: "the topic's message.timestamp.before.max.ms and .after.max.ms say what it allows",
     # UNSUPPORTED_VERSION

@@ -74,6 +74,10 @@ class Clock:
         """Seconds since the epoch: what a message's timestamp is made of."""
         return time.time()
 
+    def thread_time(self) -> float:
+        """Seconds that the calling thread has worked; waiting for the CPU does not count."""
+        return time.thread_time()
+
     def after(self, timeout: float | None) -> float | None:
         """The deadline that a *timeout* in seconds means, as users give it; None: none.
 

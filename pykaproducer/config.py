@@ -254,6 +254,13 @@ class Config(SecuritySettings):
         unit="ms",
         aliases=("topic.metadata.refresh.interval.ms",),
     )
+    metadata_max_idle_ms: float = setting(
+        300_000,
+        milliseconds(5_000),
+        "A topic without a message for so long is forgotten, and looked up anew when it is used "
+        "again.",
+        unit="ms",
+    )
     receive_message_max_bytes: int = setting(
         100_000_000,
         integer(1_000),

@@ -142,6 +142,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
                 self._take,
                 self._take_all,
                 self._broke,
+                self._let_go,
                 self._meter,
             )
             pipeline = self._made.setdefault("pipeline", made)

@@ -302,11 +302,11 @@ def test_what_nobody_was_told_is_still_raised() -> None:
 
 
 def test_a_stage_can_be_looked_at_as_soon_as_it_is_there() -> None:
-    class Looked(list[Any]):
-        """The list of the stages; whoever looks when one has just come finds no less than this."""
+    class Looked(dict[Any, None]):
+        """The table of the stages; whoever looks when one has just come finds no less than this."""
 
-        def append(self, stage: Any) -> None:
-            super().append(stage)
+        def __setitem__(self, stage: Any, value: None) -> None:
+            super().__setitem__(stage, value)
             looks.append(producer.stats())
 
     looks: list[dict[str, Any]] = []

@@ -95,6 +95,10 @@ class Backlog:
         """Its slices with a row, oldest first."""
         return [part for part in self._line.items if part.count]
 
+    def youngest_first(self) -> Iterator[Slice]:
+        """Iterate over its slices. No slice may be added or taken out in the meantime."""
+        return reversed(self._line.items)
+
     def append(self, part: Slice) -> None:
         """*part* is younger than the rest."""
         self._line.items.append(part)

@@ -245,6 +245,16 @@ class Lane:
         self.nbytes += sum(part.nbytes for part in slices)
         self.rows += sum(part.count for part in slices)
 
+    def drop_settled(self) -> None:
+        """Let go of the slices at the head whose messages all have their outcome."""
+        while self.pending:
+            head = self.pending[0]
+            if isinstance(head, Batch) or head.oldest_deadline() is not None:
+                return
+            self.drop_head()
+            self.nbytes -= head.nbytes
+            self.rows -= head.count
+
     def drop_head(self) -> None:
         """The first item has been taken."""
         self.pending.popleft()

@@ -1,12 +1,24 @@
-"""The view of the cluster, and when it must be asked for again."""
+"""The view of the cluster: its brokers, its topics and who leads their partitions; and how long is
+waited between attempts."""
 
 from __future__ import annotations
 
 import dataclasses
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import BrokerAddress, MetadataAnswer, TopicAnswer
+
+#: So many answers in a row with an older leader epoch are ignored; the next one is believed: the
+#: cluster may really have gone back, for example to a backup of its metadata.
+REWINDS = 5
+
+#: Errors of a topic that was there that say that it has been deleted: one of the same name counts
+#: its leader epochs from 0.
+DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,24 @@ class TopicView:
     leaders: dict[int, int]
     #: Partitions with a leader, packed as the kernel takes them (int32).
     available: bytes
+    #: partition -> epoch of its leader; partitions whose epoch is not known are not in it.
+    epochs: dict[int, int] = field(default_factory=dict)
+    #: Tells it from another topic of the same name; empty if the broker does not say.
+    topic_id: bytes = b""
+    #: partition -> how many answers in a row had an older epoch. Empty: the last was up to date.
+    rewinds: dict[int, int] = field(default_factory=dict)
+    #: When the request was sent that this answers (monotonic seconds).
+    asked_at: float = 0.0
+
+
+class LeaderHint(NamedTuple):
+    """What a broker says, beside an error, of a partition's leader (KIP-951)."""
+
+    topic: str
+    partition: int
+    #: -1 if the broker does not tell.
+    epoch: int
+    leader: BrokerAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +66,119 @@ class ClusterView:
         view = self.topics.get(topic)
         return None if view is None else view.leaders.get(partition)
 
-    def with_answer(self, answer: MetadataAnswer) -> ClusterView:
-        """The view after *answer*: its brokers, and its topics in place of those known before."""
-        topics = dict(self.topics)
-        for topic in answer.topics:
-            view = _topic_view(topic)
-            known = topics.get(topic.name)
-            if view.error_code and known is not None and known.partitions:
-                # A topic that was there: its partitions still are, for all we know, leaderless.
-                view = TopicView(topic.name, topic.error_code, known.partitions, {}, b"")
-            topics[topic.name] = view
-        return ClusterView({broker.node_id: broker for broker in answer.brokers}, topics)
+    def with_answer(self, answer: MetadataAnswer, asked_at: float = 0.0) -> ClusterView:
+        """The view after *answer*: its brokers, and its topics in place of those known before.
 
-    def with_leader(self, topic: str, partition: int, address: BrokerAddress) -> ClusterView:
-        """The view after a broker's hint that *address* leads a partition (KIP-951).
-
-        Where it is no news: the same view.
+        A leader of an older epoch than the known one is ignored: brokers learn of a new leader one
+        after the other, and one that is cut off from its controllers does not learn of it at all.
         """
-        view = self.topics.get(topic)
-        if view is None or not 0 <= partition < view.partitions:
+        topics = dict(self.topics)
+        brokers = {broker.node_id: broker for broker in answer.brokers}
+        for topic in answer.topics:
+            view = topics[topic.name] = _topic_view(topics.get(topic.name), topic, asked_at)
+            for partition in view.rewinds:
+                # The old answer need not have the address of a newer leader.
+                leader = view.leaders.get(partition)
+                if leader in self.brokers:
+                    brokers.setdefault(leader, self.brokers[leader])
+        return ClusterView(brokers, topics)
+
+    def with_leaders(self, hints: Iterable[LeaderHint]) -> ClusterView:
+        """The view after the *hints* of one broker. Where they are no news: the same view."""
+        by_topic: dict[str, list[LeaderHint]] = {}
+        for hint in hints:
+            by_topic.setdefault(hint.topic, []).append(hint)
+        brokers: dict[int, BrokerAddress] = {}
+        topics: dict[str, TopicView] = {}
+        for topic, some in by_topic.items():
+            view = self.topics.get(topic)
+            if view is None:
+                continue
+            news = [hint for hint in some if _is_newer(hint, view)]
+            if not news:
+                continue
+            leaders = view.leaders | {hint.partition: hint.leader.node_id for hint in news}
+            epochs = view.epochs | {hint.partition: hint.epoch for hint in news if hint.epoch >= 0}
+            topics[topic] = dataclasses.replace(
+                view, leaders=leaders, epochs=epochs, available=_available(leaders)
+            )
+            brokers.update((hint.leader.node_id, hint.leader) for hint in news)
+        if not topics:
             return self
-        if view.leaders.get(partition) == address.node_id:
-            return self
-        leaders = {**view.leaders, partition: address.node_id}
-        changed = dataclasses.replace(view, leaders=leaders, available=_available(leaders))
+        return ClusterView(self.brokers | brokers, self.topics | topics)
+
+    def without(self, topic: str) -> ClusterView:
+        """The view without *topic*."""
         return ClusterView(
-            {**self.brokers, address.node_id: address}, {**self.topics, topic: changed}
+            self.brokers, {name: view for name, view in self.topics.items() if name != topic}
         )
 
+    def is_out_of_date(self, topics: Iterable[str]) -> bool:
+        """Whether the last answer had an older leader epoch for a partition of *topics*."""
+        return any(self.topics[name].rewinds for name in topics if name in self.topics)
 
-def _topic_view(answer: TopicAnswer) -> TopicView:
-    leaders = {p.index: p.leader_id for p in answer.partitions if p.leader_id >= 0}
-    partitions = len(answer.partitions)
-    return TopicView(answer.name, answer.error_code, partitions, leaders, _available(leaders))
+
+def led_by_others(old: ClusterView, new: ClusterView) -> frozenset[tuple[str, int]]:
+    """The partitions, of topics that both views have, whose leader in *new* is another one."""
+    found: set[tuple[str, int]] = set()
+    for name, view in new.topics.items():
+        before = old.topics.get(name)
+        if before is not None and before is not view and before.leaders != view.leaders:
+            changed = view.leaders.items() - before.leaders.items()
+            found.update((name, partition) for partition, _ in changed)
+    return frozenset(found)
+
+
+def _is_newer(hint: LeaderHint, view: TopicView) -> bool:
+    known = view.epochs.get(hint.partition, -1)
+    leader = view.leaders.get(hint.partition)
+    if not 0 <= hint.partition < view.partitions:
+        return False
+    if hint.epoch < 0 or known < 0:
+        return leader != hint.leader.node_id
+    return hint.epoch > known or (hint.epoch == known and leader is None)
+
+
+def _topic_view(known: TopicView | None, answer: TopicAnswer, asked_at: float) -> TopicView:
+    name, code = answer.name, answer.error_code
+    if known is None or not known.partitions:
+        known = None
+    elif code:
+        # A topic that was there: its partitions still are, for all we know, leaderless.
+        epochs = {} if code in DELETED else known.epochs
+        return TopicView(
+            name, code, known.partitions, {}, b"", epochs, known.topic_id, {}, asked_at
+        )
+    elif not answer.partitions:
+        # No topic is without partitions: the broker does not know of them yet.
+        return dataclasses.replace(known, asked_at=asked_at)
+    elif known.topic_id and answer.topic_id and known.topic_id != answer.topic_id:
+        known = None  # deleted and created again
+    leaders: dict[int, int] = {}
+    new_epochs: dict[int, int] = {}
+    rewinds: dict[int, int] = {}
+    for partition in answer.partitions:
+        index, leader, epoch = partition.index, partition.leader_id, partition.leader_epoch
+        if known is not None and 0 <= epoch < (newer := known.epochs.get(index, -1)):
+            times = known.rewinds.get(index, 0) + 1
+            if times <= REWINDS:
+                rewinds[index] = times
+                leader, epoch = known.leaders.get(index, -1), newer
+        if leader >= 0:
+            leaders[index] = leader
+        if epoch >= 0:
+            new_epochs[index] = epoch
+    return TopicView(
+        name,
+        code,
+        len(answer.partitions),
+        leaders,
+        _available(leaders),
+        new_epochs,
+        answer.topic_id,
+        rewinds,
+        asked_at,
+    )
 
 
 def _available(leaders: dict[int, int]) -> bytes:
@@ -97,98 +207,3 @@ class Backoff:
 def backoff(first: float, most: float, failures: int, random: float) -> float:
     """``first * 2**failures``, at most *most*, give or take a fifth."""
     return min(most, first * 2.0 ** min(failures, 32)) * (0.8 + 0.4 * random)
-
-
-class Refresh:
-    """When the next Metadata request is due, and of which topics. Single-flight.
-
-    * A topic that was never asked for: at once, and alone unless others are due.
-    * Those that are missing (unknown to the cluster, or with a partition that has no leader): again
-      and again, with backoff, and no more often than their number allows: ten thousand unknown
-      topics must not slow down the known ones.
-    * Those that are there: on request (an error), with a pause after the last time, and by age.
-
-    Requests that come while one is under way are one request after it.
-    """
-
-    #: Missing topics take no more than this share of the time that encoding and decoding costs.
-    _SHARE = 0.01
-
-    def __init__(self, *, max_age: float, backoff_first: float, backoff_most: float) -> None:
-        self.max_age = max_age
-        # A topic is in one of these, or only in what is asked for.
-        self.known: set[str] = set()
-        self.missing: set[str] = set()
-        self._new: set[str] = set()
-        #: What the request under way asks for; None: there is none.
-        self._asked: set[str] | None = None
-        self._backoff = Backoff(backoff_first, backoff_most)
-        self._pause = Backoff(backoff_first, backoff_first)
-        self._wanted = False
-        self._not_before = 0.0
-        self._missing_not_before = 0.0
-        self._fresh_until = 0.0
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a request is."""
-        return self._asked is not None
-
-    def want(self, topic: str | None = None) -> None:
-        """Ask for a refresh of what is there, or for *topic* from now on."""
-        if topic is None:
-            self._wanted = True
-        elif not any(topic in some for some in (self.known, self.missing, self._asked or ())):
-            self._new.add(topic)
-            self._backoff.reset()
-
-    def next_due(self) -> float | None:
-        """When the next request is to be sent; None while one is under way or none is needed."""
-        if self.under_way:
-            return None
-        if self._new:
-            return 0.0
-        due = [self._missing_not_before] if self.missing else []
-        if self._wanted:
-            due.append(self._not_before)
-        elif self.known:
-            due.append(max(self._fresh_until, self._not_before))
-        return min(due, default=None)
-
-    def send(self, now: float) -> list[str]:
-        """A request goes out: the topics that it asks for. (None: it asks for the brokers.)"""
-        self._asked, self._new = self._new, set()
-        if now >= self._not_before and (self._wanted or now >= self._fresh_until):
-            self._asked |= self.known
-            self._wanted = False
-        if now >= self._missing_not_before:
-            self._asked |= self.missing
-        return sorted(self._asked)
-
-    def succeeded(self, now: float, random: float, *, there: set[str], cost: float) -> None:
-        """An answer has come: of what was asked for the topics *there* need no more asking.
-
-        *cost*: how many seconds of work it has made.
-        """
-        asked, self._asked = self._asked or set(), None
-        missing = asked - there
-        if missing:
-            due = now + max(self._backoff.next(random), cost / self._SHARE)
-            # New topics must not put off again and again what has waited longer.
-            others = self.missing - asked
-            self._missing_not_before = min(due, self._missing_not_before) if others else due
-        if asked >= self.known:
-            self._fresh_until = now + self.max_age
-        self.known = (self.known - asked) | (asked & there)
-        self.missing = (self.missing - asked) | missing
-        if not self.missing:
-            self._backoff.reset()
-        # Also after a good answer: a leader that moves is asked for again no faster than this.
-        self._not_before = now + self._pause.next(random)
-
-    def failed(self, now: float, random: float) -> None:
-        """No answer has come."""
-        asked, self._asked = self._asked or set(), None
-        self.missing |= asked - self.known
-        self._wanted = True
-        self._not_before = self._missing_not_before = now + self._backoff.next(random)

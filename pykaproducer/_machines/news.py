@@ -62,13 +62,10 @@ def _moved(before: TopicView, view: TopicView) -> Iterator[News]:
         )
     if view.leaders == before.leaders:
         return
-    known = range(before.partitions)
-    lost = [n for n in known if n in before.leaders and n not in view.leaders]
-    found = [n for n in known if n in view.leaders and n not in before.leaders]
-    moved = [
-        n for n in known if before.leaders.get(n, -1) != view.leaders.get(n, -1) and n not in found
-    ]
-    moved = [n for n in moved if n not in lost]
+    old, new = before.leaders, view.leaders
+    lost = sorted(old.keys() - new.keys())
+    found = sorted(n for n in new.keys() - old.keys() if n < before.partitions)
+    moved = sorted(n for n, _ in new.items() - old.items() if n in old)
     if lost:
         yield News(True, f"{place(view.name)}: no leader any more: {_partitions(lost)}")
     if found:

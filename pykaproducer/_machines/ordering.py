@@ -111,6 +111,9 @@ class _Buffer:
         #: Bytes of the messages in it.
         self.nbytes = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
     def append(self, item: Item) -> None:
         """*item* is the youngest. Slices of the same level join into a backlog."""
         self.nbytes += item.nbytes
@@ -201,6 +204,35 @@ class Ordering:
             return effects
         self._descend(effects)
         return effects
+
+    @property
+    def wants_path(self) -> bool:
+        """Whether it waits for :meth:`path_found`."""
+        return self._finding
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is here, and nothing of it is anywhere else."""
+        busy = any(level.buffer or level.expects_chaser for level in self._levels.values())
+        return not (self.high_watermark or self.has_path or self._waiting or busy)
+
+    def rest(self) -> list[Effect]:
+        """The partition has not been used for long: let its path go, if nothing is in progress.
+
+        As if an item of level 1 had come: a fresh one that comes now waits for the chaser. When it
+        is back everything older is back too, and the partition :attr:`is_at_rest`, or in use.
+        """
+        effects: list[Effect] = []
+        if self.high_watermark == 0 and self.has_path:
+            self._rise(1, effects)
+        return effects
+
+    def give_up(self) -> None:
+        """All that waits for a path has its outcome: let it go, if nothing else is in progress."""
+        if self.high_watermark == 0 and not self.has_path:
+            self.held -= self._waiting.nbytes
+            self._waiting.take_all()
+            self._finding = False
 
     def path_found(self) -> list[Effect]:
         """A lane to the leader is there."""

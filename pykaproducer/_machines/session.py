@@ -286,6 +286,10 @@ class Session:
             self.unanswered.append(request)
         return buffers
 
+    def refuses(self, api_key: int) -> str | None:
+        """Why there is no version of these requests that both sides speak; None if there is."""
+        return None if api_key in self.versions else self._no_common_version(api_key)
+
     def received(self, frame: bytes, now: float) -> bytes | Ready | Answered | None:
         """A response has come: bytes to send, an event, or neither.
 

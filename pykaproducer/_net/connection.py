@@ -210,6 +210,10 @@ class Connection:
         request.timeout = request.deadline - self._clock.monotonic()
         self._queued.append(request)
 
+    def refuses(self, api_key: int) -> str | None:
+        """Why the server does not take these requests, None if it does; once it is ready."""
+        return self._session.refuses(api_key)
+
     @property
     def next_deadline(self) -> float | None:
         """When the connection will be lost, or authenticates again, if nothing happens until

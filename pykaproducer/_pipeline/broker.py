@@ -34,7 +34,8 @@ from pykaproducer._pipeline.bridge import (
     Written,
 )
 from pykaproducer._pipeline.judge import Judge
-from pykaproducer._pipeline.metadata import Metadata, ProducerIdCame, ViewChanged
+from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.trace import in_words, sealing
@@ -88,6 +89,7 @@ Event = (
     | Idle
     | ViewChanged
     | ProducerIdCame
+    | NoProducerId
     | Hurry
     | Unused
     | Quit
@@ -127,6 +129,11 @@ class BrokerWorker(Worker):
         self._ahead: deque[list[Batch]] = deque()
         self._on_the_wire: set[tuple[str, int]] = set()
         self._lanes: dict[tuple[str, int], Lane] = {}
+        # Partitions of which turn() looks who leads them now.
+        self._look_at: set[tuple[str, int]] = set()
+        # Lanes that another broker should have, and that wait for an answer here.
+        self._moved: set[Lane] = set()
+        self._new_view = False
         # When to ask for its end, if no PartitionWorker needs it until then.
         self._end_at: float | None = None
 
@@ -165,8 +172,13 @@ class BrokerWorker(Worker):
             case Idle():
                 self._disconnected()
             case ViewChanged():
-                self._check_leaders()
+                self._look_at |= item.moved
+                self._new_view = True
             case ProducerIdCame():
+                self._id_came()
+            case NoProducerId():
+                for lane in self._without_id:
+                    self.judge.refuse_pending(lane, item.code)
                 self._id_came()
             case Quit():
                 self._quitting = True
@@ -252,9 +264,12 @@ class BrokerWorker(Worker):
     def _went_down(self, reason: str) -> None:
         self.throttle.forget()
         self._disconnected()
+        for lane in list(self._lanes.values()):
+            lane.drop_settled()  # else it would be connected to for messages that have expired
+            self.batcher.look(lane)
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
+        needed = self._requests or self.batcher.waiting
         if self.trouble.brokers.get(self.broker_id) != reason and not self.stopping:
-            needed = self._requests or self.batcher.waiting
             log.log(
                 logging.WARNING if needed else logging.DEBUG,
                 "broker %d: %s; trying again",
@@ -262,7 +277,8 @@ class BrokerWorker(Worker):
                 reason,
             )
         self.trouble.brokers[self.broker_id] = reason
-        self.metadata.want()
+        if needed:
+            self.metadata.want()
 
     # Down: from the lanes to the bridge ---------------------------------------------------------
 
@@ -275,6 +291,7 @@ class BrokerWorker(Worker):
             lane.end(item)
             self.lane_changed(lane)
             self._lanes.pop((lane.topic, lane.partition), None)
+            self._moved.discard(lane)
         elif lane.failing:
             lane.add(item, 0.0)
         else:
@@ -283,12 +300,19 @@ class BrokerWorker(Worker):
             if (trace := self.meter.trace) is not None:
                 trace.note("queued", self, item, broker=self.broker_id)
             self._end_at = None
-            self._lanes[lane.topic, lane.partition] = lane
+            here = lane.topic, lane.partition
+            if self._lanes.get(here) is not lane:
+                # 1. The lane is made by one view; 2. the next tells of another leader; 3. it comes
+                # here: no view will tell of that leader once more.
+                self._lanes[here] = lane
+                self._look_at.add(here)
             self.batcher.add(lane, item, self.clock.monotonic())
         self.judge.hand_back(lane)
 
     def turn(self) -> None:
         """Seal what is due, as long as the bridge has room for it."""
+        if self._look_at or self._new_view:
+            self._check_leaders()
         if not self._up:
             if self.batcher.waiting:
                 self.bridge.connect()
@@ -475,6 +499,9 @@ class BrokerWorker(Worker):
         """Something of *lane* has been answered, or it has failed."""
         if lane.failing:
             self._recall(lane)
+        if lane in self._moved and not lane.unanswered:
+            self._moved.discard(lane)
+            self._look_at.add((lane.topic, lane.partition))
         self.batcher.look(lane)
 
     def _fail_lane(self, lane: Lane) -> None:
@@ -482,11 +509,31 @@ class BrokerWorker(Worker):
         self.lane_changed(lane)
 
     def _check_leaders(self) -> None:
-        for (topic, partition), lane in list(self._lanes.items()):
+        """Let go of the lanes that another broker should have: many views, one look."""
+        looked_at, self._look_at = self._look_at, set()
+        for topic, partition in looked_at:
+            lane = self._lanes.get((topic, partition))
             leader = self.metadata.view.leader(topic, partition)
-            if leader is not None and leader != self.broker_id and not lane.unanswered:
+            if lane is None or leader is None or leader == self.broker_id:
+                continue
+            if lane.unanswered:
+                self._moved.add(lane)
+            else:
                 self._fail_lane(lane)
                 self.judge.hand_back(lane)
+        if self._new_view and not self._up:
+            self._look_for_leaders()
+        self._new_view = False
+
+    def _look_for_leaders(self) -> None:
+        """The broker is down. Where nobody leads in its place yet, messages wait for who will."""
+        topics = {
+            lane.topic
+            for lane in self._lanes.values()
+            if lane.pending and self.metadata.view.leader(lane.topic, lane.partition) is None
+        }
+        if topics:
+            self.metadata.want_topics(*topics)
 
 
 def _spots(batches: list[Batch]) -> set[tuple[str, int]]:

@@ -154,6 +154,11 @@ class Connected(Worker):
             return 0.0
         return earlier(self.deadline(), connection.next_deadline)
 
+    def refuses(self, api_key: int) -> str | None:
+        """Why the server does not take these requests; None: it does. Only while ``ready``."""
+        assert self._connection is not None
+        return self._connection.refuses(api_key)
+
     def drop(self, reason: str) -> None:
         """Treat the connection as lost: what the broker said makes no sense."""
         connection = self._connection

@@ -2,7 +2,7 @@
 
 In Sarama: ``asyncProducer.dispatcher``. Owns: the table of topics that wait for their metadata
 (entries without a thread: ten thousand unknown topics cost no thread), and the deadline of every
-accepted chunk.
+accepted chunk. It notices when a topic is not used any more, and has all that is kept of it let go.
 
 Guarantees: chunks of one topic reach its worker in the order in which they were opened, those
 that waited for metadata first; what comes round again from the retry handler takes the same way.
@@ -23,8 +23,10 @@ from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines, has_expired
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer._net.connection import earlier
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.partition import Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
@@ -42,6 +44,24 @@ class FlushMark:
     mark: Mark
 
 
+@dataclass(frozen=True, slots=True)
+class TopicAtRest:
+    """Nothing of a topic is under way, in answer to the *round*-th question."""
+
+    topic: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The view of the cluster does not have *topic* any more."""
+
+    topic: str
+
+
+Item = TopicSlot | Batch | Backlog | Chaser | FlushMark | ViewChanged | TopicAtRest | Forgotten
+
+
 class Dispatcher(Worker):
     """Routes by topic; expires what is too late, wherever it is."""
 
@@ -54,6 +74,14 @@ class Dispatcher(Worker):
     inflight: InFlight
     settler: Settler
     trouble: Trouble
+    #: Seconds without a message after which a topic is forgotten.
+    max_idle: float
+    #: Seconds for which a view that refuses a topic is believed without another look.
+    believed_for: float
+    #: Lets the open chunk's slot of a topic go; false: a message has just come into it.
+    let_slot_go: Callable[[str], bool]
+    #: Lets a topic's stages go, and what is counted of it.
+    let_topic_go: Callable[[str, TopicWorker | None], None]
     #: Another stage has died: everything fails with this, made for a topic and a status.
     broken_by: Callable[[str, Status], DeliveryError] | None = None
 
@@ -65,11 +93,20 @@ class Dispatcher(Worker):
         # Partitions of which rows have expired since the last sweep, and when the next one is due.
         self._to_sweep: set[tuple[str, int]] = set()
         self._sweep_at: float | None = None
+        # When each topic was used last (monotonic seconds), and when to look for idle ones.
+        self._used: dict[str, float] = {}
+        self._look_for_idle: float | None = None
+        # Topics that have been asked to rest, and the round of the question; see _forget().
+        self._resting: dict[str, int] = {}
+        self._round = 0
+        # Topics that the view has still, or not any more, and will not have.
+        self._leaving: set[str] = set()
 
-    def step(self, item: TopicSlot | Batch | Backlog | Chaser | FlushMark | ViewChanged) -> None:
+    def step(self, item: Item) -> None:
         match item:
             case TopicSlot():
                 chunks = self.take(item)
+                self._use(item.topic, chunks)
                 for chunk in chunks:
                     self.inflight.enter(chunk)  # all of them first: the crash policy looks there
                 if (trace := self.meter.trace) is not None:
@@ -88,6 +125,12 @@ class Dispatcher(Worker):
             case FlushMark():
                 self.inflight.meet(item.mark)
             case ViewChanged():
+                self._metadata_came()
+            case TopicAtRest():
+                if self._resting.get(item.topic) == item.round:
+                    self._forget(item.topic)
+            case Forgotten():
+                self._leaving.discard(item.topic)
                 self._metadata_came()
 
     def announce(self, slot: TopicSlot) -> bool:
@@ -113,11 +156,11 @@ class Dispatcher(Worker):
         expiry = self._deadlines.next()
         if expiry is not None and self.shortage.holds():
             expiry = self.shortage.until
-        if self._sweep_at is None:
-            return expiry
-        return self._sweep_at if expiry is None else min(expiry, self._sweep_at)
+        return earlier(expiry, earlier(self._sweep_at, self._look_for_idle))
 
     def on_time(self, now: float) -> None:
+        if self._look_for_idle is not None and self._look_for_idle <= now:
+            self._let_idle_rest(now)
         for chunk in self._deadlines.expired(now):
             try:
                 for part in chunk.expired(now):
@@ -135,7 +178,14 @@ class Dispatcher(Worker):
             self._sweep_at = None
             swept, self._to_sweep = self._to_sweep, set()
             for topic, partition in swept:
-                self._topics[topic].put(Sweep(topic, partition))
+                if (worker := self._topics.get(topic)) is not None:
+                    worker.put(Sweep(topic, partition))
+
+    def _drop_settled(self) -> None:
+        for topic, waiting in list(self._waiting.items()):
+            waiting.sweep()
+            if not waiting:
+                del self._waiting[topic]
 
     def _route(self, chunk: Chunk) -> None:
         worker = self._topics.get(chunk.topic)
@@ -147,19 +197,22 @@ class Dispatcher(Worker):
             waiting = self._waiting[chunk.topic] = Line(has_expired)
         waiting.append(chunk)
         view = self.metadata.view.topics.get(chunk.topic)
-        if view is not None:
+        if view is not None and chunk.topic not in self._leaving:
             self._look_at(view)
         if chunk.topic in self._waiting:
             if (trace := self.meter.trace) is not None:
                 trace.note("waits for metadata", self, chunk)
-            self.metadata.want_topic(chunk.topic)
+            self.metadata.want_topics(chunk.topic)
 
     def _metadata_came(self) -> None:
         topics = self.metadata.view.topics
+        self._drop_settled()
         for topic in list(self._waiting):
             view = topics.get(topic)
-            if view is not None:
+            if view is not None and topic not in self._leaving:
                 self._look_at(view)
+        if self._waiting:
+            self.metadata.want_topics(*self._waiting)  # it asks for what is waited for
 
     def _look_at(self, view: TopicView) -> None:
         """Metadata of a topic that is waited for: let its chunks go, or fail, or wait on."""
@@ -167,7 +220,7 @@ class Dispatcher(Worker):
             worker = self._topics[view.name] = self.topic_worker(view.name)
             for chunk in self._waiting.pop(view.name):
                 worker.put(chunk)
-        elif view.error_code in FATAL_TOPIC_ERRORS:
+        elif view.error_code in FATAL_TOPIC_ERRORS and self._is_believed(view):
             code = view.error_code
             error = delivery_error_for(code, topic=view.name, status=Status.NOT_PERSISTED)
             self.trouble.refused(view.name, error)
@@ -176,6 +229,62 @@ class Dispatcher(Worker):
                     chunk.whole(),
                     lambda status: delivery_error_for(code, topic=view.name, status=status),
                 )
+
+    def _is_believed(self, view: TopicView) -> bool:
+        """Whether nobody can have granted the right to the topic since it was looked at."""
+        since = next(iter(self._waiting[view.name])).opened
+        return view.asked_at >= min(since, self.clock.monotonic() - self.believed_for)
+
+    # Topics that are not used any more ---------------------------------------------------------
+
+    def _use(self, topic: str, chunks: list[Chunk]) -> None:
+        if chunks:
+            self._used[topic] = chunks[-1].opened
+            self._resting.pop(topic, None)
+            if self._look_for_idle is None:
+                self._look_for_idle = chunks[-1].opened + self.max_idle
+
+    def _let_idle_rest(self, now: float) -> None:
+        """Ask the topics without a message for long to rest; forget those that have no worker.
+
+        Also topics that somebody has only looked up (``partitions_for()``).
+        """
+        for topic in self.metadata.view.topics:
+            self._used.setdefault(topic, now)
+        busy = {chunk.topic for chunk in self.inflight.chunks()}
+        self._round += 1
+        for topic, used in list(self._used.items()):
+            if used + self.max_idle > now or topic in busy:
+                continue
+            worker = self._topics.get(topic)
+            self._resting[topic] = self._round
+            if worker is None:
+                self._forget(topic)
+            else:
+                answer = TopicAtRest(topic, self._round)
+                worker.put(Rest(functools.partial(self.put, answer)))
+        oldest = min(self._used.values(), default=None)
+        self._look_for_idle = (
+            None if oldest is None else max(oldest + self.max_idle, now + self.max_idle / 4)
+        )
+
+    def _forget(self, topic: str) -> None:
+        """Nothing of *topic* is under way, and nothing has come for it: let go of all of it.
+
+        Safe against a send() at this moment:
+
+        1. send() appends to the slot: it is not let go, and the topic stays.
+        2. The slot is let go before: send() finds that, makes a new one, and announces it behind
+           us. Its chunk waits until the view has forgotten the topic (:class:`Forgotten`), so that
+           no new TopicWorker relies on a view that is about to lose it; then it is looked up.
+        """
+        del self._resting[topic]
+        if topic in self._waiting or not self.let_slot_go(topic):
+            return
+        self._used.pop(topic, None)
+        self.let_topic_go(topic, self._topics.pop(topic, None))
+        self._leaving.add(topic)
+        self.metadata.forget(topic, lambda gone: self.put(Forgotten(gone)))
 
     def _expire(self, part: Slice) -> None:
         topic, partition = part.topic, part.partition if part.partition >= 0 else None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pykaproducer._chance import chance
 from pykaproducer._clock import Clock
 from pykaproducer._machines.batching import Batch, Chaser, Lane
-from pykaproducer._machines.cluster import backoff
+from pykaproducer._machines.cluster import LeaderHint, backoff
 from pykaproducer._machines.verdicts import NO_RIGHT, Action, judge
 from pykaproducer._pipeline.bridge import Answered, Lost, ProduceRequest
 from pykaproducer._pipeline.metadata import Metadata
@@ -27,6 +27,10 @@ from pykaproducer._texts import code_text, place
 from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
+
+#: From this level on a temporary error makes us look for the leader too: a broker that is cut off
+#: from its controllers may go on as the leader, and never say that it is not.
+_LOOK_FROM_LEVEL = 2
 
 
 class Judge:
@@ -157,8 +161,10 @@ class Judge:
     def _again(self, lane: Lane, batch: Batch, answer: ProducedPartition, action: Action) -> None:
         if action is Action.AGAIN:
             batch.retries_used += 1
+            if batch.level >= _LOOK_FROM_LEVEL:
+                self._metadata.refused(batch.topic, batch.partition)
         elif action is Action.MOVED:
-            self._metadata.want()
+            self._metadata.refused(batch.topic, batch.partition)
         elif action in (Action.NEW_EPOCH, Action.NEW_PRODUCER_ID):
             lane.spoil(id_too=action is Action.NEW_PRODUCER_ID)
             # The broker does not say what has become of the partition's log meanwhile.
@@ -214,6 +220,22 @@ class Judge:
         for part in batch.parts:
             part.doubt()
 
+    def refuse_pending(self, lane: Lane, code: int) -> None:
+        """What is pending in *lane*, and not sealed, fails with *code*: it cannot be sealed."""
+        for item in lane.pending:
+            if isinstance(item, Slice):
+                self._settler.fail(
+                    item,
+                    lambda status: delivery_error_for(
+                        code,
+                        topic=lane.topic,
+                        partition=lane.partition,
+                        status=status,
+                        detail="it gives this client no producer id",
+                    ),
+                )
+        lane.drop_settled()
+
     def fail_doubtful(self, batch: Batch) -> None:
         """*batch* must not go again: it might be in the log twice, or behind a younger one."""
         where = place(batch.topic, batch.partition)
@@ -244,11 +266,16 @@ class Judge:
         if not answer.node_endpoints:
             return
         addresses = {broker.node_id: broker for broker in answer.node_endpoints}
+        hints: list[LeaderHint] = []
         for partition in answer.partitions:
             if partition.current_leader is not None:
-                leader = addresses.get(partition.current_leader[0])
+                broker_id, epoch = partition.current_leader
+                leader = addresses.get(broker_id)
                 if leader is not None:
-                    self._metadata.hint(partition.topic, partition.partition, leader)
+                    hint = LeaderHint(partition.topic, partition.partition, epoch, leader)
+                    hints.append(hint)
+        if hints:
+            self._metadata.hint(hints)
 
 
 def _may_go_at_once(action: Action, batch: Batch, answer: ProducedPartition) -> bool:

@@ -4,39 +4,42 @@ Owns: its own connection to one server of the cluster, the view of the cluster (
 snapshot: the other stages read the reference without a lock), and the producer id.
 
 Guarantees: one request at a time; whoever asks meanwhile is served by the next one. Everybody who
-waits is told of every new view. Never gives up: servers are tried in turn, with backoff, the known
-brokers first and the configured ``bootstrap_servers`` after them, again and again.
+waits is told of every new view. Never gives up: servers are tried in turn, with backoff, the
+brokers of the view and the configured ``bootstrap_servers`` alternately, again and again. A server
+whose view is older than ours is left for another one.
 """
 
 from __future__ import annotations
 
 import _thread
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer import _threads as threads
 from pykaproducer._chance import chance
-from pykaproducer._machines.cluster import Backoff, ClusterView, Refresh
+from pykaproducer._machines.cluster import ClusterView, LeaderHint, led_by_others
 from pykaproducer._machines.news import news
+from pykaproducer._machines.refresh import Distrust, Refresh, candidates
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.connected import Connected
 from pykaproducer._pipeline.meter import Link
+from pykaproducer._pipeline.producer_id import ProducerIds
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker, wake_all
-from pykaproducer._texts import code_text, place
+from pykaproducer._texts import place
 from pykaproducer._wire import WireError
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import (
     ApiKey,
-    BrokerAddress,
     decode_init_producer_id,
     decode_metadata,
     init_producer_id_request,
     metadata_request,
 )
+from pykaproducer.config import Config
 from pykaproducer.errors import MetadataTimeoutError
 
 log = logging.getLogger("pykaproducer.metadata")
@@ -46,27 +49,41 @@ log = logging.getLogger("pykaproducer.metadata")
 class ViewChanged:
     """There is a new view of the cluster."""
 
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdCame:
-    """The producer id is there."""
+    #: Partitions that have another leader, for those who attend to many.
+    moved: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Somebody needs a (new) view; of *topic* too, and *waiter* wants to be told of it."""
+    """A view is out of date. Of *topics* alone, if messages wait for them; *waiter* is told of the
+    next one. *anew*: what is known of them is wrong."""
 
-    topic: str | None = None
+    topics: tuple[str, ...] = ()
     waiter: Worker | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
-    """A broker has said, beside an error, who leads a partition (KIP-951)."""
+class Refused:
+    """The leader of a partition, by our view, has refused a batch."""
 
     topic: str
     partition: int
-    leader: BrokerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """No message has used *topic* for long; *tell* is called when it is forgotten."""
+
+    topic: str
+    tell: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """A broker has said, beside errors, who leads partitions (KIP-951)."""
+
+    hints: tuple[LeaderHint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,9 @@ class WantProducerId:
 
     waiter: Worker
     instead_of: int | None
+
+
+Item = Want | Refused | Forget | Hints | WantProducerId
 
 
 class Metadata(Connected):
@@ -93,14 +113,16 @@ class Metadata(Connected):
         self.view = ClusterView()
         #: When the cluster answered last (monotonic seconds); None: never yet.
         self.refreshed: float | None = None
-        self.producer_id: ProducerId | None = None
-        self._refresh: Refresh | None = None
-        self._id_wanted_by: list[Worker] = []
-        self._id_under_way = False
-        self._id_not_before = 0.0
-        self._id_backoff: Backoff | None = None
         self._waiters: dict[Worker, None] = {}
+        self._distrust = Distrust()
+        self._asked_at = 0.0
+        # The server wants to be left alone until then: a quota was exceeded (KIP-219).
+        self._not_before_throttle = 0.0
         self._candidates: list[tuple[str, int]] = []
+        # The server that is asked, and the last that was left for another one.
+        self._server: tuple[str, int] | None = None
+        self._left: tuple[str, int] | None = None
+        self._leaving = False
         # Topics that the log is to tell of if they stay away: see news().
         self._missing: dict[str, int] = {}
         # What the log has said since the cluster answered last: each server has its own reason,
@@ -109,23 +131,51 @@ class Metadata(Connected):
         # Locks of threads that wait in partitions_for().
         self._lookers: list[Any] = []
 
+    def configure(self, config: Config, trouble: Trouble) -> None:
+        """What wiring sets, and what is made of it."""
+        self.config = config
+        self.trouble = trouble
+        self.ids = ProducerIds(config, self.clock, trouble)
+        self._refresh = Refresh(
+            max_age=config.metadata_max_age_ms / 1000,
+            backoff_first=config.retry_backoff_ms / 1000,
+            backoff_most=config.retry_backoff_max_ms / 1000,
+        )
+
     # Asked by other threads --------------------------------------------------------------------
 
+    @property
+    def producer_id(self) -> ProducerId | None:
+        """The id that a partition counts under which has none."""
+        return self.ids.current
+
     def want(self) -> None:
-        """A view is out of date."""
+        """The view is out of date."""
         self.put(Want())
 
-    def hint(self, topic: str, partition: int, leader: BrokerAddress) -> None:
-        """A broker says that *leader* leads a partition."""
-        self.put(Hint(topic, partition, leader))
+    def want_topics(self, *topics: str, waiter: Worker | None = None, anew: bool = False) -> None:
+        """Messages wait for *topics*.
 
-    def want_topic(self, topic: str) -> None:
-        """Messages wait for *topic*; the dispatcher is told when a view comes."""
-        self.put(Want(topic))
+        The dispatcher is told when a view comes; *waiter*, once, too. *anew*: what the view has of
+        them is wrong, and a request that is under way will not do.
+        """
+        self.put(Want(topics, waiter, anew))
 
-    def want_leader(self, topic: str, waiter: Worker) -> None:
-        """A partition of *topic* has no leader; *waiter* is told, once, when a view comes."""
-        self.put(Want(topic, waiter))
+    def tell(self, waiter: Worker) -> None:
+        """*waiter* is told, once, when a view comes; nobody asks for one because of it."""
+        self.put(Want(waiter=waiter))
+
+    def refused(self, topic: str, partition: int) -> None:
+        """The broker that leads a partition, by our view, says that it cannot, or keeps failing."""
+        self.put(Refused(topic, partition))
+
+    def forget(self, topic: str, tell: Callable[[str], None]) -> None:
+        """No message uses *topic*; *tell* is called when it is in no view any more."""
+        self.put(Forget(topic, tell))
+
+    def hint(self, hints: Iterable[LeaderHint]) -> None:
+        """A broker says who leads partitions."""
+        self.put(Hints(tuple(hints)))
 
     def want_producer_id(self, waiter: Worker, *, instead_of: int | None = None) -> None:
         """*waiter* is told, once, when a producer id is there; *instead_of* will not do."""
@@ -140,7 +190,7 @@ class Metadata(Connected):
             view = self.view.topics.get(topic)
             return 0 if view is None else view.partitions
 
-        partitions = self._wait_for(count, lambda: self.want_topic(topic), deadline, check_open)
+        partitions = self._wait_for(count, lambda: self.want_topics(topic), deadline, check_open)
         if partitions:
             return set(range(partitions))
         reason = self.trouble.why(topic, None) or "no answer"
@@ -185,40 +235,59 @@ class Metadata(Connected):
 
     # The stage -----------------------------------------------------------------------------------
 
-    def in_place(self, item: Want | Hint | WantProducerId) -> bool:
+    def in_place(self, item: Item) -> bool:
         # The batch that was refused goes again at once: the view should know of its leader first.
-        return isinstance(item, Hint)
+        return isinstance(item, Hints)
 
-    def step(self, item: Want | Hint | WantProducerId) -> None:
-        if isinstance(item, WantProducerId):
-            if self.producer_id is not None and self.producer_id.producer_id == item.instead_of:
-                self.producer_id = None
-            if self.producer_id is not None:
-                item.waiter.put(ProducerIdCame())
-            else:
-                self._id_wanted_by.append(item.waiter)
-            return
-        if isinstance(item, Hint):
-            view = self.view.with_leader(item.topic, item.partition, item.leader)
-            if view is not self.view:
-                self._show(view)
-            return
+    def step(self, item: Item) -> None:
+        match item:
+            case WantProducerId():
+                self.ids.want(item.waiter, item.instead_of)
+            case Hints():
+                view = self.view.with_leaders(item.hints)
+                if view is not self.view:
+                    self._show(view)
+            case Refused():
+                self._distrust.refused(item.topic, item.partition)
+                self._refresh.want(item.topic, anew=True)
+            case Forget():
+                self._forget(item)
+            case Want():
+                self._want(item)
+
+    def _want(self, item: Want) -> None:
+        refresh = self._refresh
         if item.waiter is not None:
             self._waiters[item.waiter] = None
-        refresh = self._refreshing()
-        # A partition without leader is asked for again as it is, with backoff.
-        if item.waiter is None or item.topic in refresh.known:
-            refresh.want(None if item.waiter is not None else item.topic)
+        elif not item.topics:
+            refresh.want()
+        for topic in item.topics:
+            # 1. A partition's worker sees no leader in the view; 2. a view with one is shown;
+            # 3. this comes. Nothing lacks, and still the worker has to be told.
+            anew = item.waiter is not None and topic not in refresh.lacking
+            refresh.want(topic, anew=item.anew or anew)
+
+    def _forget(self, item: Forget) -> None:
+        self._refresh.forget(item.topic)
+        # 1. The topic's partitions have counted their batches under the current id; 2. with the
+        # topic that count is lost; 3. it is used again. Counted from 0 under the same id, a new
+        # batch would be taken for an old one's duplicate.
+        self.ids.current = None
+        self._distrust.forget(item.topic)
+        self._missing.pop(item.topic, None)
+        self.view = self.trouble.view = self.view.without(item.topic)
+        item.tell(item.topic)
 
     def wants_connection(self) -> bool:
-        due = self._refreshing().next_due()
-        return bool(self._id_wanted_by) or (due is not None and due <= self.clock.monotonic())
+        due = self._refresh.next_due()
+        return self.ids.is_wanted or (due is not None and due <= self.clock.monotonic())
 
     def deadline(self) -> float | None:
-        due = self._refreshing().next_due()
-        if self._id_wanted_by and not self._id_under_way:
-            due = self._id_not_before if due is None else min(due, self._id_not_before)
-        if due is None or self.ready or due > self.clock.monotonic():
+        found = [due for due in (self._refresh.next_due(), self.ids.due()) if due is not None]
+        if not found:
+            return None
+        due = max(min(found), self._not_before_throttle)
+        if self.ready or due > self.clock.monotonic():
             return due
         return None  # it is due, and goes out as soon as there is a connection
 
@@ -226,33 +295,45 @@ class Metadata(Connected):
         """turn() sends what is due."""
 
     def turn(self) -> None:
-        if not self.ready:
-            return
         now = self.clock.monotonic()
-        refresh = self._refreshing()
-        due = refresh.next_due()
+        if not self.ready or now < self._not_before_throttle:
+            return
+        due = self._refresh.next_due()
         if due is not None and due <= now:
-            topics = refresh.send(now)
-            self._ask(
-                ApiKey.METADATA,
-                lambda version, correlation_id: [
-                    metadata_request(
-                        version,
-                        correlation_id,
-                        self.config.client_id,
-                        topics,
-                        self.config.allow_auto_create_topics,
-                    )
-                ],
+            self._ask_for_topics(now)
+        due = self.ids.due()
+        if due is not None and due <= now:
+            self._ask_for_id()
+
+    def _ask_for_topics(self, now: float) -> None:
+        asked = self._refresh.send(now)
+        self._asked_at = now
+        create = asked.may_create and self.config.allow_auto_create_topics
+        self._ask(
+            ApiKey.METADATA,
+            lambda version, correlation_id: [
+                metadata_request(
+                    version, correlation_id, self.config.client_id, asked.topics, create
+                )
+            ],
+        )
+
+    def _ask_for_id(self) -> None:
+        if (why := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
+            # Not submitted: the connection would end, and with it the view grow old.
+            host, port = self._server or ("", 0)
+            self.ids.unavailable(
+                f"the broker at {host}:{port} gives no producer id: {why}; set "
+                f"enable_idempotence=False, or upgrade the broker"
             )
-        if self._id_wanted_by and not self._id_under_way and self._id_not_before <= now:
-            self._id_under_way = True
-            self._ask(
-                ApiKey.INIT_PRODUCER_ID,
-                lambda version, correlation_id: [
-                    init_producer_id_request(version, correlation_id, self.config.client_id)
-                ],
-            )
+            return
+        self.ids.sent()
+        self._ask(
+            ApiKey.INIT_PRODUCER_ID,
+            lambda version, correlation_id: [
+                init_producer_id_request(version, correlation_id, self.config.client_id)
+            ],
+        )
 
     def _ask(self, api: int, encode: Callable[[int, int], list[Any]]) -> None:
         def counted(version: int, correlation_id: int) -> list[Any]:
@@ -270,23 +351,47 @@ class Metadata(Connected):
 
     def next_address(self) -> tuple[str, int] | str:
         if not self._candidates:
-            known = [(b.host, b.port) for b in self.view.brokers.values()]
-            chance.shuffle(known)
-            configured = list(self.config.bootstrap_servers)
-            chance.shuffle(configured)
-            self._candidates = [*known, *(a for a in configured if a not in known)]
-        return self._candidates.pop(0)
+            self._candidates = self._servers(self.view)
+        self._server = self._candidates.pop(0)
+        return self._server
+
+    def _servers(self, view: ClusterView) -> list[tuple[str, int]]:
+        known = [(b.host, b.port) for b in view.brokers.values()]
+        chance.shuffle(known)
+        configured = list(self.config.bootstrap_servers)
+        chance.shuffle(configured)
+        return candidates(known, configured, self._left)
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
-        self._id_under_way = False
-        if self._refreshing().under_way:
-            self._refreshing().failed(self.clock.monotonic(), chance.random())
-        self.trouble.cluster = reason
-        if reason not in self._told and not self.stopping:
-            self._told.add(reason)
-            log.warning("%s; trying again", reason)
+        needed = unanswered or self._items or self._refresh.under_way or self.wants_connection()
+        self.ids.lost()
+        self._not_before_throttle = 0.0
+        if self._refresh.under_way:
+            self._refresh.failed(self.clock.monotonic(), chance.random())
+        if self._leaving or not needed:
+            # Nobody needs it: brokers close connections that were idle for long.
+            log.debug("%s", reason)
+        else:
+            self.trouble.cluster = reason
+            if reason not in self._told and not self.stopping:
+                self._told.add(reason)
+                log.warning("%s; trying again", reason)
         if self._candidates:
             self.next_server_at_once()
+
+    def _leave(self, reason: str, servers: list[tuple[str, int]]) -> None:
+        """Ask one of *servers* from now on, if there is another."""
+        others = [server for server in servers if server != self._server]
+        if not others:
+            return
+        self._left = self._server
+        self._candidates = others
+        if self._server is not None:
+            log.info("%s:%d: %s; asking another server", *self._server, reason)
+        self._leaving = True
+        self.drop(reason)
+        self._leaving = False
+        self._refresh.want()
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
@@ -298,15 +403,32 @@ class Metadata(Connected):
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)
             else:
-                self._producer_id_came(event)
+                answer = decode_init_producer_id(event.request.version, event.payload)
+                self._throttled(answer.throttle_ms)
+                self.ids.came(answer)
         except WireError as error:
             self.drop(f"an answer that makes no sense: {error}")
         except MemoryError:
             self.drop("this process has no memory for the cluster's answer")
 
+    def _throttled(self, throttle_ms: int) -> None:
+        if throttle_ms > 0:
+            self._not_before_throttle = self.clock.monotonic() + throttle_ms / 1000
+
     def _metadata_came(self, event: Answered) -> None:
-        began = self.clock.monotonic()
+        began = self.clock.thread_time()
         answer = decode_metadata(event.request.version, event.payload)
+        self._throttled(answer.throttle_ms)
+        if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            # The brokers of the view belong to another cluster by now (KIP-1102).
+            self._refresh.failed(self.clock.monotonic(), chance.random())
+            self._leave("it asks to begin with bootstrap_servers", self._servers(ClusterView()))
+            return
+        refresh, old = self._refresh, self.view
+        # Not those that were forgotten since, nor those that nobody has asked for.
+        answer = answer.only(refresh.asked)
+        view = old.with_answer(answer, self._asked_at)
+        seen = {topic.name for topic in answer.topics if view.topics[topic.name].partitions}
         there = {
             topic.name
             for topic in answer.topics
@@ -314,57 +436,27 @@ class Metadata(Connected):
             and topic.partitions
             and all(p.leader_id >= 0 for p in topic.partitions)
         }
-        self._show(self.view.with_answer(answer))
-        now = self.refreshed = self.clock.monotonic()
-        self._refreshing().succeeded(now, chance.random(), there=there, cost=now - began)
+        asked = set(refresh.asked)
+        self._show(view)
+        self.refreshed = self.clock.monotonic()
+        cost = self.clock.thread_time() - began
+        refresh.succeeded(self.refreshed, chance.random(), there=there, seen=seen, cost=cost)
+        unhelpful = self._distrust.answered(old, view, asked)
+        if view.is_out_of_date(asked):
+            self._leave("its view of the cluster is older than ours", self._servers(view))
+        elif unhelpful:
+            self._leave("partitions are refused by the leaders it names", self._servers(view))
 
     def _show(self, view: ClusterView) -> None:
         """There is a new view: everybody who may wait for one looks at it."""
-        for is_bad, text in news(self.view, view, self._missing):
+        old = self.view
+        for is_bad, text in news(old, view, self._missing):
             log.log(logging.WARNING if is_bad else logging.INFO, "%s", text)
         self.view = self.trouble.view = view
         waiters, self._waiters = list(self._waiters), {}
-        for worker in (self.dispatcher, *waiters, *self.broker_workers()):
+        for worker in (self.dispatcher, *waiters):
             worker.put(ViewChanged())
+        changed = ViewChanged(led_by_others(old, view))
+        for worker in self.broker_workers():
+            worker.put(changed)
         self.wake_lookers()
-
-    def _producer_id_came(self, event: Answered) -> None:
-        self._id_under_way = False
-        answer = decode_init_producer_id(event.request.version, event.payload)
-        if answer.error_code:
-            self._producer_id_refused(answer.error_code)
-            return
-        self.trouble.producer_id = None
-        self.producer_id = ProducerId(answer.producer_id, answer.producer_epoch)
-        waiters, self._id_wanted_by = self._id_wanted_by, []
-        for worker in waiters:
-            worker.put(ProducerIdCame())
-
-    def _producer_id_refused(self, code: int) -> None:
-        """Messages wait on: a broker that has just started has no ids to give for a moment, and
-        rights may be granted. Their error says what to do if it does not pass."""
-        if self._id_backoff is None:
-            config = self.config
-            self._id_backoff = Backoff(
-                config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000
-            )
-        self._id_not_before = self.clock.monotonic() + self._id_backoff.next(chance.random())
-        text = f"the cluster gives no producer id: {code_text(code)}"
-        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            text += (
-                "; grant this client Write on its topics (before Kafka 2.8 IdempotentWrite on the "
-                "cluster, or set enable_idempotence=False)"
-            )
-            if self.trouble.producer_id != text:
-                log.error("%s", text)
-        self.trouble.producer_id = text
-
-    def _refreshing(self) -> Refresh:
-        if self._refresh is None:
-            config = self.config
-            self._refresh = Refresh(
-                max_age=config.metadata_max_age_ms / 1000,
-                backoff_first=config.retry_backoff_ms / 1000,
-                backoff_most=config.retry_backoff_max_ms / 1000,
-            )
-        return self._refresh

@@ -10,11 +10,13 @@ Relies on: a lane that has failed hands back everything, oldest first, before th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
-from pykaproducer._machines.batching import Chaser, Lane
+from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import (
     Effect,
     FindPath,
@@ -24,10 +26,24 @@ from pykaproducer._machines.ordering import (
     SendChaser,
 )
 from pykaproducer._machines.sequencing import Sequencer
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.broker import BrokerWorker, Put
 from pykaproducer._pipeline.brokers import Brokers
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer.errors import DeliveryError, Status, delivery_error_for
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """No message has come for long: let go of what is held for the next ones.
+
+    *tell* is called when nothing is under way any more; never if something comes first.
+    """
+
+    tell: Callable[[], None]
 
 
 class PartitionWorker(Worker):
@@ -38,6 +54,10 @@ class PartitionWorker(Worker):
     partition: int
     brokers: Brokers
     metadata: Metadata
+    settler: Settler
+    trouble: Trouble
+    #: Seconds for which a view that refuses the topic is believed without another look.
+    believed_for: float
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -45,6 +65,11 @@ class PartitionWorker(Worker):
         self._sequencer = Sequencer()
         self._broker: BrokerWorker | None = None
         self._lane: Lane | None = None
+        # Since when something waits for a leader (monotonic seconds); None: nothing does, or what
+        # does has its outcome.
+        self._waits_since: float | None = None
+        # What to tell when the partition is at rest; None: nobody wants to know.
+        self._when_at_rest: Callable[[], None] | None = None
 
     @property
     def queued(self) -> int:
@@ -61,26 +86,37 @@ class PartitionWorker(Worker):
     def held(self) -> Iterable[object]:
         return self.ordering.held_items()
 
-    def in_place(self, item: Item | Chaser | Sweep | ViewChanged) -> bool:
+    def in_place(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> bool:
         return True  # a few table look-ups
 
-    def step(self, item: Item | Chaser | Sweep | ViewChanged) -> None:
+    def step(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> None:
         match item:
             case Chaser():
                 self._perform(self.ordering.chaser(item.level))
+                self._look_whether_at_rest()
             case ViewChanged():
                 self._find_path()
             case Sweep():
                 self.ordering.sweep()
                 if self._lane is not None:
                     self._put(item)
+                self._look_whether_at_rest()
+            case Rest():
+                self._when_at_rest = item.tell
+                if not self._anything_waits():
+                    self.ordering.give_up()
+                self._perform(self.ordering.rest())
+                self._look_whether_at_rest()
             case _:
+                self._when_at_rest = None
                 if isinstance(item, Backlog):
                     item.take_along()  # it may wait, and then it may be part of another one
                 effects = self.ordering.item(item)
                 self._perform(effects)
                 if self._lane is None and not isinstance(item, Backlog):
                     item.take_along()  # it waits for a leader
+                    if self._waits_since is None:
+                        self._find_path()
                 if (trace := self.meter.trace) is not None and not (effects and self._lane):
                     waits = "waits in order" if self._lane else "waits for a leader"
                     trace.note(waits, self, item)
@@ -112,13 +148,68 @@ class PartitionWorker(Worker):
         return former
 
     def _find_path(self) -> None:
-        if self._lane is not None:
+        if not self.ordering.wants_path:
             return
         leader = self.metadata.view.leader(self.topic, self.partition)
         if leader is None:
-            # Wait where we are; the next view of the cluster is put into our inbox.
-            self.metadata.want_leader(self.topic, self)
+            self._wait_for_leader()
             return
+        self._waits_since = None
         self._broker = self.brokers.acquire(leader)
         self._lane = Lane(self.topic, self.partition, self._sequencer)
         self._perform(self.ordering.path_found())
+
+    def _wait_for_leader(self) -> None:
+        """Wait where we are; the next view of the cluster is put into our inbox."""
+        now = self.clock.monotonic()
+        since = now if self._waits_since is None else self._waits_since
+        view = self.metadata.view.topics.get(self.topic)
+        if view is not None and view.error_code in FATAL_TOPIC_ERRORS:
+            # An older view does not count: the right may have been granted since.
+            is_fresh = view.asked_at >= min(since, now - self.believed_for)
+            if is_fresh:
+                self._refuse(view.error_code)
+        if self._anything_waits():
+            self._waits_since = since
+            self.metadata.want_topics(self.topic, waiter=self)
+        else:
+            # What comes next asks again: a leader that nobody waits for is not looked for.
+            self._waits_since = None
+            self.metadata.tell(self)
+
+    def _anything_waits(self) -> bool:
+        # The last ones have most time left, mostly.
+        return any(
+            part.oldest_deadline() is not None
+            for item in reversed(self.ordering.held_items())
+            for part in _youngest_first(item)
+        )
+
+    def _refuse(self, code: int) -> None:
+        """What waits fails at once: no waiting mends it."""
+
+        def make_error(status: Status) -> DeliveryError:
+            return delivery_error_for(
+                code, topic=self.topic, partition=self.partition, status=status
+            )
+
+        for item in self.ordering.held_items():
+            for part in list(_youngest_first(item)):
+                self.settler.fail(part, make_error)
+        self.trouble.refused(self.topic, make_error(Status.NOT_PERSISTED))
+
+    def _look_whether_at_rest(self) -> None:
+        if self._when_at_rest is not None and self.ordering.is_at_rest:
+            tell, self._when_at_rest = self._when_at_rest, None
+            tell()
+
+
+def _youngest_first(item: Item) -> Iterable[Slice]:
+    """Return the slices of *item*."""
+    match item:
+        case Batch():
+            return reversed(item.parts)
+        case Backlog():
+            return item.youngest_first()
+        case _:
+            return (item,)

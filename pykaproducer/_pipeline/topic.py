@@ -3,13 +3,18 @@
 In Sarama: ``topicProducer.dispatch``. Owns: the topic's partitioner and its state.
 
 Guarantees: each row gets its partition once; what comes round again keeps it. Rows of one
-partition keep their order. A partitioner that fails harms its own row only.
+partition keep their order. A partitioner that fails harms its own row only. A row for a partition
+that the view does not have is refused on the word of an answer that was asked for after it came.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._kernel import Chunk, Partitioner, Slice
@@ -17,13 +22,25 @@ from pykaproducer._machines import balance
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
-from pykaproducer._pipeline.metadata import Metadata
-from pykaproducer._pipeline.partition import PartitionWorker
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._texts import place
-from pykaproducer.errors import PartitionerError, Status
+from pykaproducer.errors import PartitionerError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
+
+
+@dataclass(frozen=True, slots=True)
+class AtRest:
+    """A partition has nothing under way, in answer to the *round*-th time that all were asked."""
+
+    partition: int
+    round: int
+
+
+Item = Chunk | Batch | Backlog | Chaser | Sweep | ViewChanged | Rest | AtRest
 
 
 class TopicWorker(Worker):
@@ -45,19 +62,48 @@ class TopicWorker(Worker):
         super().__init__(*args)
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
+        # Rows for partitions that the view does not have, and since when each lot waits.
+        self._strays: deque[tuple[Slice, float]] = deque()
+        # The partitions that have not said yet that they are at rest; None: something has come.
+        self._restless: set[int] | None = None
+        self._round = 0
+        self._when_at_rest: Callable[[], None] = _nothing
 
-    def in_place(self, item: Chunk | Batch | Backlog | Chaser | Sweep) -> bool:
+    def in_place(self, item: Item) -> bool:
         # Partitioning is quick, or else lets the GIL go; a user's function may be anything.
         return isinstance(self.partitioner, Partitioner)
 
-    def step(self, item: Chunk | Batch | Backlog | Chaser | Sweep) -> None:
-        if isinstance(item, Sweep):
-            if (worker := self._partitions.get(item.partition)) is not None:
-                worker.put(item)
-            return
-        if not isinstance(item, Chunk):
-            self._partition(item.partition).put(item)
-            return
+    def held(self) -> Iterable[object]:
+        return [strays for strays, _ in list(self._strays)]
+
+    @property
+    def partitions(self) -> dict[int, PartitionWorker]:
+        """The workers of its partitions."""
+        return self._partitions
+
+    def step(self, item: Item) -> None:
+        match item:
+            case Chunk():
+                self._restless = None
+                self._take(item)
+            case Chaser():
+                self._partition(item.partition).put(item)
+            case Sweep():
+                if (worker := self._partitions.get(item.partition)) is not None:
+                    worker.put(item)
+            case ViewChanged():
+                self._look_for_strays()
+            case Rest():
+                self._rest(item.tell)
+            case AtRest():
+                self._is_at_rest(item)
+            case _:
+                self._restless = None
+                self._partition(item.partition).put(item)
+
+    def _take(self, item: Chunk) -> None:
+        if self._strays:
+            self._look_for_strays()  # those whose partition is there by now go first
         view = self.metadata.view.topics[self.topic]
         try:
             slices, strays = self._split(item, view)
@@ -71,7 +117,7 @@ class TopicWorker(Worker):
                 trace.note("partitioned", self, part)
             self._partition(part.partition).put(part)
         if strays is not None and strays.waiting():
-            self._refuse(strays, view)
+            self._keep(strays)
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:
         if isinstance(self.partitioner, Partitioner):
@@ -106,8 +152,8 @@ class TopicWorker(Worker):
             where: str | None = None
             try:
                 partition = function(chunk.key(row), everything, available or everything)
-                if isinstance(partition, int) and 0 <= partition < view.partitions:
-                    chunk.assign(row, partition)
+                if _is_index(partition) and 0 <= partition < view.partitions:
+                    chunk.assign(row, operator.index(partition))
                     continue
                 text = f"returned {partition!r}; partitions of the topic: {view.partitions}"
             except Exception as error:  # a user's partitioner: its own row fails (P9)
@@ -115,15 +161,92 @@ class TopicWorker(Worker):
                 text = f"raised {type(error).__name__}: {error}"
             self._fail(chunk.pick([row]), f"the partitioner {text}", cause, where)
 
-    def _refuse(self, strays: Slice, view: TopicView) -> None:
-        for row in strays.row_numbers():
-            part = strays.chunk.pick([row])
-            partition = strays.chunk.partition_of(row)
+    # Partitions that the view does not have ----------------------------------------------------
+
+    def _keep(self, strays: Slice) -> None:
+        """The view may be older than the partition: *strays* wait for a fresh one.
+
+        1. Somebody adds a partition. 2. A message for it is sent. 3. It comes here, and the view is
+        from before 1: only an answer that is asked for now tells.
+        """
+        while self._strays and not self._strays[0][0].waiting():
+            self._strays.popleft()  # expired
+        strays.take_along()
+        self._strays.append((strays, self.clock.monotonic()))
+        self.metadata.want_topics(self.topic, waiter=self, anew=True)
+
+    def _look_for_strays(self) -> None:
+        """There may be a new view: strays go on, or fail, or wait on for an answer."""
+        view = self.metadata.view.topics[self.topic]
+        waiting, self._strays = self._strays, deque()
+        for strays, since in waiting:
+            if not strays.waiting():
+                continue
+            chunk = strays.chunk
+            by_partition: dict[int, list[int]] = {}
+            for row in strays.row_numbers():
+                by_partition.setdefault(chunk.partition_of(row), []).append(row)
+            others: list[int] = []
+            for partition, rows in by_partition.items():
+                if partition < view.partitions:
+                    self._partition(partition).put(chunk.pick(rows, partition))
+                else:
+                    others += rows
+            if others and not self._refused(chunk, others, view, since):
+                self._strays.append((chunk.pick(sorted(others)), since))
+        if self._strays:
+            self.metadata.want_topics(self.topic, waiter=self, anew=True)
+
+    def _refused(self, chunk: Chunk, rows: list[int], view: TopicView, since: float) -> bool:
+        """Whether *view* is fresh enough to refuse rows that wait *since* then; then it does."""
+        if view.asked_at < since:
+            return False
+        if view.error_code in FATAL_TOPIC_ERRORS:
+            self.settler.fail(
+                chunk.pick(rows),
+                lambda status: delivery_error_for(view.error_code, topic=self.topic, status=status),
+            )
+            return True
+        if view.error_code:
+            return False
+        for row in rows:
             self._fail(
-                part,
-                f"there is no partition {partition}; the topic has partitions 0 to "
+                chunk.pick([row]),
+                f"there is no partition {chunk.partition_of(row)}; the topic has partitions 0 to "
                 f"{view.partitions - 1}",
             )
+        return True
+
+    # Rest ----------------------------------------------------------------------------------------
+
+    def _rest(self, tell: Callable[[], None]) -> None:
+        """Ask each partition whether it is at rest.
+
+        What has come since counts, and not an answer to an earlier round:
+
+        1. a partition is at rest, and says so;
+        2. before that is read here, a message for the partition is passed on;
+        3. the answer is read: the topic is not at rest, as something has come.
+        """
+        self._round += 1
+        self._when_at_rest = tell
+        if any(strays.waiting() for strays, _ in self._strays):
+            return
+        self._strays.clear()
+        self._restless = set(self._partitions)
+        if not self._restless:
+            tell()
+        for partition, worker in self._partitions.items():
+            answer = AtRest(partition, self._round)
+            worker.put(Rest(functools.partial(self.put, answer)))
+
+    def _is_at_rest(self, item: AtRest) -> None:
+        if self._restless is None or item.round != self._round:
+            return
+        self._restless.discard(item.partition)
+        if not self._restless:
+            self._restless = None
+            self._when_at_rest()
 
     def _fail(
         self,
@@ -152,6 +275,15 @@ def _place_of(error: Exception) -> str | None:
         return None
     code = last.tb_frame.f_code
     return f'raised in {code.co_qualname}, file "{code.co_filename}", line {last.tb_lineno}'
+
+
+def _is_index(value: object) -> bool:
+    """Whether it is a whole number: also one of numpy's."""
+    return hasattr(value, "__index__")
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _numbers(packed: bytes) -> list[int]:

@@ -7,9 +7,9 @@ removed whole; dictionary operations are atomic.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from pykaproducer._machines.cluster import ClusterView
+from pykaproducer._machines.cluster import DELETED, ClusterView
 from pykaproducer._texts import code_text
 from pykaproducer.errors import DeliveryError
 
@@ -43,6 +43,12 @@ class Trouble:
         if self._refused.setdefault(topic, mine) is mine:
             log.error("%s", Exception.__str__(error))
 
+    def forget(self, topic: str, partitions: Iterable[int]) -> None:
+        """Nobody uses the *topic* any more, of which these *partitions* were in use."""
+        self._refused.pop(topic, None)
+        for partition in partitions:
+            self.partitions.pop((topic, partition), None)
+
     def delivered(self, topic: str, partition: int) -> None:
         """A message has been delivered: nothing is in the way any more."""
         self.partitions.pop((topic, partition), None)
@@ -64,6 +70,12 @@ class Trouble:
             return None
         leader = view.leaders.get(partition)
         if leader is None:
+            if view.error_code in DELETED:
+                return f"the cluster has no such topic any more: {code_text(view.error_code)}"
+            if view.error_code:
+                return f"the topic cannot be looked up: {code_text(view.error_code)}"
+            if partition >= view.partitions:
+                return self.cluster or f"the topic has partitions 0 to {view.partitions - 1} only"
             return self.cluster or "the partition has no leader"
         return (
             self.brokers.get(leader)

@@ -69,6 +69,7 @@ class Pipeline:
         take: Callable[[TopicSlot], list[Chunk]],
         take_all: Callable[[], list[Chunk]],
         on_broken: OnBroken,
+        let_slot_go: Callable[[str], bool],
         meter: Meter | None = None,
     ) -> None:
         self.config = config
@@ -84,7 +85,11 @@ class Pipeline:
         self._no_dispatcher = False
         # No lock guards these two: a flush that held one could be interrupted by a signal whose
         # handler flushes too, and waits for a stage that waits for the lock.
-        self.stages: list[Worker] = []  # grows while it runs: topics and partitions are added
+        # Topics and partitions come, and go when they are not used any more.
+        self.stages: dict[Worker, None] = {}
+        # Those that have gone and whose threads may still end.
+        self._gone: list[Worker] = []
+        self._let_slot_go = let_slot_go
         # Marks of flushes that wait, by id: a dead dispatcher would never meet them.
         # Weak: a flush that is interrupted between two steps takes its mark along.
         self._marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
@@ -116,7 +121,7 @@ class Pipeline:
         for field, value in place.items():
             setattr(worker, field, value)  # whoever finds it in the list looks at these
         # stop() (1) sets `ended`, (2) goes over the list: one of us sees the other.
-        self.stages.append(worker)
+        self.stages[worker] = None
         if self.ended:
             worker.stopping = True
         return worker
@@ -129,7 +134,20 @@ class Pipeline:
         dispatcher.inflight = self.inflight
         dispatcher.settler = self.settler
         dispatcher.trouble = self.trouble
+        dispatcher.max_idle = self.config.metadata_max_idle_ms / 1000
+        dispatcher.believed_for = self.config.retry_backoff_max_ms / 1000
+        dispatcher.let_slot_go = self._let_slot_go
+        dispatcher.let_topic_go = self._let_topic_go
         return dispatcher
+
+    def _let_topic_go(self, topic: str, worker: TopicWorker | None) -> None:
+        """Nothing of *topic* is under way. Called by the dispatcher alone."""
+        workers = [] if worker is None else [worker, *worker.partitions.values()]
+        self._gone = [each for each in (*self._gone, *workers) if each.is_alive()]
+        for each in workers:
+            each.stop()
+            self.stages.pop(each, None)
+        self.trouble.forget(topic, () if worker is None else worker.partitions)
 
     def _topic_worker(self, topic: str) -> TopicWorker:
         worker = self._new(TopicWorker, f"topic-{topic}", topic=topic)
@@ -152,6 +170,9 @@ class Pipeline:
         )
         worker.brokers = self.brokers
         worker.metadata = self.metadata
+        worker.settler = self.settler
+        worker.trouble = self.trouble
+        worker.believed_for = self.config.retry_backoff_max_ms / 1000
         return worker
 
     def _broker_worker(self, broker_id: int) -> BrokerWorker:
@@ -208,9 +229,8 @@ class Pipeline:
 
     def _metadata(self) -> Metadata:
         metadata = self._new(Metadata, "metadata")
-        metadata.config = self.config
         metadata.network = self.network
-        metadata.trouble = self.trouble
+        metadata.configure(self.config, self.trouble)
         self.trouble.setting_up = metadata.setting_up
         return metadata
 
@@ -296,7 +316,8 @@ class Pipeline:
             broker.put(Quit())
         for worker in (*stages, *brokers):
             worker.stop()
-        threads = (*stages, *brokers, *(broker.bridge for broker in brokers))
+        bridges = (broker.bridge for broker in brokers)
+        threads = (*stages, *brokers, *bridges, *self._gone)
         late += [worker.name for worker in threads if not worker.join(deadline)]
         self.reports.stop()
         if not self.reports.join(deadline):

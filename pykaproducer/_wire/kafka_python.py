@@ -15,8 +15,8 @@ from __future__ import annotations
 import enum
 import functools
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata as installed
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +41,10 @@ class ApiKey(enum.IntEnum):
 
 
 #: The versions that this package speaks: (first, last). Produce before 3 has no record batches,
-#: from 13 on it names topics by id; Metadata 13 adds nothing that a producer wants, and
-#: InitProducerId 6 two-phase commit.
+#: from 13 on it names topics by id; InitProducerId 6 adds two-phase commit.
 VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 12),
-    ApiKey.METADATA: (0, 12),
+    ApiKey.METADATA: (0, 13),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
 }
 
@@ -71,9 +70,9 @@ class BrokerAddress:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartitionAnswer:
-    """One partition in a Metadata answer."""
+    """One partition in a Metadata answer. (Not frozen: ten thousand of them are made at once.)"""
 
     index: int
     error_code: int
@@ -90,6 +89,8 @@ class TopicAnswer:
     name: str
     error_code: int
     partitions: tuple[PartitionAnswer, ...]
+    #: Tells it from another topic of the same name; empty if the broker does not say.
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,15 @@ class MetadataAnswer:
     brokers: tuple[BrokerAddress, ...]
     topics: tuple[TopicAnswer, ...]
     throttle_ms: int = 0
+    #: Of the answer as a whole, 0 for none.
+    error_code: int = 0
+
+    def only(self, topics: Collection[str]) -> MetadataAnswer:
+        """The answer without topics other than *topics*."""
+        if all(topic.name in topics for topic in self.topics):
+            return self
+        kept = tuple(topic for topic in self.topics if topic.name in topics)
+        return replace(self, topics=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +215,10 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
     topics = [_read_topic(reader, version) for _ in range(reader.array())]
     if 8 <= version <= 10:
         reader.int32()  # authorized operations
+    error_code = reader.fields(_int16)[0] if version >= 13 else 0
     reader.skip_tags()
-    return MetadataAnswer(brokers, tuple(t for t in topics if t is not None), throttle_ms)
+    topics_told = tuple(topic for topic in topics if topic is not None)
+    return MetadataAnswer(brokers, topics_told, throttle_ms, error_code)
 
 
 def read_broker(reader: Reader, *, has_rack: bool = True) -> BrokerAddress:
@@ -223,15 +235,20 @@ def read_broker(reader: Reader, *, has_rack: bool = True) -> BrokerAddress:
 def _read_topic(reader: Reader, version: int) -> TopicAnswer | None:
     (error_code,) = reader.fields(_int16)
     name = reader.string()
+    topic_id = _NO_TOPIC_ID
     if version >= 10:
-        reader.fields(_topic_id)
+        (topic_id,) = reader.fields(_topic_id)
     if version >= 1:
         reader.fields(_int8)  # is internal
     partitions = tuple(_read_partition(reader, version) for _ in range(reader.array()))
     if version >= 8:
         reader.int32()  # authorized operations
     reader.skip_tags()
-    return None if name is None else TopicAnswer(name, error_code, partitions)
+    if name is None:
+        return None
+    return TopicAnswer(
+        name, error_code, partitions, b"" if topic_id == _NO_TOPIC_ID else bytes(topic_id)
+    )
 
 
 def _read_partition(reader: Reader, version: int) -> PartitionAnswer:
@@ -241,8 +258,7 @@ def _read_partition(reader: Reader, version: int) -> PartitionAnswer:
         error_code, index, leader_id = reader.fields(_partition)
         leader_epoch = -1
     # Replicas, those in sync, those offline.
-    for _ in range(3 if version >= 5 else 2):
-        reader.skip(4 * reader.array())
+    reader.skip_numbers(3 if version >= 5 else 2)
     reader.skip_tags()
     if index < 0:
         raise WireError(f"a partition with number {index}")
@@ -272,6 +288,7 @@ _int8 = struct.Struct(">b")
 _int16 = struct.Struct(">h")
 _api_range = struct.Struct(">hhh")
 _topic_id = struct.Struct(">16s")
+_NO_TOPIC_ID = bytes(16)
 _partition = struct.Struct(">hii")
 _partition_with_epoch = struct.Struct(">hiii")
 _producer_id = struct.Struct(">ihqh")

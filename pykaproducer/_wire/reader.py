@@ -73,6 +73,22 @@ class Reader:
         """Pass over *size* bytes."""
         self._take(size)
 
+    def skip_numbers(self, arrays: int) -> None:
+        """Pass over *arrays* arrays of 32-bit numbers."""
+        data, at = self._data, self._at
+        for done in range(arrays):
+            # Lengths that take one byte: read here, because a Metadata answer has three of them for
+            # each of perhaps ten thousand partitions.
+            if not self._flexible or at >= len(data) or not 0 < data[at] < 0x80:
+                self._at = at
+                for _ in range(done, arrays):
+                    self.skip(4 * self.array())
+                return
+            at += 4 * data[at] - 3
+        if at > len(data):
+            raise self._short(at - self._at, self._at)
+        self._at = at
+
     def tags(self) -> Iterable[tuple[int, Reader]]:
         """The tagged fields, with a reader for the bytes of each."""
         if not self._flexible or (count := self._uvarint()) == 0:
@@ -83,6 +99,11 @@ class Reader:
 
     def skip_tags(self) -> None:
         """Pass over tagged fields."""
+        if self._flexible:
+            data, at = self._data, self._at
+            if at < len(data) and not data[at]:
+                self._at = at + 1  # none, as nearly always
+                return
         self.tags()
 
     def _tag(self) -> tuple[int, Reader]:

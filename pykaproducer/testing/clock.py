@@ -85,6 +85,9 @@ class FakeClock(Clock):
     def time(self) -> float:
         return self._epoch + self._now
 
+    def thread_time(self) -> float:
+        return 0.0  # no work takes time
+
     def hear(self, bell: Bell, deadline: float | None) -> bool:
         if deadline is None:
             return bell.heard()

@@ -1,4 +1,4 @@
-"""The view of the cluster, how long is waited between attempts, and when metadata is asked for."""
+"""The view of the cluster, and how long is waited between attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pykaproducer._machines.cluster import Backoff, ClusterView, Refresh, backoff
+from pykaproducer._machines.cluster import (
+    REWINDS,
+    Backoff,
+    ClusterView,
+    LeaderHint,
+    backoff,
+    led_by_others,
+)
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import (
     BrokerAddress,
@@ -26,13 +33,19 @@ def broker(number: int, host: str = "host") -> BrokerAddress:
     return BrokerAddress(number, host, 9092)
 
 
-def topic(name: str, *leaders: int, code: int = 0) -> TopicAnswer:
-    """A topic whose partitions 0, 1 ... are led by *leaders* (-1: nobody)."""
+def topic(
+    name: str, *leaders: int, code: int = 0, epoch: int = -1, topic_id: bytes = b""
+) -> TopicAnswer:
+    """A topic whose partitions 0, 1 ... are led by *leaders* (-1: nobody) in that *epoch*."""
     partitions = (
-        PartitionAnswer(index, 0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, leader, -1)
+        PartitionAnswer(index, 0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, leader, epoch)
         for index, leader in enumerate(leaders)
     )
-    return TopicAnswer(name, code, tuple(partitions))
+    return TopicAnswer(name, code, tuple(partitions), topic_id)
+
+
+def hint(name: str, partition: int, leader: int, epoch: int = -1) -> LeaderHint:
+    return LeaderHint(name, partition, epoch, broker(leader))
 
 
 def seen(*answers: MetadataAnswer | TopicAnswer) -> ClusterView:
@@ -118,7 +131,7 @@ def test_a_topic_that_comes_back_is_as_it_is_told() -> None:
 
 def test_a_hint_changes_one_leader() -> None:
     before = seen(MetadataAnswer((broker(0),), (topic("t", 0, -1, 0), topic("u", 0))))
-    after = before.with_leader("t", 1, broker(7))
+    after = before.with_leaders([hint("t", 1, 7)])
     assert [after.leader("t", partition) for partition in range(3)] == [0, 7, 0]
     assert available(after, "t") == [0, 1, 2]
     assert after.leader("u", 0) == 0
@@ -129,17 +142,110 @@ def test_a_hint_changes_one_leader() -> None:
 
 def test_a_hint_that_is_no_news_changes_nothing() -> None:
     view = seen(topic("t", 0, 1))
-    assert view.with_leader("t", 1, broker(1)) is view
+    assert view.with_leaders([hint("t", 1, 1)]) is view
 
 
 @pytest.mark.parametrize(("name", "partition"), [("u", 0), ("t", 2), ("t", -1), ("t", 2**31 - 1)])
 def test_a_hint_about_what_is_not_known_changes_nothing(name: str, partition: int) -> None:
     view = seen(topic("t", 0, 1))
-    assert view.with_leader(name, partition, broker(7)) is view
+    assert view.with_leaders([hint(name, partition, 7)]) is view
+
+
+def test_the_hints_of_an_answer_make_one_view() -> None:
+    before = seen(topic("t", *[0] * 50, epoch=3), topic("u", 0))
+    hints = [hint("t", partition, 7, epoch=4) for partition in range(40)]
+    after = before.with_leaders([*hints, hint("u", 0, 8), hint("gone", 0, 8)])
+    assert [after.leader("t", partition) for partition in range(50)] == [7] * 40 + [0] * 10
+    assert after.leader("u", 0) == 8
+    assert led_by_others(before, after) == {*(("t", index) for index in range(40)), ("u", 0)}
+
+
+@pytest.mark.parametrize(("epoch", "leader"), [(4, 0), (5, 0), (6, 7), (-1, 7)])
+def test_a_hint_of_an_older_epoch_changes_nothing(epoch: int, leader: int) -> None:
+    view = seen(topic("t", 0, epoch=5))
+    assert view.with_leaders([hint("t", 0, 7, epoch)]).leader("t", 0) == leader
+
+
+def test_a_hint_of_the_same_epoch_names_a_leader_where_none_was_known() -> None:
+    view = seen(topic("t", -1, epoch=5))
+    assert view.with_leaders([hint("t", 0, 7, epoch=5)]).leader("t", 0) == 7
+
+
+def test_metadata_of_an_older_epoch_than_a_hint_changes_nothing() -> None:
+    view = seen(topic("t", 0, epoch=4)).with_leaders([hint("t", 0, 7, epoch=5)])
+    answer = MetadataAnswer((broker(0),), (topic("t", 0, epoch=4),))
+    view = view.with_answer(answer)
+    assert view.leader("t", 0) == 7
+    # The old answer does not have the new leader's address.
+    assert view.brokers == {0: broker(0), 7: broker(7)}
+    assert view.is_out_of_date(["t"])
+
+
+# Leader epochs (KIP-320) ------------------------------------------------------------------------
+
+
+def test_an_older_epoch_changes_nothing_and_a_newer_one_does() -> None:
+    view = seen(topic("t", 1, 1, epoch=5), topic("t", 0, 0, epoch=4))
+    assert [view.leader("t", partition) for partition in range(2)] == [1, 1]
+    assert view.is_out_of_date(["t"])
+    assert not view.is_out_of_date(["u"])
+    view = view.with_answer(MetadataAnswer((), (topic("t", 2, 2, epoch=6),)))
+    assert [view.leader("t", partition) for partition in range(2)] == [2, 2]
+    assert not view.is_out_of_date(["t"])
+
+
+def test_an_older_epoch_that_stays_is_believed_in_the_end() -> None:
+    """The cluster may really have gone back, for example to a backup of its metadata."""
+    view = seen(topic("t", 1, epoch=5))
+    old = MetadataAnswer((), (topic("t", 0, epoch=4),))
+    for _ in range(REWINDS):
+        view = view.with_answer(old)
+        assert view.leader("t", 0) == 1
+    view = view.with_answer(old)
+    assert view.leader("t", 0) == 0
+    assert not view.is_out_of_date(["t"])
+
+
+def test_an_answer_that_is_up_to_date_ends_the_patience_with_older_ones() -> None:
+    new, old = topic("t", 1, epoch=5), topic("t", 0, epoch=4)
+    view = seen(*[new, *[old] * REWINDS] * 3)
+    assert view.leader("t", 0) == 1
+
+
+def test_a_topic_that_was_created_again_counts_its_epochs_anew() -> None:
+    first = topic("t", 1, epoch=5, topic_id=b"first".ljust(16))
+    second = topic("t", 2, epoch=0, topic_id=b"second".ljust(16))
+    assert seen(first, second).leader("t", 0) == 2
+    # A broker that does not tell the id says that the topic was gone.
+    view = seen(topic("t", 1, epoch=5), topic("t", code=UNKNOWN), topic("t", 2, epoch=0))
+    assert view.leader("t", 0) == 2
+
+
+def test_an_epoch_that_is_not_told_is_believed() -> None:
+    assert seen(topic("t", 1, epoch=5), topic("t", 0)).leader("t", 0) == 0
+
+
+def test_a_topic_that_is_described_without_partitions_stays_as_it_was() -> None:
+    view = seen(topic("t", 0, 1, 2), topic("t"))
+    assert (view.topics["t"].partitions, view.topics["t"].error_code) == (3, 0)
+    assert [view.leader("t", partition) for partition in range(3)] == [0, 1, 2]
+
+
+def test_partitions_that_another_leads() -> None:
+    old = seen(topic("t", 0, 1, -1, 1), topic("u", 0), topic("v", 0))
+    new = seen(topic("t", 0, 2, 2, -1), topic("u", 0), topic("w", 0))
+    assert led_by_others(old, new) == {("t", 1), ("t", 2)}
+    assert led_by_others(old, old) == frozenset()
+
+
+def test_a_topic_that_is_forgotten_is_in_no_view() -> None:
+    view = seen(MetadataAnswer((broker(0),), (topic("t", 0), topic("u", 0))))
+    assert set(view.without("t").topics) == {"u"}
+    assert view.without("t").brokers == view.brokers
 
 
 def test_metadata_goes_before_an_older_hint() -> None:
-    view = seen(topic("t", 0)).with_leader("t", 0, broker(7))
+    view = seen(topic("t", 0)).with_leaders([hint("t", 0, 7)])
     view = view.with_answer(MetadataAnswer((broker(1),), (topic("t", 1),)))
     assert (view.leader("t", 0), view.brokers) == (1, {1: broker(1)})
 
@@ -194,245 +300,3 @@ def test_each_failure_doubles_the_wait_until_it_works() -> None:
     assert [waits.next(0.5) for _ in range(6)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
     waits.reset()
     assert waits.next(0.5) == pytest.approx(0.1)
-
-
-# When metadata is asked for, and of which topics -------------------------------------------------
-
-MAX_AGE = 300.0
-
-
-class Asking:
-    """A refresh, driven as the metadata's worker drives it."""
-
-    def __init__(self, *known: str) -> None:
-        self.machine = Refresh(max_age=MAX_AGE, backoff_first=0.1, backoff_most=1.0)
-        self.now = 1000.0
-        if known:
-            self.want(*known)
-            self.send()
-            self.answered(*known)
-
-    def want(self, *topics: str) -> None:
-        for name in topics:
-            self.machine.want(name)
-
-    @property
-    def due_in(self) -> float | None:
-        """How long until the next request is due."""
-        due = self.machine.next_due()
-        return None if due is None else max(0.0, due - self.now)
-
-    def send(self) -> list[str]:
-        """Let the time come to the next request; the topics that it asks for."""
-        due = self.machine.next_due()
-        assert due is not None
-        self.now = max(self.now, due)
-        return self.machine.send(self.now)
-
-    def answered(self, *there: str, random: float = 0.5, cost: float = 0.0) -> None:
-        self.machine.succeeded(self.now, random, there=set(there), cost=cost)
-
-    def failed(self) -> None:
-        self.machine.failed(self.now, 0.5)
-
-
-def test_who_knows_no_topic_asks_for_nothing_unless_somebody_wants_it() -> None:
-    asking = Asking()
-    assert asking.due_in is None
-    asking.machine.want()
-    assert asking.due_in == 0
-    assert asking.send() == []
-    asking.machine.want()
-    assert asking.due_in is None  # one is under way
-    asking.answered()
-    assert asking.send() == []
-    asking.answered()
-    assert asking.due_in is None
-
-
-def test_new_topics_are_asked_for_at_once_and_alone() -> None:
-    asking = Asking("known")
-    asking.machine.want()
-    asking.want("b", "a", "b")
-    assert asking.due_in == 0
-    assert asking.send() == ["a", "b"]
-
-
-def test_one_request_at_a_time_and_what_is_wanted_meanwhile_is_one_more() -> None:
-    asking = Asking()
-    asking.want("a")
-    assert asking.send() == ["a"]
-    asking.want("b", "a", "c", "b")
-    for _ in range(3):
-        asking.machine.want()
-    assert asking.machine.under_way
-    assert asking.due_in is None
-    asking.answered("a")
-    assert not asking.machine.under_way
-    # Nobody has asked for these: no pause.
-    assert asking.due_in == 0
-    assert asking.send() == ["b", "c"]
-    asking.answered("b", "c")
-    assert asking.due_in == pytest.approx(0.1)
-    assert asking.send() == ["a", "b", "c"]
-    asking.answered("a", "b", "c")
-    assert asking.due_in == pytest.approx(MAX_AGE)
-
-
-def test_what_is_there_is_asked_for_again_by_age() -> None:
-    asking = Asking("a", "b")
-    assert asking.due_in == pytest.approx(MAX_AGE)
-    assert asking.send() == ["a", "b"]
-    asking.answered("a", "b")
-    assert asking.due_in == pytest.approx(MAX_AGE)
-
-
-def test_a_new_topic_does_not_make_the_others_look_younger() -> None:
-    asking = Asking("a")
-    asking.now += 100
-    asking.want("b")
-    asking.send()
-    asking.answered("b")
-    assert asking.due_in == pytest.approx(MAX_AGE - 100)
-    assert asking.send() == ["a", "b"]
-
-
-def test_a_topic_that_is_there_is_not_asked_for_because_it_is_wanted_again() -> None:
-    asking = Asking("a")
-    asking.want("a")
-    assert asking.due_in == pytest.approx(MAX_AGE)
-
-
-@pytest.mark.parametrize(("random", "wait"), [(0.0, 0.08), (0.5, 0.1), (0.999_999, 0.12)])
-def test_a_view_that_is_out_of_date_is_refreshed_after_a_pause(random: float, wait: float) -> None:
-    """A leader that moves to and fro must not be asked for as fast as brokers answer."""
-    asking = Asking("a")
-    for _ in range(3):  # good answers do not make it longer
-        asking.machine.want()
-        assert asking.send() == ["a"]
-        asking.answered("a", random=random)
-        asking.machine.want()
-        assert asking.due_in == pytest.approx(wait)
-
-
-def test_what_is_missing_is_asked_for_again_and_again_ever_more_slowly() -> None:
-    asking = Asking("there")
-    asking.want("a", "b")
-    waits = []
-    for _ in range(6):
-        assert asking.send() == ["a", "b"]
-        asking.answered()
-        waits.append(asking.due_in)
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
-    assert asking.send() == ["a", "b"]
-    asking.answered("a")
-    assert asking.send() == ["b"]
-    asking.answered("b")
-    assert asking.machine.known == {"a", "b", "there"}
-    assert asking.send() == ["a", "b", "there"]
-    assert asking.now > 1000 + MAX_AGE - 1
-
-
-def test_a_new_wish_is_asked_for_at_full_speed_again() -> None:
-    asking = Asking()
-    asking.want("a")
-    for _ in range(5):
-        asking.send()
-        asking.answered()
-    asking.want("b")
-    assert asking.send() == ["b"]
-    asking.answered()
-    assert asking.due_in == pytest.approx(0.1)
-
-
-def test_a_topic_that_is_gone_is_missing() -> None:
-    asking = Asking("a", "b")
-    asking.machine.want()
-    assert asking.send() == ["a", "b"]
-    asking.answered("b")
-    assert (asking.machine.known, asking.machine.missing) == ({"b"}, {"a"})
-    assert asking.send() == ["a"]
-
-
-def test_what_is_missing_takes_a_hundredth_of_the_time_at_most() -> None:
-    asking = Asking("there")
-    asking.want("a")
-    asking.send()
-    asking.answered(cost=0.5)
-    assert asking.due_in == pytest.approx(50)
-    # What is there does not wait for it.
-    asking.machine.want()
-    assert asking.due_in == pytest.approx(0.1)
-    assert asking.send() == ["there"]
-
-
-def test_new_topics_do_not_put_off_those_that_are_missing() -> None:
-    asking = Asking()
-    asking.want("a")
-    asking.send()
-    asking.answered()
-    due = asking.machine.next_due()
-    for name in ("b", "c"):
-        asking.now += 0.01
-        asking.want(name)
-        assert asking.send() == [name]
-        asking.answered(cost=1.0)
-    assert asking.machine.next_due() == due
-    assert asking.send() == ["a", "b", "c"]
-
-
-def test_without_an_answer_it_asks_again_ever_more_slowly() -> None:
-    asking = Asking("a")
-    asking.want("b")
-    asking.send()
-    waits = []
-    for _ in range(3):
-        asking.failed()
-        waits.append(asking.due_in)
-        assert asking.send() == ["a", "b"]
-    assert waits == pytest.approx([0.1, 0.2, 0.4])
-    asking.answered("a", "b")
-    assert asking.due_in == pytest.approx(MAX_AGE)
-
-
-EVENTS = st.sampled_from(["want", "new", "again", "send", "answer", "half an answer", "failure"])
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(EVENTS, st.floats(0, 0.5), RANDOM), max_size=80))
-def test_no_topic_is_forgotten(events: list[tuple[str, float, float]]) -> None:
-    asking = Asking()
-    made = asking.machine
-    topics: list[str] = []
-    asked: list[str] = []
-    for event, seconds, random in events:
-        asking.now += seconds
-        if event == "want":
-            made.want()
-        elif event in ("new", "again"):
-            if event == "new" or not topics:
-                topics.append(f"topic-{len(topics)}")
-            made.want(topics[-1])
-            made.want(topics[len(topics) // 2])
-        elif event == "send" and asking.due_in == 0:
-            asked = made.send(asking.now)
-            assert set(asked) <= set(topics)
-        elif made.under_way:
-            if event == "failure":
-                made.failed(asking.now, random)
-            elif event != "send":
-                there = asked if event == "answer" else asked[::2]
-                asking.answered(*there, random=random, cost=0.001)
-        if made.under_way:
-            assert made.next_due() is None
-        elif topics:
-            assert made.next_due() is not None
-        assert not (made.known & made.missing)
-    if made.under_way:
-        asking.failed()
-    # From now on the cluster has everything.
-    for _ in range(6):
-        if made.next_due() is not None:
-            asking.answered(*asking.send())
-    assert (made.known, made.missing) == (set(topics), set())
-    assert asking.due_in == (pytest.approx(MAX_AGE) if topics else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykaproducer._machines.cluster import ClusterView
+from pykaproducer._machines.cluster import ClusterView, LeaderHint
 from pykaproducer._machines.news import news
 from pykaproducer._wire.kafka_python import (
     BrokerAddress,
@@ -108,6 +108,6 @@ def test_a_hint_is_news_and_the_answer_behind_it_none() -> None:
     log = Log()
     log.told(None)
     log.told([0])
-    moved = log.view.with_leader("t", 0, BROKERS[2])
+    moved = log.view.with_leaders([LeaderHint("t", 0, -1, BROKERS[2])])
     assert log.show(moved) == ["topic 't': the leader has moved: partition 0 (from broker 0 to 2)"]
     assert log.told([2]) == []

@@ -156,7 +156,7 @@ def test_no_request_before_the_handshake_is_over() -> None:
 def test_a_request_is_encoded_in_the_common_version_with_a_number_of_its_own() -> None:
     session = ready({ApiKey.PRODUCE: (0, 7), ApiKey.METADATA: (3, 99)})
     assert session.encode(request()) == [b"version 7, number 1"]
-    assert session.encode(request(ApiKey.METADATA)) == [b"version 12, number 2"]
+    assert session.encode(request(ApiKey.METADATA)) == [b"version 13, number 2"]
 
 
 def test_answers_belong_to_the_requests_in_their_order() -> None:

@@ -211,6 +211,9 @@ class ModelMetadata(Metadata):
     def submit(self, request: Request) -> None:
         self.wire.append(request)
 
+    def refuses(self, api_key: int) -> str | None:
+        return None
+
     def answered(self, cluster: Cluster) -> None:
         """The oldest request is answered."""
         request = self.wire.popleft()
@@ -262,7 +265,14 @@ class ModelPipeline(Pipeline):
         self.youngest: dict[tuple[int, int, int], int] = {}
         no_network: Any = None
         super().__init__(
-            config, clock, no_network, "model", door._take, door._take_all, lambda: None
+            config,
+            clock,
+            no_network,
+            "model",
+            door._take,
+            door._take_all,
+            lambda: None,
+            door._let_go,
         )
 
     def is_flushing(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kafka.errors import ClusterAuthorizationFailedError
+from kafka.protocol.producer import InitProducerIdRequest
 
 from pykaproducer import DeliveryTimeoutError, Status
 from pykaproducer._wire.error_codes import ErrorCode
@@ -29,6 +31,7 @@ from .helper import (
     outcomes,
     send,
     sent,
+    waits_for,
     warm_up,
 )
 
@@ -302,7 +305,6 @@ def test_an_expired_batch_that_was_written_is_a_gap_too() -> None:
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
     **names,
@@ -329,16 +331,60 @@ def test_the_connection_that_the_producer_id_is_asked_for_over_is_lost() -> None
 def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """It fails at once. A right that is granted later counts for later messages."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, linger_ms=10)) as producer,
+    ):
+        cluster.next("init_producer_id", Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        refused = [*send(producer, numbers(3)), *send(producer, numbers(3), partition=1)]
+        waits_for(clock, 0.01)
+        clock.jump(0.01)
+        for delivery in refused:
+            error = error_of(delivery)
+            assert "enable_idempotence=False" in str(error)
+            assert isinstance(error, ClusterAuthorizationFailedError)
+            assert error.status is Status.NOT_PERSISTED
+        (told,) = [r for r in caplog.records if "IdempotentWrite" in r.getMessage()]
+        assert told.levelname == "ERROR"
+        later = send(producer, numbers(3, 3))
+        let_pass(clock, later)
+        assert offsets(later) == [0, 1, 2]
+        assert log(cluster) == numbers(3, 3)
+
+
+def test_a_broker_that_gives_no_producer_id_is_named_and_keeps_its_connection() -> None:
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         ended(cluster.producer(clock=clock, delivery_timeout_ms=8_000)) as producer,
     ):
-        cluster.next("init_producer_id", *[Refuse(31)] * 99)
+        del cluster._state.versions[InitProducerIdRequest]
         (delivery,) = send(producer, [b"value"])
-        came(cluster, "init_producer_id", 1)
         backs_off(clock)
         clock.jump(8.1)
-        assert "enable_idempotence=False" in str(error_of(delivery))
-    (told,) = [r for r in caplog.records if "IdempotentWrite" in r.getMessage()]
-    assert told.levelname == "ERROR"
+        text = str(error_of(delivery))
+        assert "broker-0.scripted:9092" in text
+        assert "does not take INIT_PRODUCER_ID" in text
+        assert "enable_idempotence=False" in text
+        assert len({received.connection for received in cluster.received("metadata")}) == 1
+
+
+def test_metadata_leaves_a_broker_alone_that_throttles_it() -> None:
+    """KIP-219: the broker reads nothing more meanwhile."""
+
+    def throttle(answer: Any) -> None:
+        answer.throttle_time_ms = 700
+
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        cluster.next("metadata", Amend(throttle))
+        deliveries = send(producer, [b"value"])
+        waits_for(clock, 0.7)
+        assert cluster.received("init_producer_id") == []
+        clock.jump(0.7)
+        assert offsets(deliveries) == [0]

@@ -73,7 +73,7 @@ def test_a_connection_with_an_unanswered_request_is_not_idle() -> None:
 @pytest.mark.parametrize("never", [0, -1])
 def test_a_connection_may_be_idle_without_end(never: int) -> None:
     clock = FakeClock()
-    settings = {**IDLE, "connections_max_idle_ms": never}
+    settings = {**IDLE, "connections_max_idle_ms": never, "metadata_max_idle_ms": 10_000_000}
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         ended(cluster.producer(clock=clock, **settings)) as producer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -129,7 +130,14 @@ metadata_partitions = st.lists(
 topics = st.lists(st.tuples(int16, names, st.booleans(), metadata_partitions), max_size=3)
 
 
-def their_metadata(version: int, throttle_ms: int, brokers: Any, topics: Any) -> Any:
+def their_metadata(
+    version: int,
+    throttle_ms: int,
+    brokers: Any,
+    topics: Any,
+    topic_id: UUID | None = None,
+    error_code: int = 0,
+) -> Any:
     topic_kind = MetadataResponse.MetadataResponseTopic
     partition_kind = topic_kind.MetadataResponsePartition
     return MetadataResponse(
@@ -142,12 +150,14 @@ def their_metadata(version: int, throttle_ms: int, brokers: Any, topics: Any) ->
             for i, host, port, rack in brokers
         ],
         cluster_id="the cluster",
+        error_code=error_code,
         controller_id=3,
         topics=[
             topic_kind(
                 version=version,
                 error_code=code,
                 name=name,
+                topic_id=topic_id,
                 is_internal=internal,
                 partitions=[
                     partition_kind(
@@ -168,10 +178,18 @@ def their_metadata(version: int, throttle_ms: int, brokers: Any, topics: Any) ->
     )
 
 
-@given(versions(ApiKey.METADATA), int32, brokers, topics)
-def test_metadata_answer(version: int, throttle_ms: int, brokers: Any, topics: Any) -> None:
+@given(versions(ApiKey.METADATA), int32, brokers, topics, st.none() | st.uuids(), int16)
+def test_metadata_answer(
+    version: int,
+    throttle_ms: int,
+    brokers: Any,
+    topics: Any,
+    topic_id: UUID | None,
+    error_code: int,
+) -> None:
     decoded = decode_metadata(
-        version, payload(their_metadata(version, throttle_ms, brokers, topics))
+        version,
+        payload(their_metadata(version, throttle_ms, brokers, topics, topic_id, error_code)),
     )
     assert decoded == MetadataAnswer(
         tuple(BrokerAddress(i, host, port) for i, host, port, _ in brokers),
@@ -183,10 +201,12 @@ def test_metadata_answer(version: int, throttle_ms: int, brokers: Any, topics: A
                     PartitionAnswer(index, code, leader, epoch if version >= 7 else -1)
                     for code, index, leader, epoch, _ in partitions
                 ),
+                topic_id.bytes if topic_id is not None and topic_id.int and version >= 10 else b"",
             )
             for code, name, _, partitions in topics
         ),
         throttle_ms if version >= 3 else 0,
+        error_code if version >= 13 else 0,
     )
 
 
@@ -268,6 +288,6 @@ def test_the_last_version_that_both_sides_speak_is_chosen() -> None:
 
 
 def test_a_request_without_common_version_is_left_out() -> None:
-    assert common_versions({ApiKey.PRODUCE: (0, 2), ApiKey.METADATA: (13, 20)}) == {}
+    assert common_versions({ApiKey.PRODUCE: (0, 2), ApiKey.METADATA: (14, 20)}) == {}
     # Ranges that make no sense, as a broken broker may send them.
     assert common_versions({ApiKey.PRODUCE: (9, 3), ApiKey.METADATA: (-1, -1)}) == {}

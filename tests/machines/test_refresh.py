@@ -1,0 +1,418 @@
+"""When metadata is asked for, of which topics, and which server."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pykaproducer._machines.cluster import ClusterView
+from pykaproducer._machines.refresh import Ask, Distrust, Refresh, candidates
+
+from .test_cluster import RANDOM, seen, topic
+
+# When metadata is asked for, and of which topics -------------------------------------------------
+
+MAX_AGE = 300.0
+
+
+class Asking:
+    """A refresh, driven as the metadata's worker drives it."""
+
+    def __init__(self, *known: str) -> None:
+        self.machine = Refresh(max_age=MAX_AGE, backoff_first=0.1, backoff_most=1.0)
+        self.now = 1000.0
+        self.asked = Ask([], may_create=False)
+        if known:
+            self.want(*known)
+            self.send()
+            self.answered(*known)
+            self.machine.want()
+            self.send()
+            self.answered(*known)
+
+    def want(self, *topics: str, anew: bool = False) -> None:
+        for name in topics:
+            self.machine.want(name, anew=anew)
+
+    @property
+    def due_in(self) -> float | None:
+        """How long until the next request is due."""
+        due = self.machine.next_due()
+        return None if due is None else max(0.0, due - self.now)
+
+    def send(self) -> list[str]:
+        """Let the time come to the next request; the topics that it asks for."""
+        due = self.machine.next_due()
+        assert due is not None
+        self.now = max(self.now, due)
+        self.asked = self.machine.send(self.now)
+        return self.asked.topics
+
+    def answered(
+        self, *there: str, seen: tuple[str, ...] = (), random: float = 0.5, cost: float = 0.0
+    ) -> None:
+        """*there* with all leaders; of *seen* some are missing."""
+        self.machine.succeeded(self.now, random, there=set(there), seen={*there, *seen}, cost=cost)
+
+    def failed(self) -> None:
+        self.machine.failed(self.now, 0.5)
+
+
+def test_who_knows_no_topic_asks_for_nothing_unless_somebody_wants_it() -> None:
+    asking = Asking()
+    assert asking.due_in is None
+    asking.machine.want()
+    assert asking.due_in == 0
+    assert asking.send() == []
+    asking.machine.want()
+    assert asking.due_in is None  # one is under way
+    asking.answered()
+    assert asking.send() == []
+    asking.answered()
+    assert asking.due_in is None
+
+
+def test_new_topics_are_asked_for_at_once_and_alone() -> None:
+    asking = Asking("known")
+    asking.machine.want()
+    asking.want("b", "a", "b")
+    assert asking.due_in == 0
+    assert asking.send() == ["a", "b"]
+
+
+def test_one_request_at_a_time_and_what_is_wanted_meanwhile_is_one_more() -> None:
+    asking = Asking()
+    asking.want("a")
+    assert asking.send() == ["a"]
+    asking.want("b", "a", "c", "b")
+    for _ in range(3):
+        asking.machine.want()
+    assert asking.machine.under_way
+    assert asking.due_in is None
+    asking.answered("a")
+    assert not asking.machine.under_way
+    # Nobody has asked for these: no pause.
+    assert asking.due_in == 0
+    assert asking.send() == ["b", "c"]
+    asking.answered("b", "c")
+    assert asking.due_in == 0
+    assert asking.send() == ["a", "b", "c"]
+    asking.answered("a", "b", "c")
+    assert asking.due_in == pytest.approx(MAX_AGE)
+
+
+def test_what_is_there_is_asked_for_again_by_age() -> None:
+    asking = Asking("a", "b")
+    assert asking.due_in == pytest.approx(MAX_AGE)
+    assert asking.send() == ["a", "b"]
+    asking.answered("a", "b")
+    assert asking.due_in == pytest.approx(MAX_AGE)
+
+
+def test_a_new_topic_does_not_make_the_others_look_younger() -> None:
+    asking = Asking("a")
+    asking.now += 100
+    asking.want("b")
+    assert asking.due_in == 0
+    asking.send()
+    asking.answered("b")
+    assert asking.due_in == pytest.approx(MAX_AGE - 100)
+    assert asking.send() == ["a", "b"]
+
+
+def test_a_topic_that_is_there_is_not_asked_for_because_it_is_wanted_again() -> None:
+    asking = Asking("a")
+    asking.want("a")
+    assert asking.due_in == pytest.approx(MAX_AGE)
+
+
+@pytest.mark.parametrize(("random", "wait"), [(0.0, 0.08), (0.5, 0.1), (0.999_999, 0.12)])
+def test_a_view_that_is_out_of_date_is_refreshed_after_a_pause(random: float, wait: float) -> None:
+    """A leader that moves to and fro must not be asked for as fast as brokers answer."""
+    asking = Asking("a")
+    for _ in range(3):  # good answers do not make it longer
+        asking.machine.want()
+        assert asking.send() == ["a"]
+        asking.answered("a", random=random)
+        asking.machine.want()
+        assert asking.due_in == pytest.approx(wait)
+
+
+def test_what_is_missing_is_asked_for_ever_more_slowly_while_somebody_waits() -> None:
+    asking = Asking("there")
+    asking.want("a", "b")
+    waits = []
+    for _ in range(6):
+        assert asking.send() == ["a", "b"]
+        assert asking.asked.may_create
+        asking.answered()
+        asking.want("a", "b")  # messages still wait for them
+        waits.append(asking.due_in)
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+    assert asking.send() == ["a", "b"]
+    asking.answered("a")
+    asking.want("a", "b")
+    assert asking.send() == ["b"]
+    asking.answered("b")
+    assert asking.machine.known == {"a", "b", "there"}
+    assert asking.send() == ["a", "b", "there"]
+    assert asking.now > 1000 + MAX_AGE - 1
+
+
+def test_what_is_missing_is_not_asked_for_once_nobody_waits() -> None:
+    asking = Asking("there")
+    asking.want("mistyped")
+    assert asking.send() == ["mistyped"]
+    asking.answered()
+    assert asking.due_in == pytest.approx(MAX_AGE)
+    assert asking.send() == ["there"]
+    # Somebody sends to it once more.
+    asking.answered("there")
+    asking.want("mistyped")
+    assert asking.send() == ["mistyped"]
+
+
+def test_only_topics_that_messages_wait_for_may_be_created() -> None:
+    """A refresh by age would bring back a topic that was deleted."""
+    asking = Asking("a", "b")
+    for _ in range(2):
+        assert asking.send() == ["a", "b"]
+        assert not asking.asked.may_create
+        asking.answered("a", seen=("b",))
+    # A message for it.
+    asking.want("b")
+    assert asking.send() == ["b"]
+    assert asking.asked.may_create
+
+
+def test_what_was_there_belongs_to_what_is_known() -> None:
+    """A broker has died: its partitions have no leaders until the next answer but one."""
+    asking = Asking("big", "t")
+    asking.machine.want()
+    assert asking.send() == ["big", "t"]
+    asking.answered("t", seen=("big",), cost=0.5)
+    assert (asking.machine.known, asking.machine.missing) == ({"big", "t"}, set())
+    # However long an answer takes to read, messages do not wait for long.
+    asking.machine.want()
+    assert asking.due_in == pytest.approx(1.0)
+    assert asking.send() == ["big", "t"]
+
+
+def test_a_partition_without_leader_is_asked_for_as_long_as_messages_wait() -> None:
+    asking = Asking("a", "b")
+    asking.machine.want()
+    asking.send()
+    waits = []
+    for _ in range(6):
+        asking.answered(seen=("b",))
+        asking.want("a", "b")
+        waits.append(asking.due_in)
+        assert asking.send() == ["b"]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+    asking.answered(seen=("b",))
+    assert asking.due_in == pytest.approx(MAX_AGE, abs=10)
+
+
+def test_what_is_wrong_is_asked_for_anew_also_while_a_request_is_under_way() -> None:
+    asking = Asking("a", "b")
+    asking.want("a", anew=True)
+    assert asking.send() == ["a"]
+    asking.want("a")  # the answer that is under way will do
+    asking.answered("a")
+    assert asking.due_in == pytest.approx(MAX_AGE, abs=1)
+    asking.want("a", anew=True)
+    assert asking.send() == ["a"]
+    asking.want("a", anew=True)  # and here it will not
+    asking.answered("a")
+    assert asking.due_in == pytest.approx(0.1)
+    assert asking.send() == ["a"]
+
+
+def test_a_stream_of_wishes_does_not_keep_the_known_ones_waiting() -> None:
+    asking = Asking("a", "b")
+    asking.machine.want()
+    asked = []
+    for _ in range(4):
+        asking.want("a", anew=True)
+        asked.append(asking.send())
+        asking.answered(*asked[-1])
+    assert ["a", "b"] in asked
+
+
+def test_a_topic_that_was_forgotten_is_not_asked_for() -> None:
+    asking = Asking("a", "b")
+    asking.machine.want()
+    assert asking.send() == ["a", "b"]
+    asking.machine.forget("b")
+    assert asking.machine.asked == {"a"}
+    asking.answered("a")
+    assert asking.send() == ["a"]
+    asking.answered("a")
+    asking.want("b")
+    assert asking.due_in == 0
+    assert asking.send() == ["b"]
+
+
+def test_a_new_wish_is_asked_for_at_full_speed_again() -> None:
+    asking = Asking()
+    for _ in range(5):
+        asking.want("a")
+        asking.send()
+        asking.answered()
+    asking.want("b")
+    assert asking.send() == ["b"]
+    asking.answered()
+    asking.want("b")
+    assert asking.due_in == pytest.approx(0.1)
+
+
+def test_what_is_missing_takes_a_hundredth_of_the_time_at_most() -> None:
+    asking = Asking("there")
+    asking.want("a")
+    asking.send()
+    asking.answered(cost=0.5)
+    asking.want("a")
+    assert asking.due_in == pytest.approx(50)
+    # What is there does not wait for it.
+    asking.machine.want()
+    assert asking.due_in == pytest.approx(0.1)
+    assert asking.send() == ["there"]
+
+
+def test_new_topics_do_not_put_off_those_that_are_missing() -> None:
+    asking = Asking()
+    asking.want("a")
+    asking.send()
+    asking.answered()
+    asking.want("a")
+    due = asking.machine.next_due()
+    for name in ("b", "c"):
+        asking.now += 0.01
+        asking.want(name)
+        assert asking.send() == [name]
+        asking.answered(cost=1.0)
+        asking.want(name)
+    assert asking.machine.next_due() == due
+    assert asking.send() == ["a", "b", "c"]
+
+
+def test_without_an_answer_it_asks_again_ever_more_slowly() -> None:
+    asking = Asking("a")
+    asking.want("b")
+    waits = []
+    for _ in range(3):
+        assert asking.send() == ["b"]
+        asking.failed()
+        waits.append(asking.due_in)
+    assert waits == pytest.approx([0.1, 0.2, 0.4])
+    assert asking.send() == ["b"]
+    asking.answered("b")
+    asking.machine.want()
+    assert asking.send() == ["a", "b"]
+    asking.failed()
+    assert asking.send() == ["a", "b"]
+    asking.answered("a", "b")
+    assert asking.due_in == pytest.approx(MAX_AGE)
+
+
+EVENTS = st.sampled_from(
+    ["want", "new", "again", "anew", "forget", "send", "answer", "half an answer", "failure"]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(EVENTS, st.floats(0, 0.5), RANDOM), max_size=80))
+def test_no_topic_that_is_waited_for_is_left_out(events: list[tuple[str, float, float]]) -> None:
+    asking = Asking()
+    made = asking.machine
+    topics: list[str] = []
+    asked: list[str] = []
+    there: set[str] = set()
+    for number, (event, seconds, random) in enumerate(events):
+        asking.now += seconds
+        if event == "want":
+            made.want()
+        elif event in ("new", "again", "anew"):
+            if event == "new" or not topics:
+                topics.append(f"topic-{number}")
+            made.want(topics[-1], anew=event == "anew")
+            made.want(topics[len(topics) // 2])
+        elif event == "forget" and topics:
+            made.forget(topics.pop(0))
+        elif event == "send" and asking.due_in == 0:
+            asked = made.send(asking.now).topics
+            assert set(asked) <= set(topics)
+        elif made.under_way:
+            if event == "failure":
+                made.failed(asking.now, random)
+            elif event != "send":
+                found = asked if event == "answer" else asked[::2]
+                asking.answered(*found, random=random, cost=0.001)
+        assert not (made.known & made.missing)
+        assert made.lacking <= made.known
+        assert made.known | made.missing | made.asked <= set(topics)
+        if made.under_way:
+            assert made.next_due() is None
+    if made.under_way:
+        asking.failed()
+    # From now on the cluster has everything, and messages wait for all of it.
+    for _ in range(4):
+        for name in set(topics) - there:
+            made.want(name)
+        if made.next_due() is not None:
+            asked = asking.send()
+            there |= set(asked)
+            asking.answered(*asked)
+    assert (made.known, made.missing) == (set(topics), set())
+
+
+# Which server is asked ----------------------------------------------------------------------------
+
+
+def refused(distrust: Distrust, view: ClusterView, times: int, *others: ClusterView) -> list[bool]:
+    """A partition is refused, and looked up, again and again: whether to ask another server."""
+    found = []
+    for _ in range(times):
+        distrust.refused("t", 0)
+        found.append(distrust.answered(view, view, ["t"]))
+    return found
+
+
+def test_a_partition_that_is_refused_though_nothing_has_changed_makes_us_ask_elsewhere() -> None:
+    view = seen(topic("t", 0, epoch=3))
+    distrust = Distrust()
+    assert refused(distrust, view, 3) == [False, False, True]
+    # It may have another reason: patience grows.
+    assert refused(distrust, view, 6) == [False] * 5 + [True]
+    # No more trouble.
+    distrust.answered(view, view, ["t"])
+    assert refused(distrust, view, 3) == [False, False, True]
+
+
+def test_a_new_leader_or_epoch_is_tried_before_another_server_is_asked() -> None:
+    distrust = Distrust()
+    views = [seen(topic("t", leader, epoch=epoch)) for leader, epoch in ((0, 1), (1, 1), (1, 2))]
+    for _ in range(4):
+        for old, new in itertools.pairwise(views):
+            distrust.refused("t", 0)
+            assert not distrust.answered(old, new, ["t"])
+
+
+def test_an_answer_about_other_topics_says_nothing() -> None:
+    view = seen(topic("t", 0))
+    distrust = Distrust()
+    refused(distrust, view, 2)
+    distrust.refused("t", 0)
+    assert not distrust.answered(view, view, ["u"])
+    assert distrust.answered(view, view, ["t"])
+
+
+def test_known_brokers_and_configured_servers_are_tried_in_turn() -> None:
+    known = [("a", 1), ("b", 1), ("c", 1)]
+    assert candidates(known, [("x", 9)], None) == [("a", 1), ("x", 9), ("b", 1), ("c", 1)]
+    assert candidates([], [("x", 9), ("y", 9)], None) == [("x", 9), ("y", 9)]
+    assert candidates(known, [("a", 1)], ("a", 1)) == [("b", 1), ("c", 1), ("a", 1)]
+    assert candidates(known, [], ("gone", 1)) == known

@@ -1,0 +1,552 @@
+"""Finding the leader when brokers are behind, gone, or do not say who it is; topics that come and
+go, and rights to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+from kafka.errors import TopicAuthorizationFailedError
+
+from pykaproducer import PartitionerError, Producer
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing._scripted_apis import Partition
+from pykaproducer.testing.scripted import Action, Exchange, Refuse
+
+from .helper import (
+    FAST,
+    SOON,
+    Amend,
+    Held,
+    ended,
+    error_of,
+    let_pass,
+    log,
+    numbers,
+    offsets,
+    outcomes,
+    send,
+    warm_up,
+)
+
+MAX_IDLE = 300.0
+
+
+def always(cluster: ScriptedCluster, choose: Callable[[str, int], Action | None]) -> None:
+    """From now on requests meet what *choose* returns for their api and broker; None: no fault."""
+    script = cluster._action_for
+
+    def action_for(api: str, broker: int) -> Action:
+        return choose(api, broker) or script(api, broker)
+
+    cluster._action_for = action_for  # type: ignore[method-assign]
+
+
+def first_server(cluster: ScriptedCluster) -> str:
+    state = cluster._state.brokers[0]
+    return f"{state.host}:{state.port}"
+
+
+def asked(cluster: ScriptedCluster, since: int = 0) -> list[tuple[list[str], bool]]:
+    """The topics of each Metadata request, and whether they might be created."""
+    return [
+        (
+            sorted(topic.name for topic in received.request.topics),
+            received.request.allow_auto_topic_creation,
+        )
+        for received in cluster.received("metadata")[since:]
+    ]
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Wait for what no request and no deadline tells of."""
+    moment = threading.Event()
+    for _ in range(3000):
+        if found():
+            return
+        moment.wait(0.01)
+    raise AssertionError("it has not come to that")
+
+
+def pipeline_of(producer: Producer) -> Pipeline:
+    assert producer._pipeline is not None
+    return producer._pipeline
+
+
+def look_up(producer: Producer, clock: FakeClock, seconds: float = 1.5) -> None:
+    """Let that much time pass, and the view be refreshed then."""
+    metadata = pipeline_of(producer).metadata
+    until(lambda: not metadata._refresh.under_way)
+    clock.jump(seconds)
+    metadata.want()
+    until(lambda: metadata.refreshed == clock.monotonic())
+
+
+def use_until(producer: Producer, clock: FakeClock, found: Callable[[], bool]) -> None:
+    """Use topic "t" until it has come to that."""
+    for _ in range(500):
+        if found():
+            return
+        clock.jump(50)
+        sent = send(producer, [b"in use"])
+        let_pass(clock, sent)
+        offsets(sent)
+    raise AssertionError("it has not come to that")
+
+
+# A leader that cannot serve the partition ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    ],
+)
+def test_a_leader_that_fails_for_good_is_left_for_its_successor(code: int) -> None:
+    """A broker whose disk has failed says so until it is restarted."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        always(
+            cluster, lambda api, broker: Refuse(code) if (api, broker) == ("produce", 0) else None
+        )
+        cluster.move_leader("t", 0, 1)
+        deliveries = send(producer, numbers(3))
+        let_pass(clock, deliveries)
+        assert offsets(deliveries) == [1, 2, 3]
+
+
+# Brokers with an old view -------------------------------------------------------------------------
+
+
+class Stale:
+    """Broker 0 says that it leads partition 0 of "t", whatever has happened since."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        self._epoch = cluster._state.topics["t"][0].leader_epoch
+
+    def __call__(self, exchange: Exchange) -> None:
+        Amend(self._as_it_was)(exchange)
+
+    def _as_it_was(self, answer: Any) -> None:
+        for topic in answer.topics:
+            for part in topic.partitions:
+                part.leader_id, part.leader_epoch = 0, self._epoch
+
+
+@pytest.mark.parametrize("how", ["with hints", "without hints", "goes on as the leader"])
+def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
+    clock = FakeClock()
+    versions = {"produce": (3, 9)} if how == "without hints" else {}
+    with (
+        ScriptedCluster(3, topics={"t": 1}, versions=versions) as cluster,
+        ended(cluster.producer(clock=clock, bootstrap_servers=first_server(cluster))) as producer,
+    ):
+        warm_up(producer)
+        stale = Stale(cluster)
+        cluster.move_leader("t", 0, 1)
+
+        def choose(api: str, broker: int) -> Action | None:
+            if broker == 0 and api == "metadata":
+                return stale
+            if broker == 0 and api == "produce" and how == "goes on as the leader":
+                return Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+            return None
+
+        always(cluster, choose)
+        before = len(cluster.received("metadata"))
+        pipeline = pipeline_of(producer)
+        deliveries = send(producer, numbers(5))
+        let_pass(clock, deliveries)
+        assert offsets(deliveries) == [1, 2, 3, 4, 5]
+        if how != "with hints":  # else they were delivered before anybody looked
+            assert cluster.received("metadata")[before:][-1].broker != 0
+        for _ in range(20):  # whatever the old broker says
+            clock.jump(1.0)
+            pipeline.metadata.want()
+        later = send(producer, numbers(5, 5))
+        assert offsets(later) == [6, 7, 8, 9, 10]
+
+
+def test_a_server_that_asks_to_begin_anew_is_left_for_the_configured_ones() -> None:
+    """KIP-1102: the brokers of the view belong to another cluster by now."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(3, topics={"t": 1, "u": 1}, versions={"metadata": (0, 13)}) as cluster,
+        ended(cluster.producer(clock=clock, bootstrap_servers=first_server(cluster))) as producer,
+    ):
+        warm_up(producer)
+
+        def rebootstrap(answer: Any) -> None:
+            answer.error_code = ErrorCode.REBOOTSTRAP_REQUIRED
+            answer.brokers, answer.topics = [], []
+
+        always(cluster, lambda api, broker: None)
+        pipeline = pipeline_of(producer)
+        pipeline.metadata._server = ("broker-1.scripted", 9093)  # as if a known one were asked
+        before = len(cluster.received("metadata"))
+        cluster.next("metadata", Amend(rebootstrap))
+        delivery = send(producer, [b"value"], topic="u")
+        let_pass(clock, delivery)
+        assert offsets(delivery) == [0]
+        first, second = cluster.received("metadata")[before : before + 2]
+        assert second.broker == 0
+        assert second.connection != first.connection
+
+
+# Many partitions ----------------------------------------------------------------------------------
+
+
+def test_the_hints_of_an_answer_are_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handing over many leaderships costs each broker's worker one look, not one for each."""
+    looks: list[int] = []
+    look = BrokerWorker._check_leaders
+
+    def counted(worker: BrokerWorker) -> None:
+        looks.append(len(worker._look_at))
+        look(worker)
+
+    partitions = 200
+    with (
+        ScriptedCluster(2, topics={"t": partitions}) as cluster,
+        cluster.producer(linger_ms=50, **FAST) as producer,
+    ):
+        with cluster._changed:
+            for partition in cluster._state.topics["t"]:
+                partition.leader = 0
+        for value in (b"1", b"2"):
+            offsets([producer.send("t", value, partition=i) for i in range(partitions)])
+        with cluster._changed:
+            for partition in cluster._state.topics["t"]:
+                partition.leader = 1
+                partition.leader_epoch += 1
+        monkeypatch.setattr(BrokerWorker, "_check_leaders", counted)
+        offsets([producer.send("t", b"3", partition=i) for i in range(partitions)])
+        assert sum(looks) < 10 * partitions
+
+
+def test_a_partition_without_leader_is_not_asked_for_when_nobody_waits() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        cluster.stop(1)
+        warm_up(producer)
+        (delivery,) = send(producer, [b"value"], partition=1)
+        let_pass(clock, [delivery])
+        assert "no leader" in str(error_of(delivery))
+        for _ in range(5):
+            clock.jump(1.3)
+            warm_up(producer)
+        before = len(cluster.received("metadata"))
+        for _ in range(20):
+            clock.jump(1.3)
+            warm_up(producer)
+        assert len(cluster.received("metadata")) - before <= 1
+        # One more message, and it is looked for.
+        cluster.move_leader("t", 1, 0)
+        (delivery,) = send(producer, [b"value"], partition=1)
+        let_pass(clock, [delivery])
+        assert delivery.error is None
+
+
+# Topics that are not used any more ----------------------------------------------------------------
+
+
+def forgotten(producer: Producer, topic: str) -> bool:
+    """Whether nothing is left of *topic*."""
+    pipeline = pipeline_of(producer)
+    stages = [stage for stage in list(pipeline.stages) if getattr(stage, "topic", None) == topic]
+    return not (stages or topic in pipeline.metadata.view.topics)
+
+
+def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"once": 3, "t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=10**7)) as producer,
+    ):
+        for partition in range(3):
+            warm_up(producer, topic="once", partition=partition)
+        warm_up(producer)
+        use_until(producer, clock, lambda: forgotten(producer, "once"))
+        until(lambda: not any("topic-once" in each.name for each in threading.enumerate()))
+        assert not forgotten(producer, "t")
+        before = len(cluster.received("metadata"))
+        look_up(producer, clock)
+        assert all("once" not in topics for topics, _ in asked(cluster, before))
+        # Numbers count anew, under another id: no new message passes for an old one's duplicate.
+        for value in (b"second", b"third"):
+            offsets(send(producer, [value], topic="once", partition=1))
+        assert log(cluster, "once", 1) == [b"first", b"second", b"third"]
+
+
+def test_a_message_at_the_moment_in_which_its_topic_is_forgotten() -> None:
+    """However the two meet, it is delivered, in order."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=10**7)) as producer,
+    ):
+        sent = send(producer, [b"0"])
+        for number in range(1, 60):
+            offsets(sent[-1:])
+            clock.jump(MAX_IDLE + number % 3)
+            sent += send(producer, [b"%d" % number])
+        offsets(sent[-1:])
+        assert outcomes(sent) == [None] * 60
+        assert log(cluster) == numbers(60)
+
+
+def test_a_topic_is_forgotten_between_the_look_for_its_slot_and_the_append() -> None:
+    clock = FakeClock()
+
+    def forget(value: bytes) -> bytes:
+        # send() has looked for the slot already; it is let go before it appends.
+        if value == b"late":
+            assert producer._let_go("t")
+        return value
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, value_serializer=forget)) as producer,
+    ):
+        assert offsets([producer.send("t", b"early")]) == [0]
+        assert offsets([producer.send("t", b"late")]) == [1]
+        assert offsets([producer.send("t", b"last")]) == [2]
+        producer.flush(SOON)
+        assert log(cluster) == [b"early", b"late", b"last"]
+
+
+def test_nothing_grows_with_the_number_of_topic_names() -> None:
+    clock = FakeClock()
+    topics = {f"topic-{number}": 1 for number in range(40)}
+    with (
+        ScriptedCluster(topics={**topics, "t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=1_000_000)) as producer,
+    ):
+        offsets([producer.send(topic, b"value") for topic in topics])
+        missing = [producer.send(f"gone-{n}", b"", delivery_timeout_ms=5_000) for n in range(40)]
+        let_pass(clock, missing)
+        pipeline = pipeline_of(producer)
+        refresh = pipeline.metadata._refresh
+
+        def left() -> set[str]:
+            stages = {getattr(stage, "topic", "t") for stage in list(pipeline.stages)}
+            tables = (pipeline.metadata.view.topics, pipeline.dispatcher._used)
+            return stages.union(refresh.known, refresh.missing, *tables)
+
+        use_until(producer, clock, lambda: left() == {"t"})
+
+
+def test_a_topic_that_was_deleted_is_not_created_again() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"stays": 1, "goes": 1}, auto_create=True) as cluster,
+        ended(cluster.producer(clock=clock, metadata_max_age_ms=1_000)) as producer,
+    ):
+        for topic in ("stays", "goes"):
+            warm_up(producer, topic=topic)
+        with cluster._changed:
+            del cluster._state.topics["goes"]
+        before = len(cluster.received("metadata"))
+        for _ in range(3):
+            look_up(producer, clock)
+            offsets(send(producer, [b"value"], topic="stays"))
+        assert "goes" not in cluster._state.topics
+        assert {may_create for _, may_create in asked(cluster, before)} == {False}
+        # A message for it is another matter.
+        late = send(producer, [b"value"], topic="goes")
+        let_pass(clock, late)
+        assert offsets(late) == [0]
+
+
+def test_a_deleted_topic_is_named_as_the_reason() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        warm_up(producer)
+        with cluster._changed:
+            del cluster._state.topics["t"]
+        (delivery,) = send(producer, [b"value"])
+        let_pass(clock, [delivery])
+        assert "no such topic any more: UNKNOWN_TOPIC_OR_PARTITION" in str(error_of(delivery))
+
+
+def test_a_mistyped_topic_is_not_asked_for_once_its_message_has_failed() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        warm_up(producer)
+        (delivery,) = send(producer, [b"value"], topic="mistyped")
+        let_pass(clock, [delivery])
+        for _ in range(2):
+            clock.jump(1.3)
+            warm_up(producer)
+        before = len(cluster.received("metadata"))
+        for _ in range(20):
+            clock.jump(1.3)
+            warm_up(producer)
+        assert asked(cluster, before) == []
+
+
+# Rights that are taken away -----------------------------------------------------------------------
+
+
+def no_right(answer: Any) -> None:
+    for topic in answer.topics:
+        if topic.name == "t":
+            topic.error_code, topic.partitions = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+
+
+@pytest.mark.parametrize("what_failed", ["the view", "a message"])
+def test_a_right_that_is_taken_away_and_granted_again(what_failed: str) -> None:
+    clock = FakeClock()
+    allowed = False
+
+    def choose(api: str, broker: int) -> Action | None:
+        if allowed:
+            return None
+        if api == "metadata":
+            return Amend(no_right)
+        refusal = Refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, only=[("t", 0)])
+        return refusal if api == "produce" else None
+
+    with (
+        ScriptedCluster(topics={"t": 1, "other": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        warm_up(producer, topic="other")
+        always(cluster, choose)
+        if what_failed == "the view":
+            look_up(producer, clock)
+        for _ in range(3):
+            delivery = producer.send("t", b"value")
+            let_pass(clock, [delivery])
+            assert isinstance(error_of(delivery), TopicAuthorizationFailedError)
+        warm_up(producer, topic="other")
+        allowed = True
+        clock.jump(2)
+        granted = send(producer, [b"granted"])
+        let_pass(clock, granted)
+        assert offsets(granted) == [1]
+
+
+# Partitions that the view does not have yet -------------------------------------------------------
+
+
+def test_a_partition_that_was_added_a_moment_ago_can_be_named() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        warm_up(producer)
+        with cluster._changed:
+            cluster._state.topics["t"].append(Partition(0))
+        before = len(cluster.received("metadata"))
+        assert offsets(send(producer, numbers(20), partition=1)) == list(range(20))
+        assert log(cluster, "t", 1) == numbers(20)
+        assert len(cluster.received("metadata")) - before == 1
+
+
+def test_a_partition_that_is_not_there_is_refused_by_an_answer_asked_for_since() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("metadata", held)
+        delivery = producer.send("t", b"value", partition=7)
+        held.wait_until_held()
+        assert not delivery.done()
+        assert offsets(send(producer, [b"not held up"])) == [1]
+        held.release()
+        error = error_of(delivery)
+        assert isinstance(error, PartitionerError)
+        assert "no partition 7; the topic has partitions 0 to 0" in str(error)
+
+
+def test_a_message_for_a_partition_that_is_not_there_expires_in_time() -> None:
+    clock = FakeClock()
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("metadata", held)
+        delivery = producer.send("t", b"value", partition=7)
+        clock.jump(0.2)
+        held.wait_until_held()
+        clock.jump(5.01)
+        assert "partitions 0 to 0 only" in str(error_of(delivery))
+
+
+def test_a_topic_that_is_described_without_partitions_is_as_it_was() -> None:
+    def empty(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.partitions = []
+
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        always(cluster, lambda api, broker: Amend(empty) if api == "metadata" else None)
+        look_up(producer, clock)
+        assert outcomes([producer.send("t", b"value") for _ in range(10)]) == [None] * 10
+
+
+def test_a_partitioner_may_return_a_number_of_numpy_s() -> None:
+    with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        cluster.producer(partitioner=lambda key, every, there: numpy.int64(2)) as producer,
+    ):
+        assert offsets([producer.send("t", b"value")]) == [0]
+        assert log(cluster, "t", 2) == [b"value"]
+
+
+# The connection -----------------------------------------------------------------------------------
+
+
+def test_a_connection_that_was_closed_for_being_idle_is_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        pipeline = pipeline_of(producer)
+        caplog.clear()
+        connections = list(cluster._connections)
+        for connection in connections:
+            connection.hang_up()
+        until(lambda: not pipeline.metadata.ready)
+        assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+        assert pipeline.trouble.cluster is None
+        late = send(producer, [b"value"])
+        let_pass(clock, late)
+        assert offsets(late) == [1]
