@@ -196,6 +196,16 @@ class Lane:
                 pending.popleft()
             pending.appendleft(part)
 
+    def unsealed(self) -> list[Slice]:
+        """Return the pending slices that no batch holds, oldest first."""
+        parts: list[Slice] = []
+        for item in self.pending:
+            if isinstance(item, Backlog):
+                parts += item.slices()
+            elif isinstance(item, Slice):
+                parts.append(item)
+        return parts
+
     def sweep(self) -> None:
         """Rows have expired: let the slices go that have their outcome, and needless batches."""
         self.drop_needless()
@@ -244,16 +254,6 @@ class Lane:
         self.came.extendleft(0.0 for _ in slices)
         self.nbytes += sum(part.nbytes for part in slices)
         self.rows += sum(part.count for part in slices)
-
-    def drop_settled(self) -> None:
-        """Let go of the slices at the head whose messages all have their outcome."""
-        while self.pending:
-            head = self.pending[0]
-            if isinstance(head, Batch) or head.oldest_deadline() is not None:
-                return
-            self.drop_head()
-            self.nbytes -= head.nbytes
-            self.rows -= head.count
 
     def drop_head(self) -> None:
         """The first item has been taken."""

@@ -265,7 +265,7 @@ class BrokerWorker(Worker):
         self.throttle.forget()
         self._disconnected()
         for lane in list(self._lanes.values()):
-            lane.drop_settled()  # else it would be connected to for messages that have expired
+            lane.sweep()  # else it would be connected to for messages that have expired
             self.batcher.look(lane)
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
         needed = self._requests or self.batcher.waiting

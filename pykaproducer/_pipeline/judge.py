@@ -222,19 +222,18 @@ class Judge:
 
     def refuse_pending(self, lane: Lane, code: int) -> None:
         """What is pending in *lane*, and not sealed, fails with *code*: it cannot be sealed."""
-        for item in lane.pending:
-            if isinstance(item, Slice):
-                self._settler.fail(
-                    item,
-                    lambda status: delivery_error_for(
-                        code,
-                        topic=lane.topic,
-                        partition=lane.partition,
-                        status=status,
-                        detail="it gives this client no producer id",
-                    ),
-                )
-        lane.drop_settled()
+        for part in lane.unsealed():
+            self._settler.fail(
+                part,
+                lambda status: delivery_error_for(
+                    code,
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    status=status,
+                    detail="it gives this client no producer id",
+                ),
+            )
+        lane.sweep()
 
     def fail_doubtful(self, batch: Batch) -> None:
         """*batch* must not go again: it might be in the log twice, or behind a younger one."""
