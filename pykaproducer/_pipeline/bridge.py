@@ -98,6 +98,13 @@ class Connect:
     """The BrokerWorker has something to send."""
 
 
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Treat the connection as lost, because of *reason*."""
+
+    reason: str
+
+
 class Bridge(Connected):
     """The socket's thread of one broker."""
 
@@ -126,7 +133,7 @@ class Bridge(Connected):
             self._wanted = True
             self.put(Connect())
 
-    def in_place(self, item: ProduceRequest | Connect) -> bool:
+    def in_place(self, item: ProduceRequest | Connect | GiveUp) -> bool:
         # Few small requests are under way at most: there is room for another one in the socket.
         return (
             isinstance(item, ProduceRequest)
@@ -137,8 +144,11 @@ class Bridge(Connected):
             and self.writes_at_once()
         )
 
-    def step(self, item: ProduceRequest | Connect) -> None:
+    def step(self, item: ProduceRequest | Connect | GiveUp) -> None:
         if isinstance(item, Connect):
+            return
+        if isinstance(item, GiveUp):
+            self.drop(item.reason)
             return
         if self.ready:
             self._submit(item)

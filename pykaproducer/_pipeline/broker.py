@@ -22,6 +22,7 @@ from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
 from pykaproducer._machines.window import Window
+from pykaproducer._net.connection import earlier
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Answered,
@@ -40,6 +41,7 @@ from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.trace import in_words, sealing
 from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._pipeline.watch import Watch
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._texts import place
 from pykaproducer.config import Config
@@ -112,6 +114,7 @@ class BrokerWorker(Worker):
     metadata: Metadata
     trouble: Trouble
     throttle: Throttle
+    watch: Watch
     batch_size: int
     judge: Judge
     sealer: Sealer
@@ -148,6 +151,8 @@ class BrokerWorker(Worker):
                 if self.meter.trace is not None:
                     self._trace_answer(item)
                 self.throttle.answered(item.answer.throttle_ms / 1000)
+                if item.answer.throttle_ms:
+                    self.wake()  # it sleeps until self.watch is due
                 self.judge.answered(item)
             case Written():
                 self._heard()
@@ -211,9 +216,9 @@ class BrokerWorker(Worker):
 
     def deadline(self) -> float | None:
         due = self._next_seal()
-        if self._end_at is None or (due is not None and due < self._end_at):
-            return due
-        return self._end_at
+        if self.throttle.until is None or self._requests:
+            due = earlier(due, self.watch.due)
+        return earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
         if self.throttle.until is not None:
@@ -228,6 +233,8 @@ class BrokerWorker(Worker):
 
     def on_time(self, now: float) -> None:
         # turn() seals what is due.
+        if self.watch.due is not None and self.watch.due <= now:
+            self.watch.look(now)
         if self._end_at is not None and now >= self._end_at:
             self._end_at = None
             self.end_unused(self)
@@ -357,7 +364,9 @@ class BrokerWorker(Worker):
                 self._on_the_wire |= spots
             self._ahead.remove(batches)
             self._requests += 1
-            self.bridge.put(self._request(batches, self.clock.monotonic()))
+            request = self._request(batches, self.clock.monotonic())
+            self.watch.sent(request)
+            self.bridge.put(request)
 
     def _drop_ahead(self) -> None:
         """What has expired while it waited here, sealed, is not written."""
@@ -369,6 +378,7 @@ class BrokerWorker(Worker):
 
     def _reported(self, request: ProduceRequest) -> None:
         self._requests -= 1
+        self.watch.reported(request)
         self._on_the_wire -= _spots(request.batches)
 
     def _recall(self, lane: Lane) -> None:
@@ -380,7 +390,9 @@ class BrokerWorker(Worker):
         self._ahead = deque(batches for batches in self._ahead if batches)
 
     def _worked(self, request: ProduceRequest) -> None:
-        self.window.answered(self.clock.monotonic(), request.sent, request.size)
+        now = self.clock.monotonic()
+        self.watch.heard(now)
+        self.window.answered(now, request.sent, request.size)
         self._adapt()
 
     def _adapt(self) -> None:

@@ -27,7 +27,7 @@ from pykaproducer._machines.batching import Batcher
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._machines.window import Window
 from pykaproducer._net.transport import Network
-from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer._pipeline.bridge import Bridge, GiveUp
 from pykaproducer._pipeline.broker import BrokerWorker, Hurry, Quit
 from pykaproducer._pipeline.brokers import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
@@ -43,6 +43,7 @@ from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.untold import Untold
+from pykaproducer._pipeline.watch import Watch
 from pykaproducer._pipeline.worker import Worker, in_a_stage_with, spawn_later
 from pykaproducer._texts import place
 from pykaproducer._wire import compression
@@ -201,6 +202,12 @@ class Pipeline:
         worker.metadata = self.metadata
         worker.trouble = self.trouble
         worker.throttle = Throttle(broker_id, self.clock, self.trouble)
+        worker.watch = Watch(
+            broker_id,
+            self.metadata,
+            worker.window.patience,
+            lambda reason: worker.bridge.put(GiveUp(reason)),
+        )
         worker.sealer = self._sealer
         worker.judge = Judge(
             config=config,

@@ -1,0 +1,82 @@
+"""Whether a broker still answers, and whether to wait for it: one for each BrokerWorker.
+
+1. A leader appends a batch, and waits for its replicas. 2. Its disk fails, and another broker is
+elected. 3. The first says nothing until the request's own time is over, half a minute, and nothing
+behind it on the connection is answered either.
+
+So after some seconds of silence the leaders are looked up, and if a partition of what is under way
+has another one, the connection is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykaproducer._pipeline.bridge import ProduceRequest
+from pykaproducer._pipeline.metadata import Metadata
+
+#: How long a broker may be silent (seconds); longer where the line is slow.
+_SILENCE = 3.0
+#: While it is silent the leaders are looked up so often (seconds).
+_LOOK_AGAIN = 2.0
+
+
+class Watch:
+    """What is under way to one broker, oldest first. Called by its BrokerWorker alone."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        metadata: Metadata,
+        patience: Callable[[float], float],
+        give_up: Callable[[str], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._patience = patience
+        self._give_up = give_up
+        self._under_way: dict[ProduceRequest, None] = {}
+        self._heard_at = 0.0
+        #: When to look (monotonic seconds); None: nothing is under way.
+        self.due: float | None = None
+
+    def sent(self, request: ProduceRequest) -> None:
+        """*request* has been given to the bridge."""
+        self._under_way[request] = None
+        if self.due is None:
+            # Not moved by each request: the BrokerWorker's thread would be waked for each.
+            self.due = request.sent + _SILENCE
+
+    def reported(self, request: ProduceRequest) -> None:
+        """*request* is not under way any more."""
+        self._under_way.pop(request, None)
+
+    def heard(self, now: float) -> None:
+        """The broker has answered."""
+        self._heard_at = now
+
+    def look(self, now: float) -> None:
+        """The time is :attr:`due`."""
+        oldest = next(iter(self._under_way), None)
+        if oldest is None:
+            self.due = None
+            return
+        silent_since = max(oldest.sent, self._heard_at)
+        patience = self._patience(_SILENCE)
+        if now < silent_since + patience:
+            self.due = silent_since + patience
+            return
+        places = {
+            (batch.topic, batch.partition)
+            for request in self._under_way
+            for batch in request.batches
+        }
+        leaders = {self._metadata.view.leader(*place) for place in places}
+        if leaders <= {self._broker_id, None}:
+            self._metadata.want_topics(*{topic for topic, _ in places}, anew=True)
+            self.due = now + _LOOK_AGAIN
+            return
+        self._give_up(
+            f"no answer for {now - silent_since:.3g} s, and partitions have another leader by now"
+        )
+        self.due = now + patience
