@@ -9,6 +9,13 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Budget, Turn
 from pykaproducer.errors import BufferFullError, MessageTooLargeError
 
+#: Where this part of the buffer is free it is not full, however much was asked for.
+_ENOUGH = 4
+
+
+def _do_nothing() -> None:
+    """There is no pipeline yet."""
+
 
 class Space:
     """How the threads wait for bytes of one producer's ``Budget``, which keeps their queue."""
@@ -17,11 +24,33 @@ class Space:
         self._budget = budget
         self._clock = clock
         self._max_block_ms = max_block_ms
+        #: Called when the budget is full, behind :attr:`wanted`: what lingers may hold its bytes.
+        self.on_full: Callable[[], None] = _do_nothing
+        # So much has to be free before batches linger again; 0: they do.
+        self._lacking = 0
 
     @property
     def waiting(self) -> int:
         """How many threads wait."""
         return self._budget.waiting
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a thread waits, or there is still no room for what one could not wait for."""
+        return self._budget.waiting > 0 or self._is_full()
+
+    def _is_full(self) -> bool:
+        if self._lacking and self._budget.fits(self._lacking):
+            self._lacking = 0
+        return self._lacking > 0
+
+    def lacks(self, amount: int) -> None:
+        """There is no room for *amount* bytes: until there is, nothing must linger."""
+        known = self._is_full()
+        # A large block that was refused does not end lingering until the buffer is empty.
+        self._lacking = max(self._lacking, min(amount, self._budget.limit // _ENOUGH))
+        if not known:
+            self.on_full()
 
     def check_can_ever_fit(self, amount: int) -> None:
         """Raise MessageTooLargeError if all of the memory were not enough."""
@@ -37,6 +66,8 @@ class Space:
             BufferFullError: there was no room all the time.
         """
         deadline = self._clock.monotonic() + self._max_block_ms / 1000
+        if not turn.granted:
+            self.lacks(turn.amount)
         # The lock is released (1) behind what is looked at here, so (2) a look that finds nothing
         # is followed by a wait that ends. A wait longer than the platform's longest is cut in
         # pieces, and came() may strike more than once: hence the loop.

@@ -141,7 +141,8 @@ class Config(SecuritySettings):
     linger_ms: float = setting(
         0,
         milliseconds(),
-        "How long a batch that is not full may wait for more messages.",
+        "How long a batch that is not full may wait for more messages; not while a flush waits or "
+        "buffer_memory is full.",
         unit="ms",
         aliases=("queue.buffering.max.ms",),
     )

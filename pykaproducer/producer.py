@@ -12,6 +12,7 @@ import _thread
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -149,6 +150,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             self._home.in_own_thread = pipeline.own_threads()
             self._pipeline = pipeline
             if pipeline is made:
+                self._end_lingering_when_full(pipeline)
                 self._begin_to_look()
                 lifetime.warn_of_many()
         self._admit()
@@ -226,10 +228,23 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         lock.acquire()
         return lock
 
+    def _end_lingering_when_full(self, pipeline: Pipeline) -> None:
+        space = self._space
+        full = weakref.WeakMethod(pipeline.buffer_is_full)  # the pipeline refers to the space
+
+        def on_full() -> None:
+            tell = full()
+            if tell is not None:
+                tell()
+
+        pipeline.space_wanted = lambda: space.wanted
+        space.on_full = on_full
+
     def _wait_for_space(self, turn: Turn) -> None:
         self._space.wait(turn, lambda: self._ready)
 
     def _buffer_is_full(self, amount: int) -> NoReturn:
+        self._space.lacks(amount)
         raise BufferFullError(
             f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback (or a "
             f"partitioner) send() cannot wait for space: it may be its own thread that frees it"

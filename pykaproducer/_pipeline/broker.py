@@ -68,7 +68,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Hurry:
-    """A flush has begun: do not linger."""
+    """A flush has begun, or buffer_memory is full: what is here must not linger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +227,11 @@ class BrokerWorker(Worker):
         if opens is None:
             return None  # whatever changes that is an item in the inbox
         due = self.batcher.next_due()
-        if due is not None and self.shortage.holds():
+        if due is None:
+            return None
+        if self.shortage.holds():
             return self.shortage.until
-        return due if due is None else max(due, opens)
+        return opens if self.is_flushing() else max(due, opens)
 
     def on_time(self, now: float) -> None:
         # turn() seals what is due.

@@ -95,6 +95,8 @@ class Pipeline:
         # Weak: a flush that is interrupted between two steps takes its mark along.
         self._marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
 
+        #: Whether a send() found buffer_memory full, and it is.
+        self.space_wanted: Callable[[], bool] = bool
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
         self.reports = self._new(Reports, "reports")
@@ -259,8 +261,21 @@ class Pipeline:
         return in_own_thread
 
     def is_flushing(self) -> bool:
-        """Whether a flush waits: nothing lingers then."""
-        return len(self._marks) > 0
+        """Whether a flush waits, or a send() found no space: nothing lingers then."""
+        return len(self._marks) > 0 or self.space_wanted()
+
+    def buffer_is_full(self) -> None:
+        """Nothing must linger: it may hold the bytes that somebody needs.
+
+        No message is overlooked: (1) ``space_wanted`` is true, (2) the BrokerWorkers look at what
+        they hold. What comes to one of them later is looked at then.
+        """
+        if self.config.linger_ms:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        for worker in self.brokers.all():
+            worker.put(Hurry())
 
     def flush(self, deadline: float | None) -> int:
         """Wait until all that was accepted before is settled and reported.
@@ -275,8 +290,7 @@ class Pipeline:
             else:
                 # Not here: a lock is needed that stages may wait for.
                 spawn_later(f"{self.name}-flush", functools.partial(self.inflight.meet, mark))
-            for worker in self.brokers.all():
-                worker.put(Hurry())
+            self._hurry()
             return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
         finally:
             self._marks.pop(id(mark), None)

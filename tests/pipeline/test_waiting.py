@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from pykaproducer.testing.scripted import Drop, Refuse
 
 from .helper import (
     FAST,
+    LINGERING,
     SOON,
     Before,
     Frozen,
@@ -638,3 +641,91 @@ def test_deadlines_of_many_messages_in_many_places() -> None:
         assert "no such topic" in reasons[0]
         assert "no leader" in reasons[1]
         assert "(19)" in reasons[2]
+
+
+# A full buffer ends lingering
+
+
+SMALL_BUFFER: dict[str, Any] = {"buffer_memory": 200_000, **LINGERING}
+
+
+def test_nothing_lingers_while_a_send_waits_for_space() -> None:
+    """Time stands still, so what lingers, lingers for ever."""
+    with (
+        ScriptedCluster(2, topics={"t": 50}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), **SMALL_BUFFER)) as producer,
+    ):
+        deliveries: list[Delivery] = []
+
+        def work() -> None:
+            for number in range(1000):
+                deliveries.append(producer.send("t", bytes(1_000), partition=number % 50))
+
+        sender = threading.Thread(target=work)
+        sender.start()
+        sender.join(SOON)
+        assert not sender.is_alive()
+        producer.flush(SOON)  # the last ones linger
+        offsets(deliveries)
+
+
+def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), **SMALL_BUFFER)) as producer,
+    ):
+        warmed = producer.send("t", b"first")
+        producer.flush(SOON)
+        offsets([warmed])
+        lingering = producer.send("t", bytes(1_000))
+        assert producer._pipeline is not None
+        (broker,) = producer._pipeline.brokers.all()
+        deadline = time.monotonic() + SOON
+        while not broker.held():
+            assert time.monotonic() < deadline
+        sender = threading.Thread(target=producer.send, args=("t", bytes(199_500)))
+        sender.start()
+        offsets([lingering])
+        sender.join(SOON)
+        assert not sender.is_alive()
+
+
+def test_nothing_lingers_while_a_send_finds_no_space() -> None:
+    """It does not wait for it (max_block_ms=0), and is called until there is some."""
+    with (
+        ScriptedCluster(topics={"t": 50}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), max_block_ms=0, **SMALL_BUFFER)) as producer,
+    ):
+        deliveries: list[Delivery] = []
+        deadline = time.monotonic() + SOON
+        while len(deliveries) < 1000:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(BufferFullError):
+                partition = len(deliveries) % 50
+                deliveries.append(producer.send("t", bytes(1_000), partition=partition))
+        producer.flush(SOON)
+        offsets(deliveries)
+
+
+def test_nothing_lingers_while_a_callback_finds_no_space() -> None:
+    """There a send() never waits."""
+    deliveries: list[Delivery] = []
+    full, go = threading.Event(), threading.Event()
+
+    def report(error: BaseException | None, delivery: Delivery) -> None:
+        with contextlib.suppress(BufferFullError):
+            for number in range(1000):
+                deliveries.append(producer.send("t", bytes(1_000), partition=number % 50))
+        full.set()
+        assert go.wait(SOON)
+
+    with (
+        ScriptedCluster(topics={"t": 50}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), batch_size=5_000, **SMALL_BUFFER)) as producer,
+    ):
+        producer.send("t", bytes(6_000), on_delivery=report)  # a full batch: it does not linger
+        assert full.wait(SOON)
+        deadline = time.monotonic() + SOON
+        while not any(delivery.done() for delivery in deliveries):
+            assert time.monotonic() < deadline
+        go.set()
