@@ -61,7 +61,7 @@ cdef class Admission(OpenChunks):
     cdef bint serializing
     cdef public bint _intercepting      # _intercept() is asked
 
-    def _open(self, Budget budget, announce, home, *, double delivery_timeout,
+    def _open(self, Budget budget not None, announce, home, *, double delivery_timeout,
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
         """Set up, empty: at construction, and again in a forked child.
 

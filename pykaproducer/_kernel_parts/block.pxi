@@ -54,14 +54,15 @@ cdef class SentBlock:
             self.settled_segments += 1
         return None
 
-    def watch_each(self, list watchers):
+    def watch_each(self, list watchers not None):
         """Have ``watchers[row](handle)`` called for each row that was accepted: in the Reports
         thread, or now if it is settled. Returns those of the rows that were not."""
         cdef Segment segment
         cdef uint32_t i
         for segment in self.segments:
             for i in range(segment.chunk.count):
-                watcher = watchers[segment.number(i)]
+                with cython.boundscheck(True):      # a watcher is Python code
+                    watcher = watchers[segment.number(i)]
                 if not add_extra(segment.chunk, i, watcher):
                     watcher(new_handle(segment.chunk, i))
         return watchers[self.accepted:]

@@ -7,8 +7,8 @@ cdef int64_t _PIECES = 8
 cdef class BlockAdmission(Admission):
     """The front door for many messages at once."""
 
-    def _send_block(self, SentBlock block, topic, list batches, delivery_timeout_ms, watch,
-                    refusals):
+    def _send_block(self, SentBlock block not None, topic, list batches not None,
+                    delivery_timeout_ms, watch, refusals):
         """Accept the rows of *batches* (Columns) as *block*.
 
         *topic* None: each row names its own. *watch* is called with the handle of the last row once
@@ -27,6 +27,8 @@ cdef class BlockAdmission(Admission):
             self._start()
         self.check_terms(&terms, None, None, delivery_timeout_ms, None)
         for columns in batches:
+            if columns is None:
+                raise TypeError("a batch must be Columns, not None")
             with nogil:
                 bad = measure(columns, most, &size)
             if bad >= 0:

@@ -109,6 +109,12 @@ cdef extern from *:
     #define enter_guard(guard) ((void)(guard))
     #define leave_guard(guard) ((void)(guard))
     #endif
+    /* A time in seconds; what is no number, or beyond 64 bits of ns, is as far as they reach. */
+    static inline int64_t as_ns(double seconds) {
+        double ns = seconds * 1e9;
+        if (ns >= 9.2e18) return INT64_MAX;
+        return ns > -9.2e18 ? (int64_t)ns : INT64_MIN;
+    }
     /* A row's flags say that its outcome is there: written last, read first. */
     static inline uint8_t load_flags(const uint8_t *flags) {
         return __atomic_load_n(flags, __ATOMIC_ACQUIRE);
@@ -164,6 +170,7 @@ cdef extern from *:
     uint32_t kafka_crc32(const uint8_t *data, int32_t length) nogil
     uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
     uint64_t next_random(uint64_t *state) nogil
+    int64_t as_ns(double seconds) nogil
     int64_t atomic_add(int64_t *n, int64_t change) nogil
     int atomic_add_below(int64_t *n, int64_t change, int64_t limit) nogil
     uint8_t load_flags(const uint8_t *flags) nogil

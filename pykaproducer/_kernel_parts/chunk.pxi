@@ -147,7 +147,7 @@ cdef class Chunk:
         One slice a partition (-1: not partitioned yet). ``next_deadline`` moves on to the
         earliest row that is left. The rows are not settled by this.
         """
-        cdef int64_t limit = <int64_t>(now * _NS)
+        cdef int64_t limit = as_ns(now)
         cdef int64_t earliest = 0x7fffffffffffffff
         cdef uint32_t i, found = 0
         cdef Row *row
@@ -188,12 +188,13 @@ cdef class Chunk:
     def pick(self, rows, int32_t partition=-1):
         """A slice of just these row numbers; empty once all rows of the chunk are reported."""
         cdef Slice part = Slice.__new__(Slice)
+        cdef list numbers = list(rows)
         cdef uint32_t i
         part.chunk = self
         part.partition = partition
-        part.allocate(len(rows))
+        part.allocate(len(numbers))
         for i in range(part.count):
-            part.rows[i] = rows[i]
+            part.rows[i] = self.checked(numbers[i])
         with self.lock:
             if self.over():
                 part.count = 0
@@ -211,15 +212,21 @@ cdef class Chunk:
             part.nbytes = self.nbytes
         return part
 
+    cdef inline uint32_t checked(self, uint32_t row) except? 0xffffffff:
+        """*row*, if there is one of that number."""
+        if row >= self.count:
+            raise IndexError(f"row {row} of a chunk that has {self.count}")
+        return row
+
     # -- partitioning ----------------------------------------------------------------------
 
     def key(self, uint32_t row):
         """Key of a row as bytes; None if it has none, or its memory has been let go."""
-        return self.payload_of(row, 0)
+        return self.payload_of(self.checked(row), 0)
 
     def value(self, uint32_t row):
         """Value of a row as bytes, or None, as for :meth:`key`."""
-        return self.payload_of(row, 1)
+        return self.payload_of(self.checked(row), 1)
 
     cdef payload_of(self, uint32_t row, int which):
         cdef const uint8_t *data
@@ -266,15 +273,16 @@ cdef class Chunk:
 
     def partition_of(self, uint32_t row):
         """The partition that a row was given, -1 for none."""
-        return outcome_of(self, row).partition
+        return outcome_of(self, self.checked(row)).partition
 
     def assign(self, uint32_t row, int32_t partition):
         """Give one row its partition (for a user's partitioner)."""
+        self.checked(row)
         with self.lock:
             if not self.over():
                 self.rows[row].partition = partition
 
-    def split(self, Partitioner partitioner, int32_t partitions, bytes available):
+    def split(self, Partitioner partitioner, int32_t partitions, bytes available not None):
         """Partition every row; ``(slices, strays)``.
 
         *partitions*: how many the topic has. *available*: numbers of those with a leader, as

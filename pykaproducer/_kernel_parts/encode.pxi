@@ -11,7 +11,7 @@ cdef struct BatchHeader:
     int64_t largest             # bytes of the largest record
 
 
-def encode_batch(list parts, checksum, *, compress=None, int attributes=0,
+def encode_batch(list parts not None, checksum, *, compress=None, int attributes=0,
                  int64_t producer_id=-1, int producer_epoch=-1, int64_t base_sequence=-1):
     """Encode claimed slices as one record batch; returns ``(batch, count)``.
 
@@ -42,6 +42,8 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
     cdef Slice part
     cdef uint8_t *p
     for part in parts:
+        if part is None or part.chunk.pins == 0:
+            raise ValueError("a batch needs slices that have been claimed")
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
         if part.count == 0:
             raise ValueError("a batch needs rows: a slice has none")

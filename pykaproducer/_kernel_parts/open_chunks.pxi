@@ -82,7 +82,7 @@ cdef class OpenChunks:
         chunk.serial = serial
         return chunk
 
-    def _take(self, TopicSlot slot):
+    def _take(self, TopicSlot slot not None):
         """Close the topic's open chunk and hand over all that wait, in order."""
         cdef Chunk chunk
         cdef list chunks, fresh = []

@@ -46,7 +46,7 @@ cdef class Partitioner:
         """Whether rows without a key are shared out as :meth:`favour` says."""
         return self.keyless == STICKY
 
-    def favour(self, bytes available, bytes bounds):
+    def favour(self, bytes available not None, bytes bounds):
         """Share rows without a key out unevenly from now on.
 
         *bounds*, packed uint32, one for each of the partitions *available*: where its share of a
@@ -65,7 +65,8 @@ cdef class Partitioner:
         cdef int32_t i
         self.bound = NULL
         if self.bounds is not None and self.favoured == available:
-            self.bound = <const uint32_t *>PyBytes_AS_STRING(self.bounds)
+            if n_writable:
+                self.bound = <const uint32_t *>PyBytes_AS_STRING(self.bounds)
         for i in range(n_writable):
             if writable[i] == self.current:
                 return
@@ -139,7 +140,7 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
     return -p if p < 0 else p
 
 
-def partition_for(int hashing, bytes key, int32_t partitions):
+def partition_for(int hashing, bytes key not None, int32_t partitions):
     """Partition of *key* among *partitions* by one of MURMUR2, CRC32, FNV1A."""
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
@@ -160,7 +161,7 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
     """See ``Chunk.split``."""
     cdef Census census
     cdef list parts
-    if partitions < 0:
+    if not 0 <= partitions < 0x7fffffff:
         raise ValueError(f"a topic cannot have {partitions} partitions")
     with chunk.lock:            # pinned: the row table stays while its rows expire
         if chunk.over():

@@ -117,6 +117,9 @@ cdef extern from *:
         }
     }
     static int slabs_are_left(void) {
+    #ifdef PYKAPRODUCER_NO_POOL         /* a sanitizer knows only the blocks of malloc() */
+        return 0;
+    #endif
         for (int i = 0; i < SLABS; i++)
             if (__atomic_load_n(&slabs[i].base, __ATOMIC_RELAXED) == NULL) return 1;
         return 0;
@@ -277,3 +280,4 @@ cdef class RecordBatch:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.size, True, flags)
+        Py_DECREF(None)         # which Cython has put into `view.obj`, and the call has replaced

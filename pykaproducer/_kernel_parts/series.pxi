@@ -55,6 +55,10 @@ cdef class Series:
 
     def __cinit__(self, double window, int samples, bint spread=False):
         cdef int i
+        if not window > 0:
+            raise ValueError(f"a window must be longer than 0 seconds, not {window}")
+        if samples < 1:
+            raise ValueError(f"a series needs at least 1 sample, not {samples}")
         self.window = window
         self.origin = -1
         self.samples = <Sample *>calloc(samples, sizeof(Sample))
@@ -86,7 +90,7 @@ cdef class Series:
         try:
             sample = self.sample_at(now)
             self.put(sample, value * times, value, times)
-            self.drop_into(sample, <int64_t>(value * _NS), times)
+            self.drop_into(sample, as_ns(value), times)
         finally:
             leave_guard(&self.guard)
 
@@ -96,7 +100,7 @@ cdef class Series:
         cdef int64_t number
         if self.origin < 0:
             self.origin = now
-        number = <int64_t>((now - self.origin) / self.window)
+        number = self.number_at(now)
         if number < self.current:       # another thread has looked at the clock behind us
             number = self.current
         self.current = number
@@ -108,6 +112,11 @@ cdef class Series:
             if sample.buckets != NULL:
                 memset(sample.buckets, 0, _BUCKETS * sizeof(uint32_t))
         return sample
+
+    cdef inline int64_t number_at(self, double now) noexcept nogil:
+        """The number of the sample that *now* falls into; negative before the first."""
+        cdef double number = (now - self.origin) / self.window
+        return <int64_t>number if -1 < number < 9e18 else -1
 
     cdef inline void put(self, Sample *sample, double sum, double largest,
                          int64_t times) noexcept nogil:
@@ -130,13 +139,14 @@ cdef class Series:
     def spread(self, bounds):
         """How many durations since the start fell under each of *bounds* (seconds, rising), and
         above the one before; the last number: those above all. Right within a bucket of 7 %."""
-        cdef list found = [0] * (len(bounds) + 1)
-        cdef int i, bound = 0
+        cdef list limits = [as_ns(bound) for bound in bounds]
+        cdef list found = [0] * (len(limits) + 1)
+        cdef int i, place = 0
         if self.ever != NULL:
             for i in range(_BUCKETS):
-                while bound < len(bounds) and series_floor(i) >= <int64_t>(bounds[bound] * _NS):
-                    bound += 1
-                found[bound] += self.ever[i]
+                while place < len(limits) and series_floor(i) >= <int64_t>limits[place]:
+                    place += 1
+                found[place] += self.ever[i]
         return found
 
     def lately(self, double now):
@@ -188,7 +198,7 @@ cdef class Series:
         cdef int64_t number
         if self.origin < 0:
             return 0
-        number = <int64_t>((now - self.origin) / self.window)
+        number = self.number_at(now)
         return number if number > self.current else self.current
 
     cdef inline bint is_recent(self, const Sample *sample, int64_t last) noexcept nogil:

@@ -95,6 +95,7 @@ cdef class Slice:
         part.most = self.most
         if self.most and most > self.most:
             most = self.most
+        room, most = max(room, 0), max(most, 0)
         part.allocate(min(<Py_ssize_t>self.count, most))
         part.count = 0
         seen = self.claim_into(part, self.chunk, room, most, at_least_one)
@@ -189,7 +190,7 @@ cdef class Slice:
         """
         cdef Chunk chunk = self.chunk
         cdef Slice settled = self.none_of_it()
-        cdef int64_t now_ns = <int64_t>(now * _NS)
+        cdef int64_t now_ns = as_ns(now)
         cdef Sample *sample = NULL if latency is None else latency.sample_at(now)
         cdef Run run
         cdef uint32_t i

@@ -35,7 +35,7 @@ cpdef enum:
     MOST_WATCHED = 8            # how many poll_events() waits for
 
 
-def poll_events(list watched, int timeout_ms):
+def poll_events(list watched not None, int timeout_ms):
     """Wait for one of *watched*, pairs ``(fd, events of poll(2))``; -1 ms: for ever.
 
     Returns the events of each, zeros if the time has passed or a signal came.
@@ -45,7 +45,8 @@ def poll_events(list watched, int timeout_ms):
     if count > MOST_WATCHED:
         raise ValueError(f"{count} descriptors; at most {MOST_WATCHED}")
     for i in range(count):
-        fds[i].fd, fds[i].events = watched[i]
+        with cython.boundscheck(True):  # a pair may be Python code, which changes the list
+            fds[i].fd, fds[i].events = watched[i]
         fds[i].revents = 0
     with nogil:
         found = kernel_poll(fds, count, timeout_ms)

@@ -1,0 +1,196 @@
+"""Arguments that only the package passes: a wrong one is an exception, never a wild pointer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import crc32c
+import pytest
+
+from pykaproducer import _kernel
+
+from .helper import TOPIC, Door, claim, deliver, encode, fail, pack
+
+
+def chunk_of(rows: int) -> _kernel.Chunk:
+    door = Door()
+    for _ in range(rows):
+        door.send(TOPIC, b"value", b"key")
+    return door.chunk()
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [3, 50, 2**32 - 1])
+def test_a_row_that_a_chunk_does_not_have_is_refused(row: int) -> None:
+    chunk = chunk_of(3)
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: chunk.key(row),
+        lambda: chunk.value(row),
+        lambda: chunk.partition_of(row),
+        lambda: chunk.assign(row, 0),
+        lambda: chunk.pick([0, row]),
+    )
+    for call in calls:
+        with pytest.raises(IndexError, match=f"row {row} of a chunk that has 3"):
+            call()
+    fail(chunk.whole())
+    with pytest.raises(IndexError):
+        chunk.partition_of(row)
+
+
+def test_rows_are_picked_from_what_the_sequence_gives() -> None:
+    class Guess(list[int]):
+        def __len__(self) -> int:
+            return 1000
+
+    chunk = chunk_of(3)
+    assert chunk.pick(Guess([0, 2])).row_numbers() == [0, 2]
+
+
+# Batches ------------------------------------------------------------------------------------------
+
+
+def test_only_slices_that_have_been_claimed_are_encoded() -> None:
+    chunk = chunk_of(1)
+    claimed = claim(chunk.whole())
+    encode(claimed)
+    for parts in ([None], [claimed], [chunk.whole()]):
+        with pytest.raises(ValueError, match="have been claimed"):
+            _kernel.encode_batch(parts, crc32c.crc32c)  # type: ignore[arg-type]
+    deliver(claimed)
+    with pytest.raises(ValueError, match="have been claimed"):
+        _kernel.encode_batch([claimed], crc32c.crc32c)
+
+
+def test_a_negative_room_takes_nothing() -> None:
+    part = chunk_of(2).whole()
+    assert part.claim(-(1 << 63), 5) is None
+    assert part.claim(100, -(1 << 63)) is None
+    assert len(part) == 2
+
+
+def test_a_view_of_a_batch_keeps_no_reference() -> None:
+    batch, _ = _kernel.encode_batch([claim(chunk_of(1).whole())], crc32c.crc32c)
+    before = sys.getrefcount(batch), sys.getrefcount(None)
+    for _ in range(1000):
+        memoryview(batch).release()
+    assert sys.getrefcount(batch) == before[0]
+    assert sys.getrefcount(None) < before[1] + 500
+
+
+# Partitioners -------------------------------------------------------------------------------------
+
+
+def test_shares_of_no_partition_are_not_drawn() -> None:
+    """What was favoured is no whole number, and then there is no partition with a leader."""
+    partitioner = _kernel.Partitioner(_kernel.NO_HASH, _kernel.STICKY)
+    partitioner.favour(b"abc", b"abc")
+    slices, strays = chunk_of(1).split(partitioner, 2, b"abc")
+    assert strays is None
+    assert sum(len(part) for part in slices) == 1
+
+
+@pytest.mark.parametrize("partitions", [-1, -(1 << 31), (1 << 31) - 1])
+def test_a_number_of_partitions_that_cannot_be(partitions: int) -> None:
+    with pytest.raises(ValueError, match="cannot have"):
+        chunk_of(1).split(None, partitions, pack([0]))
+
+
+# Series -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "samples"), [(0.0, 3), (-1.0, 3), (float("nan"), 3), (1.0, 0), (1.0, -1)]
+)
+def test_a_series_without_a_window_or_samples_is_refused(window: float, samples: int) -> None:
+    with pytest.raises(ValueError, match=r"window|sample"):
+        _kernel.Series(window, samples)
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("-inf"), float("nan"), 1e300, -1e300])
+def test_a_series_takes_any_number(odd: float) -> None:
+    series = _kernel.Series(1.0, 3, True)
+    series.add(5.0, 0.25)
+    series.add(odd, 0.5)
+    series.add(5.0, odd)
+    series.lately(odd)
+    series.percentiles(odd, 0.5, odd)
+    assert sum(series.spread([0.1, odd, 10.0])) == 3
+
+
+def test_bounds_that_become_more_while_they_are_read() -> None:
+    class Bounds:
+        def __init__(self) -> None:
+            self.looks = 0
+
+        def __len__(self) -> int:
+            self.looks += 1
+            return self.looks
+
+        def __iter__(self) -> Iterator[float]:
+            return iter([0.1, 1.0])
+
+        def __getitem__(self, place: int) -> float:
+            return 1e-9
+
+    series = _kernel.Series(1.0, 3, True)
+    series.add(0.0, 0.5)
+    assert series.spread(Bounds()) == [0, 1, 0]  # type: ignore[arg-type]
+
+
+def test_a_clock_that_says_anything_expires_all_or_nothing() -> None:
+    chunk = chunk_of(2)
+    assert chunk.expired(float("nan")) == []
+    assert chunk.expired(float("-inf")) == []
+    assert [len(part) for part in chunk.expired(float("inf"))] == [2]
+
+
+# Lists that change --------------------------------------------------------------------------------
+
+
+def test_descriptors_that_go_while_they_are_read() -> None:
+    watched: list[Any] = []
+
+    class Pair:
+        def __iter__(self) -> Iterator[int]:
+            watched.clear()
+            return iter((0, 0))
+
+    watched += [Pair(), Pair()]
+    with pytest.raises(IndexError):
+        _kernel.poll_events(watched, 0)
+
+
+def test_watchers_that_go_while_they_are_called() -> None:
+    door, block = Door(), _kernel.SentBlock()
+    door._send_block(block, TOPIC, [_kernel.columns_of([b"a", b"b"])], None, None, ())
+    for chunk in door._take_all():
+        fail(chunk.whole())
+    watchers: list[Callable[[_kernel.Delivery], object]] = []
+    watchers += [lambda handle: watchers.clear()] * 2
+    with pytest.raises(IndexError):
+        block.watch_each(watchers)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda door: door._take(None),
+        lambda door: door._send_block(None, TOPIC, [], None, None, ()),
+        lambda door: door._send_block(_kernel.SentBlock(), TOPIC, None, None, None, ()),
+        lambda door: door._send_block(_kernel.SentBlock(), TOPIC, [None], None, None, ()),
+        lambda door: chunk_of(1).split(None, 1, None),
+        lambda door: _kernel.Partitioner(1, 0).favour(None, None),
+        lambda door: _kernel.partition_for(_kernel.MURMUR2, None, 1),
+        lambda door: _kernel.encode_batch(None, crc32c.crc32c),
+        lambda door: _kernel.poll_events(None, 0),
+        lambda door: _kernel.SentBlock().watch_each(None),
+    ],
+)
+def test_none_is_not_taken_for_an_object(call: Callable[[Door], Any]) -> None:
+    with pytest.raises(TypeError):
+        call(Door())
