@@ -1,0 +1,102 @@
+"""A fuzzer of every entry point of compiled code: ``python -m tests.kernel.fuzz --inputs 100000``.
+
+An input is one call, with arguments of any kind: right ones, sequences that lie about their length
+or change it, every layout of Arrow, objects that raise or call back into the kernel. Of each call
+is checked that it raises only what is documented, and that each row it accepts is written, byte for
+byte, as it was passed; of each round of calls, that every callback ran once and that no byte is in
+use at the end.
+
+Rounds are numbered from the seed on, and a round depends on its number alone. They run in a child
+process: if it crashes or hangs, the number of the round is printed, with the command to repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import mmap
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from .fuzz_calls import Calls
+from .fuzz_private import PrivateCalls
+
+#: Calls of one round.
+CALLS = 40
+#: A round that takes longer hangs (seconds).
+PATIENCE = 120
+
+
+#: What is called, and how often compared with the others.
+KINDS = {"send": 30, "block": 25, "arrow": 25, "private": 18, "settle": 4}
+
+
+def play(number: int, only: str | None = None) -> None:
+    """One round: its calls, and the end. *only*: calls of this kind alone."""
+    calls = Calls(number)
+    private = PrivateCalls(calls)
+    ways = (calls.send, calls.send_block, calls.send_arrow, private.call, calls.settle_some)
+    shares = [share if only in (None, kind) else 0 for kind, share in KINDS.items()]
+    for _ in range(CALLS):
+        calls.chance.choices(ways, shares)[0]()
+        while len(calls.kept) > 50:
+            del calls.kept[calls.chance.randrange(len(calls.kept))]
+    calls.depth = 9  # nothing is sent any more
+    calls.settle_all()
+    calls.kept.clear()
+    gc.collect()
+    calls.settle_all()
+    calls.check_end()
+
+
+def play_all(seed: int, inputs: int, progress: str, only: str | None) -> None:
+    """The rounds of a child process; writes the number of each to the file *progress* first."""
+    gc.freeze()  # what is collected is what the rounds make
+    with open(progress, "r+b") as file, mmap.mmap(file.fileno(), 8) as current:
+        for number in range(seed, seed + -(-inputs // CALLS)):
+            current[:8] = struct.pack("q", number)
+            if number % 16 == 0:
+                faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            play(number, only)
+
+
+def main() -> int:
+    """Run the rounds; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kernel.fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=100_000, help="%(default)s")
+    parser.add_argument("--seed", type=int, help="number of the first round; default: a new one")
+    parser.add_argument("--only", choices=KINDS, help="calls of this kind; default: all")
+    parser.add_argument("--progress", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 40) if arguments.seed is None else arguments.seed
+    if arguments.progress is not None:
+        play_all(seed, arguments.inputs, arguments.progress, arguments.only)
+        return 0
+    print(f"seed {seed}", flush=True)
+    start = time.monotonic()
+    with tempfile.NamedTemporaryFile() as progress:
+        progress.write(bytes(8))
+        progress.flush()
+        words = ["-m", "tests.kernel.fuzz", "--progress", progress.name]
+        words += ["--seed", str(seed), "--inputs", str(arguments.inputs)]
+        only = [] if arguments.only is None else ["--only", arguments.only]
+        status = subprocess.run(
+            [sys.executable, "-X", "faulthandler", *words, *only], check=False
+        ).returncode
+        progress.seek(0)
+        (number,) = struct.unpack("q", progress.read(8))
+    if status:
+        print(f"exit status {status}; this repeats it:")
+        print(" ".join(["python -m tests.kernel.fuzz --inputs 1 --seed", str(number), *only]))
+        return 1
+    print(f"{arguments.inputs:,} inputs in {time.monotonic() - start:.0f} s: no defect")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
