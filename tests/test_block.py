@@ -33,7 +33,7 @@ from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
 
 #: Far more than anything here takes (seconds).
-SOON = 30
+SOON = 120
 
 TOPIC_AUTHORIZATION_FAILED = 29
 

@@ -18,9 +18,11 @@ from tests.cluster.readback import read_log
 SOON = 60
 
 PROLOGUE = """
-    import asyncio, gc, itertools, os, signal, sys, threading, traceback
+    import asyncio, gc, itertools, logging, os, signal, sys, threading, traceback
     from pykaproducer import ForkedProducerError, Producer
 
+    # On a slow machine close() reports what it waits for.
+    logging.getLogger("pykaproducer").setLevel("ERROR")
     servers, topic = sys.argv[1:]
 
     def fork(work, *arguments):
