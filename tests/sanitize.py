@@ -23,7 +23,7 @@ SUITES = ("kernel", "test_block*.py", "test_delivery.py", "test_fork*.py", "pipe
 IGNORED = ("test_pool.py", "test_fuzz.py", "test_references.py")
 #: What is copied: the sources without the products of a build.
 COPIED = ("pykaproducer", "tests", "benchmarks", "docs", "examples")
-FILES = ("setup.py", "setup.cfg", "pyproject.toml", "tox.ini", "README.rst")
+FILES = ("setup.py", "setup.cfg", "pyproject.toml", "tox.ini", "README.rst", "LICENSE")
 
 OPTIONS = {
     "PYTHONMALLOC": "malloc",  # else most objects are pieces of larger blocks
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, required=True, help="where the copy is made")
     parser.add_argument("--inputs", default="100000", help="of the fuzzer; %(default)s")
     parser.add_argument("--seed", help="of the fuzzer; default: a new one each time")
-    parser.add_argument("--calls", default="1000000", help="counted references; %(default)s")
+    parser.add_argument("--times", default="100000", help="of counted cases; %(default)s")
     parser.add_argument("pytest", nargs="*", help="run pytest alone, with these arguments")
     arguments = parser.parse_args()
     copy = arguments.directory.resolve() / "sanitized"
@@ -101,7 +101,7 @@ def main() -> int:
     ended_well = [
         run(copy, ["-m", "pytest", "-q", "-p", "no:cacheprovider", *suites(copy)]),
         run(copy, ["-m", "tests.kernel.fuzz", "--inputs", arguments.inputs, *seed]),
-        run(copy, ["-m", "tests.kernel.references", "--calls", arguments.calls]),
+        run(copy, ["-m", "tests.kernel.references", "--times", arguments.times]),
     ]
     return 0 if all(ended_well) else 1
 

@@ -1,0 +1,412 @@
+"""References and memory over more than a million calls: ``python -m tests.kernel.references``.
+
+Each entry point of the kernel is called rightly and wrongly, with new objects each time. After a
+warm-up, neither Python's memory nor malloc()'s may grow with the number of calls. Nothing depends
+on time: the same calls give the same counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import crc32c
+import numpy
+import pyarrow
+
+from pykaproducer import _kernel
+
+from .helper import Door, encode, no_trouble, pack
+
+#: After so many calls what was accepted is brought to its end.
+ROUND = 100
+#: A leak grows with the calls of every window; a free list or a table finds its size.
+WINDOWS = 4
+#: Growth in a window that is no leak, however many its calls.
+BLOCKS, BYTES = 40, 16 << 10
+
+
+class TooMuchError(Exception):
+    """Memory has grown with the number of calls."""
+
+
+class Wrong:
+    """Raises whatever is asked of it."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Any:
+        yield b"1"
+        raise LookupError
+
+
+def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Call it; it must raise."""
+    try:
+        function(*arguments, **named)
+    except Exception:
+        return
+    raise AssertionError(f"{function} took {arguments}, {named}")
+
+
+def fresh(size: int = 3) -> bytes:
+    """Bytes that nothing else refers to."""
+    return bytes(bytearray(b"v" * size))
+
+
+def callback() -> Callable[..., None]:
+    """A function that nothing else refers to."""
+    return lambda *outcome: None
+
+
+def finish(door: Door, *, failing: bool = False, partitions: int = 3) -> None:
+    """Bring all that was accepted to its end, as the stages do."""
+    partitioner = _kernel.Partitioner(_kernel.MURMUR2, _kernel.STICKY, sticky_bytes=200)
+    partitioner.favour(pack(range(partitions)), pack(range(1, partitions + 1)))
+    series = _kernel.Series(1.0, 2, True)
+    for chunk in door._take_all():
+        slices, _ = chunk.split(partitioner, partitions, pack(range(partitions)))
+        for part in slices:
+            part.take_along()
+            claimed = part.claim(1 << 30, 1 << 30)
+            assert claimed is not None
+            encode(claimed, compress=lambda buffer: bytes(buffer)[:3])
+            claimed.unclaim()
+            claimed.doubt()
+            if failing:
+                settled = claimed.fail(LookupError(), TimeoutError())
+            else:
+                settled = claimed.deliver(5, 7, latency=series, now=1.0)
+            assert settled is not None
+            settled.wake_waiters()
+            settled.report(no_trouble)
+
+
+# Right and wrong calls ----------------------------------------------------------------------------
+
+
+def send_right(door: Door) -> None:
+    headers = [(f"h{id(door)}", fresh()), ("none", None)]
+    timed = {"on_delivery": callback(), "delivery_timeout_ms": 1 << 20}
+    door.send("events", fresh(), fresh(), headers, 0, 1 << 40, **timed)
+    door.send("events", bytearray(b"v"), memoryview(fresh()))
+    door.send("other", None, fresh(2000))
+
+
+def send_wrong(door: Door) -> None:
+    lease = bytearray(b"key")
+    refused(door.send, "events", "text", lease)
+    refused(door.send, "events", fresh(), object())
+    refused(door.send, "events", fresh(), lease, [("a", fresh()), ("c", "d")])
+    refused(door.send, "events", fresh(), lease, [("a", fresh()), 5])
+    refused(door.send, "events", fresh(), lease, Wrong())
+    refused(door.send, "events", fresh(), lease, [("\ud800", fresh())])
+    refused(door.send, "events", fresh(), lease, partition=-(1 << 70))
+    refused(door.send, "events", fresh(), lease, timestamp_ms="now")
+    refused(door.send, "events", fresh(), lease, on_delivery=[])
+    refused(door.send, "events", memoryview(fresh(9))[::2], lease)
+    refused(door.send, "events", bytes(3 << 20), lease)
+    refused(door.send, "", fresh())
+    lease.append(1)  # no buffer of it is left open
+
+
+def send_intercepted(door: Door) -> None:
+    past = _kernel.Intercepted(callback(), callback())
+    refused(door.send, "events", fresh(), on_delivery=past)
+    refused(door._accept, object(), past, None)
+
+
+def columns_right(door: Door) -> None:
+    values = [fresh(), None, bytearray(b"x")]
+    headers = [[("name", fresh())], None, []]
+    columns = _kernel.columns_of(values, values, headers, [0, None, 2], numpy.array([1, 2, 3]))
+    assert columns.count == 3
+    block(door, "events", [columns, _kernel.columns_of(numpy.array([b"a", b"bc"]))])
+    block(door, "events", [_kernel.columns_of(pyarrow.array([fresh()]), pyarrow.array(["k"]))])
+
+
+def columns_wrong(door: Door) -> None:
+    columns_of = _kernel.columns_of
+    refused(columns_of, [fresh(), 5])
+    refused(columns_of, Wrong())
+    refused(columns_of, [fresh()], [fresh(), fresh()])
+    refused(columns_of, [fresh()], headers=[[("a", 5)]])
+    refused(columns_of, [fresh(), fresh()], headers=Wrong())
+    refused(columns_of, [fresh(), fresh()], partitions=[1 << 20, "x"])
+    refused(columns_of, [fresh(), fresh()], partitions=Wrong())
+    refused(columns_of, [fresh()], timestamps_ms=[-5])
+    refused(columns_of, [fresh()], partitions=pyarrow.array([-1]))
+    refused(columns_of, pyarrow.array([1.5]))
+    refused(columns_of, pyarrow.chunked_array([[b"a"], [b"b"]]))
+
+
+def arrow_right(door: Door) -> None:
+    headers = pyarrow.array([[("a", fresh())], None], pyarrow.map_(pyarrow.string(), "binary"))
+    columns = {"value": [fresh(), None], "key": ["k", "l"], "partition": [1, None]}
+    batch = pyarrow.record_batch({**columns, "timestamp": [5, None], "headers": headers})
+    block(door, "events", _kernel.columns_of_arrow(batch))
+    table = pyarrow.table({"value": [fresh()] * 3, "topic": ["a", "b", "a"]})
+    block(door, None, _kernel.columns_of_arrow(table))
+    words = pyarrow.array(["a", "b", "a"]).dictionary_encode()
+    block(door, "events", _kernel.columns_of_arrow(pyarrow.record_batch({"value": words})))
+
+
+def arrow_wrong(door: Door) -> None:
+    read = _kernel.columns_of_arrow
+    refused(read, pyarrow.record_batch({"value": [fresh()], "x": [1]}))
+    refused(read, pyarrow.record_batch({"value": [1.5]}))
+    refused(read, pyarrow.record_batch({"value": [fresh()], "partition": [-5]}))
+    refused(read, pyarrow.record_batch({"value": [fresh()], "headers": [[1]]}))
+    refused(read, object())
+    schema = pyarrow.schema([("value", pyarrow.binary())])
+    refused(read, pyarrow.RecordBatchReader.from_batches(schema, Wrong()))
+    no_topic = pyarrow.record_batch({"value": [fresh()] * 2, "topic": ["a", None]})
+    refused(block, door, None, read(no_topic))
+
+
+def block(door: Door, topic: str | None, columns: list[_kernel.Columns]) -> _kernel.SentBlock:
+    """Send columns, and ask everything of the block."""
+    sent = _kernel.SentBlock()
+    door._send_block(sent, topic, columns, None, callback(), ())
+    sent.pending(), sent.failures()
+    sent.watch_each([callback() for _ in range(sent.count)])
+    sent.outcomes()
+    return sent
+
+
+def handles(door: Door) -> None:
+    failing = door.failing
+    kept = [failing.send("events", fresh(), fresh(), on_delivery=callback()) for _ in range(3)]
+    first = kept[0]
+    lock = asyncio.Lock()
+    for handle in kept:
+        handle.when_settled(callback())
+        handle.add_done_callback(callback())
+        handle.add_callback(callback(), fresh())
+        handle.add_errback(callback(), fresh())
+        handle.add_both(callback())
+        handle.watch(lock)
+        handle.unwatch(lock)
+    refused(first.result, 0)
+    refused(first.exception, 0)
+    finish(failing, failing=True)
+    for handle in kept:
+        refused(handle.result)
+        refused(handle.get, 0)
+        refused(handle.__reduce__)
+        assert handle.exception() is not None
+        assert (handle.done(), handle.failed(), handle.succeeded()) == (True, True, False)
+        assert handle.failure() is not None
+        assert handle.look() is not None
+        handle.add_done_callback(callback())
+        handle.settled(), handle.possibly_persisted(), repr(handle), {handle: handle.key}
+    refused(wait_in_loop, first)
+
+
+def wait_in_loop(handle: _kernel.Delivery) -> None:
+    """As ``await handle`` of a message that has failed."""
+    next(handle.__await__())
+
+
+def chunks(door: Door) -> None:
+    failing = door.failing
+    for _ in range(3):
+        failing.send("events", fresh(), fresh(), delivery_timeout_ms=1)
+    failing._unannounced(), failing._open_rows()
+    (chunk,) = failing._take_all()
+    chunk.assign(0, 1)
+    chunk.unassigned(), chunk.partition_of(0), chunk.accepted(), chunk.expired(1e12)
+    assert chunk.key(0) == chunk.value(1) == fresh()
+    refused(chunk.split, _kernel.Partitioner(1, 0), "x", b"")
+    refused(chunk.pick, [object()])
+    part = chunk.pick([1, 2])
+    refused(part.claim, "x", 1)
+    refused(part.deliver, "x")
+    part.row_numbers(), part.waiting(), part.oldest_deadline(), part.first_error()
+    part.untold_failures()
+    for each in (part, chunk.whole()):
+        settled = each.fail(LookupError(), TimeoutError())
+        assert settled is not None
+        settled.finish()
+
+
+def batches(door: Door) -> None:
+    failing = door.failing
+    failing.send("events", fresh(), partition=0)
+    (chunk,) = failing._take_all()
+    claimed = chunk.whole().claim(1 << 30, 1 << 30)
+    assert claimed is not None
+    refused(_kernel.encode_batch, [claimed], lambda buffer: 1 // 0)
+    refused(_kernel.encode_batch, [], crc32c.crc32c)
+    refused(_kernel.encode_batch, [object()], crc32c.crc32c)
+    settled = claimed.deliver(-1)
+    assert settled is not None
+    settled.report(no_trouble)
+
+
+def small_things(door: Door) -> None:
+    _kernel.partition_for(_kernel.CRC32, fresh(), 7)
+    refused(_kernel.partition_for, _kernel.CRC32, "key", 7)
+    refused(_kernel.Partitioner, "x", 1)
+    refused(_kernel.Partitioner(1, 0).favour, fresh(8), fresh(4))
+    series = _kernel.Series(10.0, 3, True)
+    series.add(1.0, 0.5)
+    series.percentiles(1.0, 0.5, 0.9), series.lately(1.0), series.spread([0.1, 1.0])
+    refused(_kernel.Series, 0.0, 3)
+    refused(series.add, "x", 1)
+    refused(series.spread, [0.1, "x"])
+    budget = _kernel.Budget(1 << 40)
+    budget.fits(1 << 30), budget.wake_all()
+    refused(budget.fits, "x")
+    refused(_kernel.Budget, object())
+    _kernel.pool_use(), _kernel.stage_wanted(), _kernel.stage_runs()
+
+
+def sockets(door: Door) -> None:
+    ours, theirs = door.sockets
+    number = theirs.fileno()
+    into = memoryview(bytearray(9))
+    _kernel.write_buffers(ours.fileno(), [fresh(), bytearray(b"x"), memoryview(fresh())], 0)
+    _kernel.poll_events([(number, 1), (ours.fileno(), 4)], 0)
+    _kernel.read_into(number, into)
+    _kernel.poke(ours)
+    _kernel.drain(number)
+    _kernel.read_into(number, into)
+    refused(_kernel.write_buffers, ours.fileno(), [fresh(), "text"], 0)
+    refused(_kernel.write_buffers, -1, [fresh()], 0)
+    refused(_kernel.poll_events, [(fresh(), 1)], 0)
+    refused(_kernel.read_into, number, fresh())
+    refused(_kernel.poke, object())
+
+
+CASES: tuple[Callable[[Any], None], ...] = (
+    send_right,
+    send_wrong,
+    send_intercepted,
+    columns_right,
+    columns_wrong,
+    arrow_right,
+    arrow_wrong,
+    handles,
+    chunks,
+    batches,
+    small_things,
+    sockets,
+)
+
+
+# What is counted ----------------------------------------------------------------------------------
+
+
+class CountedDoor(Door):
+    """A door, one for messages that fail, and a pair of sockets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = Door()
+        ours, theirs = self.sockets = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+
+
+class _Usage(ctypes.Structure):
+    """``struct mallinfo2``."""
+
+    _fields_ = [
+        *((f"unused{number}", ctypes.c_size_t) for number in range(4)),
+        ("hblkhd", ctypes.c_size_t),  # mapped one by one
+        *((f"unused{number}", ctypes.c_size_t) for number in range(4, 6)),
+        ("uordblks", ctypes.c_size_t),  # of the heap
+        *((f"unused{number}", ctypes.c_size_t) for number in range(6, 8)),
+    ]
+
+
+def allocated_bytes() -> int:
+    """Bytes that malloc() has given out."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "__sanitizer_get_current_allocated_bytes"):
+        count = library.__sanitizer_get_current_allocated_bytes
+        count.restype = ctypes.c_size_t
+        return int(count())
+    if not hasattr(library, "mallinfo2"):
+        return 0  # another libc: Python's own blocks must do
+    library.mallinfo2.restype = _Usage
+    usage = library.mallinfo2()
+    return int(usage.uordblks + usage.hblkhd)
+
+
+def counts(door: CountedDoor) -> dict[str, int]:
+    """What must not grow with the number of calls."""
+    gc.collect()
+    pool = _kernel.pool_use()[1]
+    found = {
+        "blocks": sys.getallocatedblocks(),
+        "bytes": allocated_bytes(),
+        "pool": pool,
+        "in use": door.budget.used + door.failing.budget.used,
+    }
+    for shared in (door, door.budget, door.home, None, _kernel.Chunk, callback):
+        found[f"references to {shared!r}"[:60]] = sys.getrefcount(shared)
+    return found
+
+
+def check(case: Callable[[Any], None], times: int) -> None:
+    """Run *case* that often; raise if something has grown."""
+    door = CountedDoor()
+
+    def play(rounds: int) -> None:
+        for number in range(rounds):
+            case(door)
+            if number % ROUND == ROUND - 1:
+                finish(door)
+                door.told.clear()
+                door.failing.told.clear()
+        finish(door)
+
+    leaks: list[dict[str, int]] = []
+    try:
+        play(2 * ROUND)
+        for _ in range(WINDOWS):
+            before = counts(door)
+            play(times // WINDOWS)
+            grown = {name: count - before[name] for name, count in counts(door).items()}
+            leaks.append({name: by for name, by in grown.items() if by > allowed(name)})
+    finally:
+        for each in door.sockets:
+            each.close()
+    if all(leaks):
+        raise TooMuchError(f"{case.__name__}: {leaks} in windows of {times // WINDOWS:,} times")
+
+
+def allowed(name: str) -> int:
+    """Growth that is no leak."""
+    return BYTES if name in ("bytes", "pool") else BLOCKS
+
+
+def main() -> int:
+    """Check every case; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kernel.references", description=__doc__)
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=100_000,
+        help="how often cases are run, in all, each with about a dozen calls; %(default)s",
+    )
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    for case in CASES:
+        check(case, -(-arguments.times // len(CASES)))
+    print(f"{arguments.times:,} cases in {time.monotonic() - start:.0f} s: nothing has grown")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,15 @@
+"""No call of the kernel, right or wrong, keeps memory or a reference. See ``references.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .references import CASES, check
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_memory_does_not_grow_with_calls(case: Callable[[Any], None]) -> None:
+    check(case, 400)
