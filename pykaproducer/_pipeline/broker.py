@@ -125,7 +125,7 @@ class BrokerWorker(Worker):
         super().__init__(*args)
         self._up = self._was_up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
-        self._without_id: list[Lane] = []
+        self._without_id: dict[Lane, None] = {}
         self._quitting = False
         # Without sequence numbers a partition has one batch on the wire; the next is sealed ahead
         # and sent when the answer is there: what an error answer means for it is decided first.
@@ -300,6 +300,7 @@ class BrokerWorker(Worker):
             lane.end(item)
             self.lane_changed(lane)
             self._lanes.pop((lane.topic, lane.partition), None)
+            self._without_id.pop(lane, None)
             self._moved.discard(lane)
         elif lane.failing:
             lane.add(item, 0.0)
@@ -463,14 +464,14 @@ class BrokerWorker(Worker):
         spent = lane.sequencer.spent_id
         if not self._without_id or spent is not None:
             self.metadata.want_producer_id(self, instead_of=spent)
-        self._without_id.append(lane)
+        self._without_id[lane] = None
         lane.waits_for_id = True
         self.batcher.look(lane)
         return False
 
     def _id_came(self) -> None:
         # One that will not do for a lane is asked for again.
-        lanes, self._without_id = self._without_id, []
+        lanes, self._without_id = self._without_id, {}
         for lane in lanes:
             lane.waits_for_id = False
             self.batcher.look(lane)

@@ -44,7 +44,7 @@ class ProducerIds:
         self._trouble = trouble
         #: The last one that came; None: the next that is wanted is asked for.
         self.current: ProducerId | None = None
-        self._wanted_by: list[Worker] = []
+        self._wanted_by: dict[Worker, None] = {}
         self._under_way = False
         self._not_before = 0.0
         self._backoff = Backoff(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000)
@@ -57,7 +57,7 @@ class ProducerIds:
         if current is not None:
             waiter.put(ProducerIdCame())
         else:
-            self._wanted_by.append(waiter)
+            self._wanted_by[waiter] = None
 
     @property
     def is_wanted(self) -> bool:
@@ -107,6 +107,6 @@ class ProducerIds:
         self._tell(NoProducerId(code))
 
     def _tell(self, item: ProducerIdCame | NoProducerId) -> None:
-        waiters, self._wanted_by = self._wanted_by, []
+        waiters, self._wanted_by = self._wanted_by, {}
         for worker in waiters:
             worker.put(item)
