@@ -113,8 +113,9 @@ class PartitionWorker(Worker):
                     item.take_along()  # it may wait, and then it may be part of another one
                 effects = self.ordering.item(item)
                 self._perform(effects)
-                if self._lane is None and not isinstance(item, Backlog):
-                    item.take_along()  # it waits for a leader
+                if self._lane is None:
+                    if not isinstance(item, Backlog):
+                        item.take_along()  # it waits for a leader
                     if self._waits_since is None:
                         self._find_path()
                 if (trace := self.meter.trace) is not None and not (effects and self._lane):
