@@ -69,6 +69,9 @@ cdef class Admission(OpenChunks):
         taken; returns False if the next message must announce it again. *delivery_timeout* in
         seconds. *fake_clock*: a clock object to ask instead of the machine's, for tests.
         """
+        if not 0 <= delivery_timeout < 1e9:     # a deadline must fit 64 bits of nanoseconds
+            raise ValueError(f"delivery_timeout must be between 0 and 1e9 seconds, "
+                             f"not {delivery_timeout}")
         self.opening += 1
         self.budget = budget
         self.slots = {}

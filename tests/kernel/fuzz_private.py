@@ -73,6 +73,7 @@ class PrivateCalls:
             self.sockets,
             self.block,
             self.hooks,
+            self.settings,
         )
 
     def call(self) -> None:
@@ -372,6 +373,27 @@ class PrivateCalls:
         block.pending()
         block.outcomes()
         gc.collect(0)
+
+    def settings(self) -> None:
+        """A door with any settings, at which messages are sent."""
+        door = Door()
+        door._open(
+            self.chance.choice([_kernel.Budget(self.integer()), door.budget, self.any()]),
+            self.chance.choice([door._announce, Hostile(self.calls.odd)]),
+            self.any(),
+            delivery_timeout=self.chance.choice([1.0, 0.0, -1.0, 1e300, self.any()]),
+            max_request_size=self.chance.choice([1000, 0, -1, 1 << 62]),
+            serializing=self.chance.random() < 0.3,
+            unconfirmed=self.chance.random() < 0.3,
+            fake_clock=self.chance.choice([None, door.clock, Hostile(self.calls.odd)]),
+        )
+        for _ in range(3):
+            try:
+                door.send("t", self.calls.odd.payload()[0], on_delivery=print_no)
+            except (*REFUSED, AssertionError):
+                continue
+        for chunk in door._take_all():
+            self.end(chunk)
 
     def hooks(self) -> None:
         """Methods of the door that only the pipeline calls."""

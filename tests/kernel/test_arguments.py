@@ -149,6 +149,12 @@ def test_a_clock_that_says_anything_expires_all_or_nothing() -> None:
     assert [len(part) for part in chunk.expired(float("inf"))] == [2]
 
 
+@pytest.mark.parametrize("seconds", [-1.0, 1e300, float("inf"), float("nan")])
+def test_a_delivery_timeout_that_no_clock_reaches_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="delivery_timeout must be"):
+        Door(delivery_timeout=seconds)
+
+
 # Lists that change --------------------------------------------------------------------------------
 
 
