@@ -162,6 +162,8 @@ class Ordering:
         self.high_watermark = 0
         self.has_path = False
         self._finding = False
+        # The highest level of what has gone down the path.
+        self._level_of_path = 0
         self._levels: dict[int, _Level] = {}
         # What has passed the watermark and waits for a path.
         self._waiting = _Buffer()
@@ -214,17 +216,26 @@ class Ordering:
     def is_at_rest(self) -> bool:
         """Whether nothing is here, and nothing of it is anywhere else."""
         busy = any(level.buffer or level.expects_chaser for level in self._levels.values())
-        return not (self.high_watermark or self.has_path or self._waiting or busy)
+        finds = self.has_path or self._finding
+        return not (self.high_watermark or finds or self._waiting or busy)
 
     def rest(self) -> list[Effect]:
         """The partition has not been used for long: let its path go, if nothing is in progress.
 
-        As if an item of level 1 had come: a fresh one that comes now waits for the chaser. When it
-        is back everything older is back too, and the partition :attr:`is_at_rest`, or in use.
+        As if the path had failed: a fresh item that comes now waits for the chaser. When it is back
+        everything older is back too, and the partition :attr:`is_at_rest`, or in use.
+
+        The watermark rises to the level at which the path hands back what is still in it:
+
+        1. Two batches are under way. The older one is refused, the younger one is delivered.
+        2. The older one is retried with level 1, and expires while its broker is down. It stays in
+           the path, because a younger one under the same numbers may be in the log.
+        3. The partition rests, and the path hands the batch back with level 2. With the watermark
+           at 1 there would be no path that it can come from.
         """
         effects: list[Effect] = []
         if self.high_watermark == 0 and self.has_path:
-            self._rise(1, effects)
+            self._rise(1 + self._level_of_path, effects)
         return effects
 
     def give_up(self) -> None:
@@ -240,7 +251,8 @@ class Ordering:
         self.has_path = True
         self._finding = False
         self.held -= self._waiting.nbytes
-        return [Forward(item) for item in self._waiting.take_all()]
+        self._level_of_path = 0
+        return [self._forward(item) for item in self._waiting.take_all()]
 
     # The steps -----------------------------------------------------------------------------
 
@@ -277,7 +289,7 @@ class Ordering:
     def _pass_on(self, item: Item, effects: list[Effect]) -> None:
         if self.has_path:
             self.taken[Transition.PASS_ON] += 1
-            effects.append(Forward(item))
+            effects.append(self._forward(item))
             return
         self.taken[Transition.PASS_ON_WITHOUT_PATH] += 1
         self.held += item.nbytes
@@ -285,6 +297,10 @@ class Ordering:
         if not self._finding:
             self._finding = True
             effects.append(FindPath())
+
+    def _forward(self, item: Item) -> Forward:
+        self._level_of_path = max(self._level_of_path, item.level)
+        return Forward(item)
 
     def _level(self, level: int) -> _Level:
         return self._levels.setdefault(level, _Level())

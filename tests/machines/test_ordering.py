@@ -43,6 +43,9 @@ class Partition:
     def path_found(self) -> None:
         self._perform(self.machine.path_found())
 
+    def rest(self) -> None:
+        self._perform(self.machine.rest())
+
     def _perform(self, effects: list[Any]) -> None:
         for effect in effects:
             match effect:
@@ -190,3 +193,33 @@ def test_a_failure_that_cannot_have_happened_raises_and_changes_nothing() -> Non
     partition.path_found()
     partition.chaser(1)
     assert partition.taken() == ["chaser 1", "2"]
+
+
+def test_a_path_that_is_let_go_to_rest_hands_back_what_was_retried() -> None:
+    """A batch whose messages have expired may still be in the path: a younger one needs it."""
+    (needed,) = again(*made("needed"))
+    partition = started(*made("1"))
+    partition.send(needed)
+    partition.path_found()
+    partition.chaser(1)
+    assert partition.machine.high_watermark == 0
+    partition.taken()
+    partition.rest()
+    (chaser,) = partition.taken()
+    partition.send(*again(needed))  # the path hands it back before the chaser
+    partition.path_found()
+    partition.chaser(int(chaser.removeprefix("chaser ")))
+    assert partition.taken() == ["needed"]
+    assert partition.machine.high_watermark == 0
+    assert not partition.machine.is_at_rest
+
+
+def test_a_partition_that_looks_for_a_path_is_not_at_rest() -> None:
+    """The view that it waits for would give it a path that is never let go."""
+    partition = Partition()
+    settled = Message("settled")
+    partition.send(settled)
+    partition.machine._waiting.take_all()
+    assert not partition.machine.is_at_rest
+    partition.machine.give_up()
+    assert partition.machine.is_at_rest
