@@ -176,7 +176,16 @@ class TopicWorker(Worker):
         self.metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _look_for_strays(self) -> None:
-        """There may be a new view: strays go on, or fail, or wait on for an answer."""
+        """There may be a new view: strays go on, or fail, or wait on for an answer.
+
+        The view may not have the topic any more:
+
+        1. A stray waits for a view, and expires. Metadata is still to tell of the next view.
+        2. No message comes for long: the topic is forgotten, and this stage stops.
+        3. The next view comes.
+        """
+        if not self._strays:
+            return
         view = self.metadata.view.topics[self.topic]
         waiting, self._strays = self._strays, deque()
         for strays, since in waiting:

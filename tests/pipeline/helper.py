@@ -172,6 +172,16 @@ def under_way(producer: Producer, count: int) -> None:
         assert time.monotonic() < deadline, requests
 
 
+def until(found: Callable[[], bool]) -> None:
+    """Wait for what no request and no deadline tells of."""
+    moment = threading.Event()
+    for _ in range(3000):
+        if found():
+            return
+        moment.wait(0.01)
+    raise AssertionError("it has not come to that")
+
+
 # Faults
 
 

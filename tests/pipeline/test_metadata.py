@@ -17,7 +17,7 @@ from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing._scripted_apis import Partition
-from pykaproducer.testing.scripted import Action, Exchange, Refuse
+from pykaproducer.testing.scripted import Action, Drop, Exchange, Refuse
 
 from .helper import (
     FAST,
@@ -33,6 +33,8 @@ from .helper import (
     offsets,
     outcomes,
     send,
+    under_way,
+    until,
     waits_for,
     warm_up,
 )
@@ -64,16 +66,6 @@ def asked(cluster: ScriptedCluster, since: int = 0) -> list[tuple[list[str], boo
         )
         for received in cluster.received("metadata")[since:]
     ]
-
-
-def until(found: Callable[[], bool]) -> None:
-    """Wait for what no request and no deadline tells of."""
-    moment = threading.Event()
-    for _ in range(3000):
-        if found():
-            return
-        moment.wait(0.01)
-    raise AssertionError("it has not come to that")
 
 
 def pipeline_of(producer: Producer) -> Pipeline:
@@ -379,6 +371,72 @@ def test_a_topic_is_forgotten_between_the_look_for_its_slot_and_the_append() -> 
         assert offsets([producer.send("t", b"last")]) == [2]
         producer.flush(SOON)
         assert log(cluster) == [b"early", b"late", b"last"]
+
+
+def test_a_topic_is_left_while_an_expired_batch_is_still_needed() -> None:
+    """A younger batch is in the log under the same numbers: the broker must know the older one.
+
+    The partition is asked to rest while that batch, already retried, waits for its broker.
+    """
+    clock = FakeClock()
+    soon: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
+    held = Held(Refuse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, appended=True))
+    with (
+        ScriptedCluster(2, topics={"u": 1, "t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000, **soon)) as producer,
+    ):
+        cluster.move_leader("u", 0, 1)
+        cluster.move_leader("t", 0, 0)
+        warm_up(producer)
+        warm_up(producer, topic="u")
+        cluster.next("produce", held, broker=1)
+        (older,) = send(producer, [b"older"], topic="u")
+        held.wait_until_held()
+        (younger,) = send(producer, [b"younger"], topic="u")
+        under_way(producer, 2)
+        held.release()
+        offsets([younger])
+        is_cut_off = True
+        always(cluster, lambda api, _: Drop() if is_cut_off and api == "metadata" else None)
+        cluster.stop(1)
+        let_pass(clock, [older])
+        assert error_of(older)
+        for _ in range(12):
+            clock.jump(50)
+            offsets(send(producer, [b"in use"]))
+        is_cut_off = False
+        cluster.start(1)
+        sent = [producer.send("u", b"last", delivery_timeout_ms=10**7)]
+        let_pass(clock, sent)
+        offsets(sent)
+        assert log(cluster, "u") == [b"first", b"older", b"younger", b"last"]
+        assert pipeline_of(producer).broken is None
+
+
+def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
+    """The topic's stage still waits for the view in which its partition could have been."""
+    clock = FakeClock()
+    is_cut_off = False
+    with (
+        ScriptedCluster(topics={"u": 1, "t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+    ):
+        warm_up(producer)
+        warm_up(producer, topic="u")
+        always(cluster, lambda api, _: Drop() if is_cut_off and api == "metadata" else None)
+        is_cut_off = True
+        stray = producer.send("u", b"value", partition=7)
+        let_pass(clock, [stray])
+        assert error_of(stray)
+        use_until(producer, clock, lambda: forgotten(producer, "u"))
+        is_cut_off = False
+        metadata = pipeline_of(producer).metadata
+        before = metadata.refreshed
+        use_until(producer, clock, lambda: metadata.refreshed != before)
+        sent = send(producer, [b"last"], topic="u")
+        let_pass(clock, sent)
+        assert offsets(sent) == [1]
+        assert pipeline_of(producer).broken is None
 
 
 def test_nothing_grows_with_the_number_of_topic_names() -> None:
