@@ -221,7 +221,7 @@ class BrokerWorker(Worker):
         return earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
-        if self.throttle.until is not None:
+        if self.throttle.holds():  # not `until`: without a connection turn() does not look at it
             return self.throttle.until
         opens = self._opens_at() if self._up else None
         if opens is None:

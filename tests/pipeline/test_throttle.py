@@ -21,6 +21,7 @@ from .helper import (
     log,
     offsets,
     send,
+    until,
     waits_for,
     warm_up,
 )
@@ -78,6 +79,27 @@ def test_messages_expire_meanwhile_and_say_why() -> None:
         error = error_of(late)
         assert isinstance(error, DeliveryTimeoutError)
         assert "throttles this client" in str(error)
+
+
+def test_the_throttle_ends_while_the_connection_is_closed_for_being_idle() -> None:
+    """The broker's worker sleeps then: nothing is left that it could be early for."""
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, connections_max_idle_ms=5_000)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", throttled(60_000))
+        offsets(send(producer, [b"1"]))
+        waits_for(clock, 60.0)
+        assert producer._pipeline is not None
+        (worker,) = producer._pipeline.brokers.all()
+        clock.jump(5.1)
+        until(lambda: not worker._up)
+        clock.jump(60)
+        until(lambda: (due := worker.deadline()) is None or due > clock.monotonic())
+        offsets(send(producer, [b"2"]))
+        assert log(cluster) == [b"first", b"1", b"2"]
 
 
 def test_another_broker_is_not_held_up() -> None:
