@@ -36,8 +36,13 @@ class Space:
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread waits, or there is still no room for what one could not wait for."""
-        return self._budget.waiting > 0 or self._is_full()
+        """Whether a thread waits, or there is still no room for what one could not wait for.
+
+        In this order, so that a thread that comes in between is seen. We (1) may note that the
+        buffer is not full any more, (2) look who waits; the thread (1) waits, (2) calls
+        :attr:`on_full` unless it is noted that the buffer is full already.
+        """
+        return self._is_full() or self._budget.waiting > 0
 
     def _is_full(self) -> bool:
         if self._lacking and self._budget.fits(self._lacking):

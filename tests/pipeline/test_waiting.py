@@ -15,6 +15,7 @@ from kafka.errors import KafkaTimeoutError
 from pykaproducer import BufferFullError, Delivery, DeliveryTimeoutError, Producer, Status
 from pykaproducer._machines.batching import Chaser
 from pykaproducer._pipeline.retry import Again, RetryHandler
+from pykaproducer._space import Space
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
@@ -729,3 +730,37 @@ def test_nothing_lingers_while_a_callback_finds_no_space() -> None:
         while not any(delivery.done() for delivery in deliveries):
             assert time.monotonic() < deadline
         go.set()
+
+
+class Filling:
+    """A Budget that another thread fills, and waits for, just after it was looked at."""
+
+    limit = 100
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.fill: Callable[[], None] | None = None
+
+    def fits(self, amount: int) -> bool:
+        if self.fill is None:
+            return not self.waiting
+        fill, self.fill = self.fill, None
+        fill()
+        return True
+
+
+def test_a_buffer_that_is_full_again_at_once_ends_lingering() -> None:
+    """1. A stage sees that there is room again. 2. A thread takes it, and another waits. 3. The
+    stage goes on: either it sees the waiting thread, or is told of it."""
+    budget = Filling()
+    space = Space(budget, FakeClock(), 1_000)  # type: ignore[arg-type]
+    told: list[None] = []
+    space.lacks(10)
+    space.on_full = lambda: told.append(None)
+
+    def fill() -> None:
+        budget.waiting = 1
+        space.lacks(10)
+
+    budget.fill = fill
+    assert space.wanted or told
