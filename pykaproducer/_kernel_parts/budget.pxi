@@ -103,20 +103,21 @@ cdef class Budget:
     cdef int leave(self, Turn turn, bint taken) except -1:
         """Leave the queue. *taken*: with the bytes, if they have been granted."""
         cdef Py_ssize_t i
-        if turn.granted:
-            if taken:
-                return 0
+        cdef bint granted
+        if taken:
+            return 0
+        enter_guard(&self.guard)
+        try:
+            granted = turn.granted      # inside the guard: it may be served at this moment
+            for i in range(len(self.turns)):
+                if self.turns[i] is turn:
+                    del self.turns[i]
+                    break
+            self.waiting = <int>len(self.turns)
+        finally:
+            leave_guard(&self.guard)
+        if granted:
             self.give_back(turn.amount)
-        else:
-            enter_guard(&self.guard)
-            try:
-                for i in range(len(self.turns)):
-                    if self.turns[i] is turn:
-                        del self.turns[i]
-                        break
-                self.waiting = <int>len(self.turns)
-            finally:
-                leave_guard(&self.guard)
         return self.wake()
 
     cdef int serve(self) except -1:
