@@ -277,6 +277,7 @@ cdef class Slice:
         if settled.rows == self.rows:
             self.rows = NULL        # it is that slice's now
             self.count = 0
+            self.nbytes = 0
         if not settled.count:
             return None
         if wake:

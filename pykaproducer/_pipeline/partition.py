@@ -105,6 +105,7 @@ class PartitionWorker(Worker):
                 self._when_at_rest = item.tell
                 if not self._anything_waits():
                     self.ordering.give_up()
+                    self._waits_since = None
                 self._perform(self.ordering.rest())
                 self._look_whether_at_rest()
             case _:
