@@ -18,7 +18,7 @@ chaser, level = watermark descend: watermark = next lower level, pass its buffer
 path found                pass on what has waited for it
 ========================  =============================================================
 
-A *path* is one attachment to one broker's worker: a lane (``batching.Lane``). A path that has
+A *path* is one attachment to one broker's worker: a lane (``lane.Lane``). A path that has
 failed once hands back everything that is still put into it, and never works again; the next path
 is another lane, even to the same broker. So there is no flag to clear, no message ("syn" in
 Sarama) to clear it, and no late error of an old worker that could be taken for one of its
@@ -50,7 +50,7 @@ from enum import StrEnum
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.lane import Batch
 
 #: What travels; it knows its level.
 Item = Slice | Batch | Backlog

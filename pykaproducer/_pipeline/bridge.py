@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.lane import Batch
 from pykaproducer._net.connection import Answered as NetAnswered
 from pykaproducer._net.connection import Request
 from pykaproducer._pipeline.connected import Connected

@@ -1,7 +1,7 @@
 """What an answer, or the loss of the connection, means for the batches under way.
 
 One for each BrokerWorker, called by it alone; keeps nothing itself. The verdict on an error code
-is ``_machines/verdicts.py``'s, what a lane hands back ``_machines/batching.py``'s; here it is done.
+is ``_machines/verdicts.py``'s, what a lane hands back ``_machines/lane.py``'s; here it is done.
 
 Guarantees: every batch of a request is delivered, has failed, or goes round again, once. A lane
 hands back when all batches of the request have been judged, so those of one request keep their
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 
 from pykaproducer._chance import chance
 from pykaproducer._clock import Clock
-from pykaproducer._machines.batching import Batch, Chaser, Lane
 from pykaproducer._machines.cluster import LeaderHint, backoff
+from pykaproducer._machines.lane import Batch, Chaser, Lane
 from pykaproducer._machines.verdicts import NO_RIGHT, Action, judge
 from pykaproducer._pipeline.bridge import Answered, Lost, ProduceRequest
 from pykaproducer._pipeline.metadata import Metadata

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pykaproducer._kernel import Series
 
 if TYPE_CHECKING:
-    from pykaproducer._machines.batching import Batch
+    from pykaproducer._machines.lane import Batch
     from pykaproducer._pipeline.trace import Recorder
     from pykaproducer.config import Config
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
-from pykaproducer._machines.batching import Batch, Chaser, Lane
+from pykaproducer._machines.lane import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import (
     Effect,
     FindPath,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batching import Batch, Chaser
+from pykaproducer._machines.lane import Batch, Chaser
 from pykaproducer._pipeline.worker import Worker
 
 Item = Backlog | Batch | Chaser

@@ -9,7 +9,7 @@ import crc32c
 
 from pykaproducer import _kernel
 from pykaproducer._kernel import Slice
-from pykaproducer._machines.batching import Batch, Lane
+from pykaproducer._machines.lane import Batch, Lane
 from pykaproducer._wire.compression import Compressor
 
 

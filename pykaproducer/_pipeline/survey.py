@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pykaproducer._kernel import Chunk, Slice
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batching import Batch, Lane
+from pykaproducer._machines.lane import Batch, Lane
 from pykaproducer._pipeline.bridge import Answered, Bridge, Lost, ProduceRequest, Written
 from pykaproducer._pipeline.broker import BrokerWorker, Put
 from pykaproducer._pipeline.meter import copied

@@ -20,8 +20,8 @@ from typing import Any
 from pykaproducer._kernel import Chunk, Partitioner, Slice
 from pykaproducer._machines import balance
 from pykaproducer._machines.backlog import Backlog, Sweep
-from pykaproducer._machines.batching import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
+from pykaproducer._machines.lane import Batch, Chaser
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pykaproducer._clock import Clock
 from pykaproducer._kernel import Chunk, Delivery, Slice
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.lane import Batch
 from pykaproducer._texts import code_text
 from pykaproducer._wire.produce import ProducedPartition
 

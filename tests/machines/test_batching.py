@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batching import Batch, Batcher, Chaser, Lane
+from pykaproducer._machines.batching import Batcher
+from pykaproducer._machines.lane import Batch, Chaser, Lane
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from tests.kernel.helper import TOPIC, Door, encode, report, split
 

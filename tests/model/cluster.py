@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.lane import Batch
 from pykaproducer._wire.error_codes import ErrorCode
 
 #: A broker remembers so many batches of a producer id, to recognise one that comes again.

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from pykaproducer import _kernel
-from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.lane import Batch
 from pykaproducer._machines.ordering import Ordering, Transitions
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest

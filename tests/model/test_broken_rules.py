@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.batching import Batch, Chaser, Lane
+from pykaproducer._machines.lane import Batch, Chaser, Lane
 from pykaproducer._machines.ordering import Effect, Forward, Item, Ordering
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.broker import BrokerWorker

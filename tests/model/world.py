@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from pykaproducer._kernel import Delivery
-from pykaproducer._machines.batching import Batch
+from pykaproducer._machines.lane import Batch
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._pipeline.broker import Hurry
 from pykaproducer._pipeline.dispatcher import FlushMark

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._machines.batching import Batch, Lane
+from pykaproducer._machines.lane import Batch, Lane
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._wire.error_codes import ErrorCode

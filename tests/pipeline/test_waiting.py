@@ -13,7 +13,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from pykaproducer import BufferFullError, Delivery, DeliveryTimeoutError, Producer, Status
-from pykaproducer._machines.batching import Chaser
+from pykaproducer._machines.lane import Chaser
 from pykaproducer._pipeline.retry import Again, RetryHandler
 from pykaproducer._space import Space
 from pykaproducer._wire.error_codes import ErrorCode
