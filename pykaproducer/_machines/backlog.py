@@ -1,11 +1,11 @@
 """What waits for a partition: slices that travel together, and the line that they wait in.
 
 A :class:`Backlog` holds the unsealed slices of one partition that have the same level, oldest
-first. It travels as one item, however many slices it holds: a partition that is refused again and
-again sends one item around the pipeline on each retry, not one for each slice of its backlog.
+first. It travels as one item, however many slices it holds: a partition that is refused repeatedly
+sends one item around the pipeline on each retry, not one for each slice of its backlog.
 
-What has its outcome leaves: rows expire in place, and the Dispatcher reports to the partitions,
-with a :class:`Sweep`, that some have. A sweep takes the settled slices from the front, where with
+Settled slices leave. Rows expire in place, and the Dispatcher reports the expiry to the partitions
+with a :class:`Sweep`. A sweep takes the settled slices from the front, where with
 equal timeouts the oldest expire first. Settled slices behind one that lives longer are looked for
 when the line has doubled since the last such look. So the work is a constant for each slice that
 was added, and at most as many settled slices stay as there were live ones (or ``_FEW``).
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rows of a partition have expired: what has its outcome leaves the lists it waits in."""
+    """Rows of a partition have expired: its stages remove settled slices from their lists."""
 
     topic: str
     partition: int
 
 
 class Line(Generic[T]):
-    """Things that wait, oldest first; :meth:`sweep` lets those go that are *over*."""
+    """Things that wait, oldest first. :meth:`sweep` removes those for which *is_over* is true."""
 
     __slots__ = ("_is_over", "_search_at", "items")
 
@@ -51,11 +51,11 @@ class Line(Generic[T]):
         return iter(self.items)
 
     def append(self, item: T) -> None:
-        """*item* is the youngest."""
+        """Add *item* as the youngest."""
         self.items.append(item)
 
     def sweep(self) -> list[T]:
-        """Let those go that are over; which they were."""
+        """Remove and return the things that are over."""
         items, is_over = self.items, self._is_over
         gone: list[T] = []
         while items and is_over(items[0]):
@@ -71,7 +71,7 @@ class Line(Generic[T]):
 
 
 class Backlog:
-    """Slices of one partition and one level, oldest first. Whoever holds it owns it."""
+    """Slices of one partition and one level, oldest first. The stage that holds it owns it."""
 
     __slots__ = ("_line", "_shared", "count", "level", "nbytes", "partition", "topic")
 
@@ -92,7 +92,7 @@ class Backlog:
         return len(self._line.items)
 
     def slices(self) -> list[Slice]:
-        """Its slices with a row, oldest first."""
+        """Return its slices with a row, oldest first."""
         return [part for part in self._line.items if part.count]
 
     def youngest_first(self) -> Iterator[Slice]:
@@ -100,7 +100,7 @@ class Backlog:
         return reversed(self._line.items)
 
     def append(self, part: Slice) -> None:
-        """*part* is younger than the rest."""
+        """Add *part*, which is younger than the rest."""
         self._line.items.append(part)
         self._shared += 1
         self.count += part.count
@@ -120,7 +120,7 @@ class Backlog:
         self.nbytes += younger.nbytes
 
     def popleft(self) -> Slice:
-        """Take the oldest slice out; it knows its level."""
+        """Remove and return the oldest slice, with its level set."""
         part = self._line.items.popleft()
         part.level = self.level
         self.count -= part.count
@@ -128,21 +128,21 @@ class Backlog:
         return part
 
     def sweep(self) -> None:
-        """Let the slices go that have their outcome."""
+        """Remove the slices whose rows all have their outcome."""
         for part in self._line.sweep():
             self.count -= part.count
             self.nbytes -= part.nbytes
 
     @property
     def opened(self) -> float | None:
-        """When the oldest chunk was opened, None if it is empty. For a glance from any thread."""
+        """Return when the oldest chunk was opened, None if empty. May be called by any thread."""
         try:
             return self._line.items[0].chunk.opened
         except IndexError:
             return None
 
     def take_along(self) -> None:
-        """It has to wait: see Slice.take_along. Each slice is moved once."""
+        """Prepare for a long wait: see Slice.take_along. Each slice is moved once."""
         shared = min(self._shared, len(self._line))
         self._shared = 0
         for part, _ in zip(reversed(self._line.items), range(shared), strict=False):

@@ -33,7 +33,7 @@ class Batcher:
         self.sealed_limit = sealed_limit
         #: Lanes with something pending that have not failed.
         self._waiting: dict[Lane, None] = {}
-        #: Those of them that may send a batch now; whose turn it is stands first.
+        #: Those of them that may send a batch now; the one whose turn it is comes first.
         self._open: OrderedDict[Lane, None] = OrderedDict()
         #: Those of these that need not linger.
         self._ripe: set[Lane] = set()
@@ -51,8 +51,10 @@ class Batcher:
         return bool(self._waiting)
 
     def fills(self, size: int) -> bool:
-        """Whether what may be sent fills a batch, or a request of *size* bytes, or has been sealed
-        before: it does not become larger by waiting."""
+        """Return whether waiting would not make the next request larger.
+
+        That is so if a batch is full or already sealed, or if a request of *size* bytes is full.
+        """
         return bool(self._ripe) or self._nbytes >= size
 
     def holds_little(self, limit: int) -> bool:
@@ -108,17 +110,17 @@ class Batcher:
         return len(unanswered) < self.sealed_limit
 
     def _would_be_forgotten(self, lane: Lane) -> bool:
-        """Whether the next batch of *lane* is too far from the oldest that is unanswered.
+        """Return whether the next batch of *lane* is too far from the oldest unanswered one.
 
-        A broker recognises a batch that comes again by the last ``REMEMBERED`` batches that it has
+        A broker recognises a retried batch by the last ``REMEMBERED`` batches that it has
         appended. How many are unanswered at a time does not bound how many it appends:
 
         1. Batches 1 and 2 are sent. 1 is appended, but the answer is an error, or is lost; 2 is
            appended, and confirmed.
-        2. 1 is sent again, and 3 behind it. It happens again: 3 is confirmed, 1 is not.
-        3. So it goes with 4, 5 and 6. The broker now remembers 2 to 6.
-        4. 1 is sent once more. It is out of order, and whether it is in the log cannot be known: it
-           would have to fail, although it was delivered.
+        2. 1 is retried, and 3 is sent after it. The same happens: 3 is confirmed, 1 is not.
+        3. The same happens with 4, 5 and 6. The broker now remembers 2 to 6.
+        4. 1 is retried once more. It is out of order, and whether it is in the log cannot be known:
+           it would have to fail, although it was delivered.
 
         So a batch is sent only while the oldest one would be among the last that are remembered.
         """
@@ -136,12 +138,13 @@ class Batcher:
         )
 
     def due(self, now: float, *, flushing: bool) -> Iterator[Lane]:
-        """The lanes of the next request, each once; none if none is due.
+        """Yield the lanes of the next request, each once; none if none is due.
 
         When one is due, all go that have anything: one request for all partitions of a broker
-        costs the broker less than one each. They take turns: which lane comes out goes behind all
-        others, so whoever stops here because the request is full goes on there with the next. If a
-        lane kept its place as long as it has messages, a few busy ones would fill every request.
+        costs the broker less than one each. The lanes take turns: a lane that has been yielded moves
+        behind all others, so a caller that stops because the request is full continues from there
+        with the next request. If a lane kept its place as long as it has messages, a few busy ones
+        would fill every request.
         """
         due = self.next_due()
         if due is None or not (flushing or due <= now):
@@ -156,18 +159,18 @@ class Batcher:
             yield lane
 
     def stays_first(self, lane: Lane) -> None:
-        """*lane* did not fit into the request: its turn is the next one's."""
+        """Keep *lane* first: it did not fit into this request, and goes into the next."""
         if lane in self._open:
             self._open.move_to_end(lane, last=False)
 
     def put_back(self, batch: Batch) -> None:
-        """*batch*, just sealed, did not fit into the request: it is the next one's first."""
+        """Put back *batch*, just sealed: it did not fit, and goes first into the next request."""
         batch.in_lane.put_back(batch)
         self.look(batch.in_lane)
         self.stays_first(batch.in_lane)
 
     def size_of_next(self, lane: Lane) -> int:
-        """How large the next batch of *lane* will be, roughly, before compression."""
+        """Estimate the size of the next batch of *lane*, before compression."""
         head = lane.pending[0]
         if isinstance(head, Batch):
             return len(head.payload)

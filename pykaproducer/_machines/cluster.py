@@ -1,5 +1,4 @@
-"""The view of the cluster: its brokers, its topics and who leads their partitions; and how long is
-waited between attempts."""
+"""The view of the cluster (brokers, topics, partition leaders), and the backoff of attempts."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from typing import NamedTuple
 from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.kafka_python import BrokerAddress, MetadataAnswer, TopicAnswer
 
-#: So many answers in a row with an older leader epoch are ignored; the next one is believed: the
+#: This many answers in a row with an older leader epoch are ignored. The next one is believed: the
 #: cluster may really have gone back, for example to a backup of its metadata.
 REWINDS = 5
 
-#: Errors of a topic that was there that say that it has been deleted: one of the same name counts
-#: its leader epochs from 0.
+#: Errors that mean that a known topic has been deleted. A new topic of the same name counts its
+#: leader epochs from 0.
 DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -36,7 +35,7 @@ class TopicView:
     available: bytes
     #: partition -> epoch of its leader; partitions whose epoch is not known are not in it.
     epochs: dict[int, int] = field(default_factory=dict)
-    #: Tells it from another topic of the same name; empty if the broker does not say.
+    #: Distinguishes it from another topic of the same name; empty if the broker sends none.
     topic_id: bytes = b""
     #: partition -> how many answers in a row had an older epoch. Empty: the last was up to date.
     rewinds: dict[int, int] = field(default_factory=dict)
@@ -45,11 +44,11 @@ class TopicView:
 
 
 class LeaderHint(NamedTuple):
-    """What a broker says, beside an error, of a partition's leader (KIP-951)."""
+    """A partition's leader, as a broker names it in an error response (KIP-951)."""
 
     topic: str
     partition: int
-    #: -1 if the broker does not tell.
+    #: -1 if the broker does not name it.
     epoch: int
     leader: BrokerAddress
 
@@ -67,7 +66,7 @@ class ClusterView:
         return None if view is None else view.leaders.get(partition)
 
     def with_answer(self, answer: MetadataAnswer, asked_at: float = 0.0) -> ClusterView:
-        """The view after *answer*: its brokers, and its topics in place of those known before.
+        """Return the view after *answer*: its brokers, and its topics in place of the old ones.
 
         A leader of an older epoch than the known one is ignored: brokers learn of a new leader one
         after the other, and one that is cut off from its controllers does not learn of it at all.
@@ -84,7 +83,7 @@ class ClusterView:
         return ClusterView(brokers, topics)
 
     def with_leaders(self, hints: Iterable[LeaderHint]) -> ClusterView:
-        """The view after the *hints* of one broker. Where they are no news: the same view."""
+        """Return the view after the *hints* of one broker; the same view if they change nothing."""
         by_topic: dict[str, list[LeaderHint]] = {}
         for hint in hints:
             by_topic.setdefault(hint.topic, []).append(hint)
@@ -108,18 +107,18 @@ class ClusterView:
         return ClusterView(self.brokers | brokers, self.topics | topics)
 
     def without(self, topic: str) -> ClusterView:
-        """The view without *topic*."""
+        """Return the view without *topic*."""
         return ClusterView(
             self.brokers, {name: view for name, view in self.topics.items() if name != topic}
         )
 
     def is_out_of_date(self, topics: Iterable[str]) -> bool:
-        """Whether the last answer had an older leader epoch for a partition of *topics*."""
+        """Return whether the last answer had an older leader epoch for a partition of *topics*."""
         return any(self.topics[name].rewinds for name in topics if name in self.topics)
 
 
 def led_by_others(old: ClusterView, new: ClusterView) -> frozenset[tuple[str, int]]:
-    """The partitions, of topics that both views have, whose leader in *new* is another one."""
+    """Return the partitions, of topics in both views, that have another leader in *new*."""
     found: set[tuple[str, int]] = set()
     for name, view in new.topics.items():
         before = old.topics.get(name)

@@ -21,8 +21,10 @@ _NEVER = 9e9
 
 
 def has_expired(chunk: Chunk) -> bool:
-    """Whether every row of *chunk* has its outcome, so far as that is known without a look at
-    each: all are reported, or the last one has expired."""
+    """Return whether every row of *chunk* is known to have its outcome, without a look at each.
+
+    That is so if all are reported, or if the last one has expired.
+    """
     return not chunk.unsettled or chunk.next_deadline > _NEVER
 
 

@@ -55,7 +55,7 @@ class Batch:
 
     @property
     def numbered(self) -> tuple[int, int, int]:
-        """As the how many-th it was sealed, and under which producer id and epoch."""
+        """Its number in the partition, and the producer id and epoch it was sealed under."""
         return self.number, self.producer_id, self.producer_epoch
 
     @property
@@ -65,12 +65,12 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its messages, as they are sent."""
+        """Size of its encoded messages in bytes."""
         return len(self.payload)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every row has its outcome."""
+        """Return whether every row has its outcome."""
         return all(part.is_settled for part in self.parts)
 
     def unseal(self) -> list[Slice]:
@@ -89,9 +89,10 @@ class Batch:
         self.most = max(1, self.count // 2)
 
     def refused(self, texts: Mapping[int, str | None]) -> dict[str | None, list[Slice]]:
-        """Slices of the messages that are these records of it, counted from 0, by their texts.
+        """Return slices of the refused messages, grouped by the broker's text.
 
-        One look at each record, and for each text one slice of a chunk, however many they are.
+        *texts* has the text of each refused record, by its number in the batch. Each record is
+        visited once, and each text gets at most one slice of a chunk.
         """
         found: dict[str | None, list[Slice]] = {}
         first = 0
@@ -149,9 +150,9 @@ class Lane:
     came: deque[float] = field(default_factory=deque)
     #: The latest time in the batcher's heap for this lane.
     timer: float | None = None
-    #: The last of the batcher's requests in which it had its turn.
+    #: The batcher's request in which it last had its turn.
     round: int = 0
-    #: What of ``nbytes`` the batcher counts in its sum.
+    #: The part of ``nbytes`` that the batcher's sum includes.
     counted: int = 0
     unanswered: list[Batch] = field(default_factory=list)
     #: Batches that must go round again, oldest first.
@@ -166,7 +167,7 @@ class Lane:
     #: A batch with sequence numbers will be missing in the log: those of what failed from here on
     #: (a place in ``failed``), and of all that is pending, are void.
     void_from: int | None = None
-    # With so many items in ``pending`` the settled ones in its middle are looked for.
+    # When ``pending`` has this many items, its middle is searched for settled ones.
     _search_at: int = _FEW_ITEMS
 
     def add(self, item: Slice | Batch | Backlog, now: float) -> None:
@@ -205,7 +206,7 @@ class Lane:
         return parts
 
     def sweep(self) -> None:
-        """Rows have expired: let the slices go that have their outcome, and needless batches."""
+        """Remove settled slices and needless batches, after rows have expired."""
         self.drop_needless()
         while self.pending and isinstance(head := self.pending[0], Slice) and head.is_settled:
             self.nbytes -= head.nbytes
@@ -228,7 +229,7 @@ class Lane:
         self._search_at = max(_FEW_ITEMS, 2 * len(kept))
 
     def put_back(self, batch: Batch) -> None:
-        """*batch* was sealed and not sent: it goes before what is pending."""
+        """Put *batch*, which was sealed and not sent, before what is pending."""
         self.unanswered.remove(batch)
         self.pending.appendleft(batch)
         self.came.appendleft(0.0)
@@ -295,13 +296,14 @@ class Lane:
         self.sequencer.spoil(id_too=id_too)
 
     def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
-        """``(again, doubtful)``: what goes round again, and what cannot.
+        """Return ``(again, doubtful)``: what is retried, and what must not be.
 
         *again*: oldest first, all of one level, higher than before, the chaser last. *doubtful*:
-        batches with void sequence numbers, of unknown fate: sent again they might be in the log
-        twice; or behind which a younger one is in the log already (a broker that has forgotten the
-        producer takes any number): sent again they would change places.
-        Both empty while a batch is unanswered: its answer decides whether it goes before the rest.
+        batches with void sequence numbers. The fate of some is unknown, and a retry might write
+        them twice. Others were overtaken by a younger batch (a broker that has forgotten the
+        producer accepts any number), and a retry would change their order.
+        Both are empty while a batch is unanswered: its answer decides whether it goes before the
+        rest.
         """
         if not self.failing or self.unanswered:
             return [], []
@@ -318,10 +320,10 @@ class Lane:
         return [*again, *([] if chaser is None else [chaser])], doubtful
 
     def _sorted_out(self) -> tuple[list[Slice | Batch | Backlog], list[Batch]]:
-        """What goes round again, oldest first, and the doubtful batches.
+        """Return what is retried and the doubtful batches, each oldest first.
 
-        The youngest is looked at first: what becomes of it decides whether an older one without a
-        row that waits is needed.
+        The youngest is examined first: its fate decides whether an older batch that is settled is
+        still needed.
         """
         again: list[Slice | Batch | Backlog] = []
         doubtful: list[Batch] = []
@@ -343,9 +345,9 @@ class Lane:
         return again[::-1], doubtful[::-1]
 
     def drop_needless(self) -> bool:
-        """Drop the batches at the front without a row that waits that no younger one needs.
+        """Drop the settled batches at the front that no younger batch needs.
 
-        Whether there were some: the numbers of the partition are stale then.
+        Return whether there were any: the partition's sequence numbers are stale then.
         """
         front = itertools.takewhile(lambda item: isinstance(item[0], Batch), self._in_order())
         batches = list(front)
@@ -369,7 +371,7 @@ class Lane:
         return zip(self.pending, self.came, strict=True)
 
     def drop_ahead(self, batch: Batch) -> bool:
-        """Drop *batch*, sealed ahead and not written, if nothing waits for it; whether it did."""
+        """Drop *batch*, sealed ahead and not written, if it is needless; return whether it was."""
         if not self._drop_if_needless(batch):
             return False
         self.unanswered.remove(batch)
@@ -385,7 +387,7 @@ class Lane:
         return True
 
     def _together(self, items: list[Slice | Batch | Backlog]) -> list[Batch | Backlog]:
-        """*items* a level higher, slices side by side as one backlog; settled slices stay out."""
+        """Raise *items* to one level; join adjacent slices to backlogs, without settled ones."""
         level = 1 + max((item.level for item in items), default=0)
         found: list[Batch | Backlog] = []
         backlog: Backlog | None = None
@@ -415,7 +417,7 @@ class Lane:
 
 
 def _is_over(item: Slice | Batch | Backlog) -> bool:
-    """Whether *item* has nothing in it that has no outcome yet; a sealed batch is needed still."""
+    """Return whether *item* is settled. A sealed batch counts as still needed."""
     if isinstance(item, Backlog):
         item.sweep()
         return not item

@@ -28,14 +28,14 @@ chaser behind them: so when the chaser is back, everything older is back.
 Levels are a sparse table that grows as needed. A level that was jumped over (the watermark may
 rise by more than one) expects no chaser and has an empty buffer; descending passes through it.
 
-Everything that a lane hands back at once gets one level, that of its oldest item plus one. Nothing
-that is elsewhere stands between these items:
+Everything that a lane hands back at once gets one level, that of its oldest item plus one. No item
+that is elsewhere belongs between these:
 
 1. Items of levels 5, 3 and 0 are in one lane. Then the chasers of 5 and of 3 are back, or the
    watermark would not have come down to 0: what was older than the items of level 0 is in this
    lane.
 2. The lane fails, and hands them back as level 6.
-3. What is put into the lane behind that comes back later, each item one level higher than it was:
+3. What is put into the lane after that comes back later, each item one level higher than it was:
    at most 6, and younger.
 
 So a backlog stays one item, whatever the number of its retries.
@@ -102,7 +102,7 @@ class IllegalEventError(AssertionError):
 
 
 class _Buffer:
-    """What a partition keeps back, oldest first: sealed batches, and backlogs between them."""
+    """What a partition holds back, oldest first: sealed batches, and backlogs between them."""
 
     __slots__ = ("items", "nbytes")
 
@@ -115,7 +115,7 @@ class _Buffer:
         return bool(self.items)
 
     def append(self, item: Item) -> None:
-        """*item* is the youngest. Slices of the same level join into a backlog."""
+        """Add *item* as the youngest. Slices of the same level join into a backlog."""
         self.nbytes += item.nbytes
         last = self.items[-1] if self.items else None
         joins = isinstance(last, Backlog) and last.level == item.level
@@ -132,7 +132,7 @@ class _Buffer:
             self.items.append(item)
 
     def sweep(self) -> None:
-        """Let the slices go that have their outcome."""
+        """Remove the slices whose rows all have their outcome."""
         for item in self.items:
             if isinstance(item, Backlog):
                 before = item.nbytes
@@ -142,7 +142,7 @@ class _Buffer:
             self.items = deque(i for i in self.items if not isinstance(i, Backlog) or i)
 
     def take_all(self) -> Iterable[Item]:
-        """Everything in it; it is empty then."""
+        """Remove and return everything."""
         taken, self.items, self.nbytes = self.items, deque(), 0
         return taken
 
@@ -176,7 +176,7 @@ class Ordering:
         return [item for buffer in (self._waiting, *buffers) for item in list(buffer.items)]
 
     def sweep(self) -> None:
-        """Rows have expired: let the slices go that have their outcome."""
+        """Remove settled slices, after rows have expired."""
         self._waiting.sweep()
         for level in self._levels.values():
             level.buffer.sweep()
@@ -209,21 +209,21 @@ class Ordering:
 
     @property
     def wants_path(self) -> bool:
-        """Whether it waits for :meth:`path_found`."""
+        """Return whether it waits for :meth:`path_found`."""
         return self._finding
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is here, and nothing of it is anywhere else."""
+        """Return whether nothing of the partition is held here or under way."""
         busy = any(level.buffer or level.expects_chaser for level in self._levels.values())
         finds = self.has_path or self._finding
         return not (self.high_watermark or finds or self._waiting or busy)
 
     def rest(self) -> list[Effect]:
-        """The partition has not been used for long: let its path go, if nothing is in progress.
+        """Release the path of a long unused partition, if nothing is in progress.
 
-        As if the path had failed: a fresh item that comes now waits for the chaser. When it is back
-        everything older is back too, and the partition :attr:`is_at_rest`, or in use.
+        This acts as if the path had failed: a fresh item now waits for the chaser. When the chaser
+        is back everything older is back too, and the partition :attr:`is_at_rest`, or in use.
 
         The watermark rises to the level at which the path hands back what is still in it:
 
@@ -239,7 +239,7 @@ class Ordering:
         return effects
 
     def give_up(self) -> None:
-        """All that waits for a path has its outcome: let it go, if nothing else is in progress."""
+        """Drop what waits for a path, all of it settled, if nothing else is in progress."""
         if self.high_watermark == 0 and not self.has_path:
             self.held -= self._waiting.nbytes
             self._waiting.take_all()

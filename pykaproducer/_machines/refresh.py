@@ -31,13 +31,14 @@ class Refresh:
     * All *known* ones (seen, lacking or not): on request, with a pause after the last time, and by
       age.
 
-    Whoever waits for a topic says so once for each answer: an answer that does not help ends the
-    wish, and it is expressed again. So what nobody waits for any more is not asked for.
+    A stage that waits for a topic calls :meth:`want` once for each answer: every answer ends the
+    request, and if it did not help the stage repeats it. So topics that no stage waits for any more
+    are not asked for.
 
     Only topics that messages wait for may be created: a refresh by age would bring back a topic
-    that somebody has deleted.
+    that has been deleted.
 
-    Requests that come while one is under way are one request after it.
+    Calls that come while a request is under way are combined into one request after it.
     """
 
     #: Missing topics take no more than this share of the time that encoding and decoding costs.
@@ -73,12 +74,12 @@ class Refresh:
 
     @property
     def under_way(self) -> bool:
-        """Whether a request is."""
+        """Return whether a request is under way."""
         return self._asked is not None
 
     @property
     def asked(self) -> set[str]:
-        """The topics that the request under way asks for and that were not forgotten since."""
+        """Return the topics that the request under way asks for, without those forgotten since."""
         return self._asked or set()
 
     def want(self, topic: str | None = None, *, anew: bool = False) -> None:
@@ -89,7 +90,7 @@ class Refresh:
         if topic is None:
             self._wanted = True
         elif not anew and topic in self.asked:
-            return  # whoever waits looks at that answer first
+            return  # the waiting stage looks at that answer first
         elif topic in self.known:
             if anew or topic in self.lacking:
                 self._waited_for.add(topic)
@@ -100,14 +101,14 @@ class Refresh:
             self._missing_backoff.reset()
 
     def forget(self, topic: str) -> None:
-        """Nobody uses *topic* any more."""
+        """Remove *topic*, which is no longer used."""
         for some in (self.known, self.missing, self.lacking, self._new, self._waited_for):
             some.discard(topic)
         if self._asked is not None:
             self._asked.discard(topic)
 
     def next_due(self) -> float | None:
-        """When the next request is to be sent; None while one is under way or none is needed."""
+        """Return when to send the next request; None while one is under way or none is needed."""
         if self.under_way:
             return None
         due = [*self._due_for_all(), *(when for when, _ in self._due_for_waiting())]
@@ -119,7 +120,7 @@ class Refresh:
         return [max(self._fresh_until, self._not_before)] if self.known else []
 
     def _due_for_waiting(self) -> list[tuple[float, set[str]]]:
-        """When which of the topics that messages wait for are due."""
+        """Return the topics that messages wait for, grouped by when they are due."""
         found = [(0.0, self._new)] if self._new else []
         if self._waited_for:
             lacking = self._waited_for & self.lacking
@@ -132,7 +133,7 @@ class Refresh:
         return found
 
     def send(self, now: float) -> Ask:
-        """A request goes out: what it asks for."""
+        """Begin a request; return what it asks for."""
         waiting: set[str] = set()
         for when, topics in self._due_for_waiting():
             if when <= now:
@@ -153,7 +154,7 @@ class Refresh:
     def succeeded(
         self, now: float, random: float, *, there: set[str], seen: set[str], cost: float
     ) -> None:
-        """An answer has come.
+        """Process an answer.
 
         *there*: topics that are there with all their leaders; *seen*: these, and others that are
         or were there. *cost*: how many seconds of work the answer has made.
@@ -163,7 +164,7 @@ class Refresh:
         if missing:
             share = cost * len(missing) / len(asked)
             due = now + max(self._missing_backoff.next(random), share / self._SHARE_OF_MISSING)
-            # New topics must not put off again and again what has waited longer.
+            # New topics must not repeatedly postpone what has waited longer.
             others = (self.missing & self._waited_for) - asked
             self._missing_not_before = min(due, self._missing_not_before) if others else due
         if lacking:
@@ -172,7 +173,7 @@ class Refresh:
         if self._asked_for_all:
             self._fresh_until = now + self.max_age
         if self._asked_for_all or asked & self.known:
-            # Also after a good answer: a leader that moves is asked for again no faster than this.
+            # Also after a good answer: a leader that moves is looked up no more often than this.
             self._not_before = now + max(self._pause.next(random), self._pause_for(cost))
         self.known |= asked & seen
         self.missing = (self.missing - asked) | missing
@@ -186,7 +187,7 @@ class Refresh:
         return min(cost / self._SHARE, self._LONGEST_PAUSE)
 
     def failed(self, now: float, random: float) -> None:
-        """No answer has come."""
+        """Record that no answer has come: what was asked for is retried, with backoff."""
         asked, self._asked = self.asked, None
         if self._asked_for_all:
             self._wanted = True
@@ -198,7 +199,7 @@ class Refresh:
 
 
 class Distrust:
-    """When to ask another server: one that has an old view need not learn of the new one.
+    """When to ask another server: one that has an old view may never learn of the new one.
 
     A partition that is refused, looked up and refused again, with the same leader and epoch each
     time, is reason for it. As the refusals may have another reason (too few replicas, for
@@ -209,26 +210,28 @@ class Distrust:
     _MOST_PATIENCE = 48
 
     def __init__(self) -> None:
-        #: How many answers have told nothing new of a partition that was refused before each.
+        #: partition -> how many answers in a row brought nothing new after it was refused.
         self._counts: dict[tuple[str, int], int] = {}
         self._refused: set[tuple[str, int]] = set()
         self._patience = self._PATIENCE
 
     def refused(self, topic: str, partition: int) -> None:
-        """The leader that the view names has refused a batch, as one that does not lead."""
+        """Record that the leader that the view names has refused a batch, or keeps failing."""
         self._refused.add((topic, partition))
 
     def answered(self, old: ClusterView, new: ClusterView, topics: Iterable[str]) -> bool:
-        """*new* is the view after an answer about *topics*, *old* the one before; whether to ask
-        another server."""
-        told = set(topics)
+        """Return whether to ask another server, after an answer about *topics*.
+
+        *old* is the view before the answer, *new* the one after it.
+        """
+        answered = set(topics)
         counts = {
             place: self._counts.get(place, 0) + 1
             for place in self._refused
-            if place[0] in told and _state_of(old, place) == _state_of(new, place)
+            if place[0] in answered and _state_of(old, place) == _state_of(new, place)
         }
-        self._refused = {place for place in self._refused if place[0] not in told}
-        kept = {place: n for place, n in self._counts.items() if place[0] not in told}
+        self._refused = {place for place in self._refused if place[0] not in answered}
+        kept = {place: n for place, n in self._counts.items() if place[0] not in answered}
         self._counts = kept | counts
         if max(counts.values(), default=0) >= self._patience:
             self._counts.clear()
@@ -239,7 +242,7 @@ class Distrust:
         return False
 
     def forget(self, topic: str) -> None:
-        """Nobody uses *topic* any more."""
+        """Remove *topic*, which is no longer used."""
         self._counts = {place: n for place, n in self._counts.items() if place[0] != topic}
         self._refused = {place for place in self._refused if place[0] != topic}
 
@@ -260,10 +263,10 @@ def _state_of(view: ClusterView, place: tuple[str, int]) -> tuple[int | None, in
 def candidates(
     known: list[Address], configured: list[Address], last: Address | None
 ) -> list[Address]:
-    """Servers to be tried, in turn one that the view names and one of ``bootstrap_servers``.
+    """Return the servers to try, alternating those of the view and ``bootstrap_servers``.
 
     When all known brokers are gone, as after a move of the cluster, each takes seconds to try.
-    *last* is tried after all others: it has been left.
+    *last*, the server that was left, is tried after all others.
     """
     turns: dict[Address, None] = {}
     for number in range(max(len(known), len(configured))):

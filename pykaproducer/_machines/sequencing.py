@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 #: Sequence numbers are positive 32 bit integers and start again from 0 after the last.
 SEQUENCE_LIMIT = 1 << 31
-#: So many batches of a producer id a broker remembers in each partition.
+#: How many batches of a producer id a broker remembers in each partition.
 REMEMBERED = 5
 #: Epochs are 16 bit integers; the broker refuses the last.
 LAST_EPOCH = (1 << 15) - 2
@@ -75,16 +75,16 @@ class Sequencer:
         return self.producer != ProducerId(producer_id, epoch)
 
     def is_needed(self, number: int, producer_id: int, epoch: int) -> bool:
-        """Whether a batch without a row that waits must be in the log all the same.
+        """Return whether a batch must be written although all its rows have their outcome.
 
         A younger batch under the same numbers needs it, if that one may be in the log or has no
-        outcome yet: without it the broker would refuse the younger one. Else writing it would only
-        write what has been reported as failed; it is dropped (:meth:`drop`).
+        outcome yet: without it the broker would refuse the younger one. Otherwise writing it would
+        only write what has been reported as failed, so it is dropped (:meth:`drop`).
         """
         return not self.has_left(producer_id, epoch) and number < self.youngest_expected
 
     def missing(self, number: int, producer_id: int, epoch: int) -> None:
-        """The *number*-th batch is not in the log under these numbers, and will not be."""
+        """Record that the *number*-th batch is not in the log under these numbers, nor will be."""
         if self.has_left(producer_id, epoch):
             return
         self._missing.add(number)
@@ -93,7 +93,7 @@ class Sequencer:
             self.youngest_expected -= 1
 
     def drop(self, number: int, producer_id: int, epoch: int) -> None:
-        """The *number*-th batch is not sent any more: the next is sealed under a new epoch.
+        """Give up the *number*-th batch: the next one is sealed under a new epoch.
 
         Its earlier attempts may still arrive. It is the youngest under its numbers, so the broker
         appends it before the first batch of the new epoch, or refuses it for its old one.

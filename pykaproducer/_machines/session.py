@@ -103,8 +103,8 @@ class Request:
     api_key: int
     #: (version, correlation id) -> the framed request. Called just before it is written.
     encode: Callable[[int, int], Sequence[Buffer]]
-    #: When it must be answered (or written, if no answer is expected), or the connection is lost,
-    #: if nothing goes before it on the connection.
+    #: When the connection is considered lost unless the request has been answered (or written, if
+    #: no answer is expected). It is later if other requests precede this one on the connection.
     deadline: float
     #: False for Produce with ``acks=0``.
     expects_answer: bool = True
@@ -115,7 +115,7 @@ class Request:
     correlation_id: int = -1
     #: How long it may take (seconds), from when it is its turn. Set when it is submitted.
     timeout: float = 0.0
-    #: When its last byte was given to the socket; None: it was not.
+    #: When its last byte was given to the socket; None: not yet.
     written: float | None = None
 
 
@@ -287,7 +287,7 @@ class Session:
         return buffers
 
     def refuses(self, api_key: int) -> str | None:
-        """Why there is no version of these requests that both sides speak; None if there is."""
+        """Return why both sides have no common version of these requests; None if they have."""
         return None if api_key in self.versions else self._no_common_version(api_key)
 
     def received(self, frame: bytes, now: float) -> bytes | Ready | Answered | None:

@@ -60,8 +60,8 @@ VERDICTS: dict[int, Verdict] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: _MOVED,
     ErrorCode.UNKNOWN_TOPIC_ID: _MOVED,
     ErrorCode.INCONSISTENT_TOPIC_ID: _MOVED,
-    # The broker cannot serve the partition. One whose log directory has failed says so until it is
-    # restarted, while the controller elects another leader at once.
+    # The broker cannot serve the partition. One whose log directory has failed answers so until it
+    # is restarted, while the controller elects another leader at once.
     ErrorCode.KAFKA_STORAGE_ERROR: _MOVED,
     ErrorCode.NETWORK_EXCEPTION: _MOVED,
     ErrorCode.BROKER_NOT_AVAILABLE: _MOVED,

@@ -25,7 +25,7 @@ from typing import Final
 
 #: Requests that may be unanswered in any case, if the limit allows it.
 ALWAYS: Final = 2
-#: A request beyond these that is not full goes so long after the one before it (seconds).
+#: A further request that is not full is sent this long after the one before it (seconds).
 PAUSE: Final = 0.005
 #: The bound on a request's bytes goes no lower.
 LEAST: Final = 16 << 10
@@ -58,7 +58,7 @@ class Window:
         self._round_trip = 0.0
 
     def opens_at(self, under_way: int, *, full: bool) -> float | None:
-        """When the next request may be sealed, 0 for now, None for not before an answer.
+        """Return when the next request may be sealed: 0 for now, None for not before an answer.
 
         *under_way*: requests that are sealed and not answered. *full*: whether what is pending
         fills a batch, or a request. (With a limit of 1 a full one is sealed ahead, and waits.)
@@ -74,11 +74,11 @@ class Window:
         return self._sealed_at + max(PAUSE, self._round_trip / self.limit)
 
     def sealed(self, now: float) -> None:
-        """A request has been sealed."""
+        """Record that a request has been sealed."""
         self._sealed_at = now
 
     def answered(self, now: float, sent: float, size: int) -> None:
-        """A request of *size* bytes, sent at *sent*, has been answered, or written whole."""
+        """Record that a request of *size* bytes, sent at *sent*, was answered, or written whole."""
         self._round_trip = now - sent
         # The broker answers in order: its turn came with the answer before it.
         took = self.took = now - max(sent, self._answered_at)
@@ -89,15 +89,15 @@ class Window:
             self.most = self._within(2 * self.most)
 
     def lost(self, size: int) -> None:
-        """The connection was lost while a request of *size* bytes was written, or unanswered."""
+        """Record that the connection was lost with a request of *size* bytes under way."""
         if 2 * size >= self.most:
             self.most = self._within(self.most // 2)
 
     def patience(self, least: float) -> float:
-        """How long a request may take that has only *least* seconds by its messages' deadlines.
+        """Return how long to wait for a request whose messages' deadlines leave it *least* seconds.
 
-        Longer on a line that is slow and works: a connection that is given up for messages that
-        are late anyway costs those behind them more.
+        It is longer on a slow line that works: giving up the connection for messages that are late
+        anyway would delay those behind them even more.
         """
         return min(self._timeout, max(least, _SPARE * self.took))
 
