@@ -30,10 +30,10 @@ log = logging.getLogger("pykaproducer.producer")
 #: Why messages have failed after ``abort()``.
 GIVEN_UP = "abort() was called, or close(0)"
 
-#: So many times in a row a callback's messages are flushed.
+#: How many times in a row messages sent by callbacks are flushed.
 ROUNDS = 100
 
-#: After so long close() says what it waits for (seconds).
+#: close() logs what it waits for after this time (seconds).
 _PATIENCE = 2.0
 
 
@@ -44,7 +44,7 @@ class Handover:
 
     1. the ending thread (a) puts them here, (b) looks whether they are still waited for, and takes
        them back if they are not;
-    2. the other (a) says that it waits no longer, (b) takes them if they are here.
+    2. the other (a) declares that it no longer waits, (b) takes them if they are here.
 
     If 1b comes before 2a, 2b finds them. Else both try to take them, and one succeeds.
     """
@@ -54,14 +54,14 @@ class Handover:
         self._waiting = True
 
     def give(self, taken: Taken) -> bool:
-        """Hand *taken* over; false if nobody waits for it any more."""
+        """Hand *taken* over; return false if nothing waits for it any more."""
         if not self._waiting:
             return False
         self._given.append(taken)
         return self._waiting or self._pop() is None
 
     def take(self) -> Taken | None:
-        """What was handed over, None if nothing was; ends the wait."""
+        """End the wait; return what was handed over, None if nothing was."""
         self._waiting = False
         return self._pop()
 
@@ -73,7 +73,7 @@ class Handover:
 
 
 class Closable(Protocol):
-    """What a producer is for this module."""
+    """The parts of a producer that this module uses."""
 
     config: Config
     _clock: Clock
@@ -97,7 +97,7 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     # Without a timeout each message has its own deadline. This bounds what callbacks go on to send.
     last = began + producer.config.delivery_timeout_ms / 1000 if deadline is None else deadline
     before = producer.accepted
-    pending = _flush_telling(producer, pipeline, deadline)
+    pending = _flush_and_log(producer, pipeline, deadline)
     rounds = 1
     while not pending and producer.accepted != before and rounds < ROUNDS:
         before, rounds = producer.accepted, rounds + 1
@@ -119,8 +119,8 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     )
 
 
-def _flush_telling(producer: Closable, pipeline: Pipeline, deadline: float | None) -> int:
-    """As :meth:`Pipeline.flush`; the log says what a long close() waits for."""
+def _flush_and_log(producer: Closable, pipeline: Pipeline, deadline: float | None) -> int:
+    """Flush as :meth:`Pipeline.flush` does; log what a long close() waits for."""
     soon = producer._clock.monotonic() + _PATIENCE
     if deadline is not None and deadline <= soon:
         return pipeline.flush(deadline)

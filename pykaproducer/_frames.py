@@ -38,7 +38,7 @@ def without_frames(error: E) -> E:
 
 
 def copied(error: E) -> E:
-    """A copy of *error* and of the exceptions it is chained to, without tracebacks.
+    """Return a copy of *error* and of the exceptions it is chained to, without tracebacks.
 
     An exception that refuses to be copied is handed out itself, stripped of its tracebacks. Called
     for each failed message that has a callback: the usual outcomes have a cause at most.
@@ -55,7 +55,7 @@ def copied(error: E) -> E:
 def _copied_chain(error: E) -> E:
     made: dict[int, BaseException] = {}
     originals: list[BaseException] = [error]
-    for original in originals:  # which grows
+    for original in originals:  # the list grows in the loop
         if id(original) in made:
             continue
         made[id(original)] = _copied_alone(original)
@@ -75,7 +75,10 @@ def _chained_to(error: BaseException) -> tuple[BaseException | None, BaseExcepti
 
 
 def bare_copy(error: E) -> E:
-    """A copy of *error* alone, made without its constructor: class, arguments and attributes."""
+    """Return a copy of *error* alone, made without its constructor.
+
+    It has the same class, arguments and attributes.
+    """
     kind = type(error)
     found = kind.__new__(kind, *error.args)
     found.args = error.args
@@ -100,6 +103,6 @@ def _copied_alone(error: E) -> E:
 
 @functools.lru_cache
 def _has_no_hidden_state(kind: type[BaseException]) -> bool:
-    """Whether class, arguments and attributes are all there is to an exception of *kind*."""
+    """Return whether exceptions of *kind* consist of class, arguments and attributes only."""
     built_in = next(base for base in kind.__mro__ if not base.__flags__ & _MADE_IN_PYTHON)
     return built_in.__basicsize__ == BaseException.__basicsize__

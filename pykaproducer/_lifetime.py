@@ -21,7 +21,7 @@ log = logging.getLogger("pykaproducer.producer")
 
 #: Among multiprocessing's finalizers: before those of its queues, which a callback may still use.
 _EXIT_PRIORITY = 100
-#: So many producers at a time are rarely meant.
+#: Having this many producers at a time is rarely intended.
 _MANY = 20
 #: So long the user's threads are waited for before the other finalizers run (seconds).
 _PATIENCE = 2.0
@@ -37,7 +37,7 @@ class Watched(Protocol):
         """Close, within that time."""
 
     def _is_running(self) -> bool:
-        """Whether it has threads."""
+        """Return whether it has threads."""
 
     def _forked(self) -> None:
         """Be empty: this is the child of a fork, and what was accepted is the parent's (P8)."""
@@ -46,7 +46,7 @@ class Watched(Protocol):
 #: Every producer that is not garbage.
 _producers: weakref.WeakSet[Watched] = weakref.WeakSet()
 
-#: Whether :func:`warn_of_many` has warned, and they are still as many.
+#: Whether :func:`warn_of_many` has warned, and there are still that many.
 _warned = False
 
 #: The process in which :func:`_flush_at_exit_of_a_child` has registered the flush.
@@ -80,13 +80,13 @@ def first_use() -> None:
 
 
 def warn_of_many() -> None:
-    """A producer has started its threads: warn once if there are many such now."""
+    """Warn once if many producers have threads now. Called when one has started its own."""
     global _warned
     running = sum(producer._is_running() for producer in watched())
     if running >= _MANY and not _warned:
         log.warning(
-            "%d producers are open in this process, each with its threads: make one and share "
-            "it, or close each (none is closed by being forgotten)",
+            "%d producers are open in this process, each with its threads: create one and "
+            "share it, or close each (garbage collection does not close them)",
             running,
         )
     _warned = running >= _MANY
@@ -145,7 +145,7 @@ def _flush_behind_threads() -> None:
 
 def _after_fork_in_child() -> None:
     forget_stages()
-    with contextlib.ExitStack() as forking:  # which goes on if one of them raises
+    with contextlib.ExitStack() as forking:  # it continues if one of them raises
         for producer in list(_producers):
             forking.callback(producer._forked)
 

@@ -9,12 +9,12 @@ from pykaproducer._clock import Clock
 from pykaproducer._kernel import Budget, Turn
 from pykaproducer.errors import BufferFullError, MessageTooLargeError
 
-#: Where this part of the buffer is free it is not full, however much was asked for.
+#: The buffer does not count as full if one part in this many is free, whatever was requested.
 _ENOUGH = 4
 
 
 def _do_nothing() -> None:
-    """There is no pipeline yet."""
+    """Do nothing: there is no pipeline yet."""
 
 
 class Space:
@@ -24,9 +24,9 @@ class Space:
         self._budget = budget
         self._clock = clock
         self._max_block_ms = max_block_ms
-        #: Called when the budget is full, behind :attr:`wanted`: what lingers may hold its bytes.
+        #: Called when the budget is full, after :attr:`wanted` is true: batches may hold its bytes.
         self.on_full: Callable[[], None] = _do_nothing
-        # So much has to be free before batches linger again; 0: they do.
+        # How many bytes have to be free before batches linger again; 0: they do.
         self._lacking = 0
 
     @property
@@ -36,11 +36,11 @@ class Space:
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread waits, or there is still no room for what one could not wait for.
+        """Return whether a thread waits for bytes, or one that could not wait found too few.
 
-        In this order, so that a thread that comes in between is seen. We (1) may note that the
-        buffer is not full any more, (2) look who waits; the thread (1) waits, (2) calls
-        :attr:`on_full` unless it is noted that the buffer is full already.
+        The order matters. This (1) may note that the buffer is no longer full, (2) looks whether a
+        thread waits. A thread (1) begins to wait, (2) calls :attr:`on_full` unless it is noted that
+        the buffer is full. So a thread that comes in between is seen.
         """
         return self._is_full() or self._budget.waiting > 0
 
@@ -50,7 +50,7 @@ class Space:
         return self._lacking > 0
 
     def lacks(self, amount: int) -> None:
-        """There is no room for *amount* bytes: until there is, nothing must linger."""
+        """End lingering until there is room for *amount* bytes."""
         known = self._is_full()
         # A large block that was refused does not end lingering until the buffer is empty.
         self._lacking = max(self._lacking, min(amount, self._budget.limit // _ENOUGH))
@@ -73,9 +73,9 @@ class Space:
         deadline = self._clock.monotonic() + self._max_block_ms / 1000
         if not turn.granted:
             self.lacks(turn.amount)
-        # The lock is released (1) behind what is looked at here, so (2) a look that finds nothing
-        # is followed by a wait that ends. A wait longer than the platform's longest is cut in
-        # pieces, and came() may strike more than once: hence the loop.
+        # The lock is released (1) after what is looked at here has changed, so (2) a look that
+        # finds nothing is followed by a wait that ends. The loop is needed because a wait longer
+        # than the platform's longest is cut in pieces, and came() may run more than once.
         while not turn.granted and is_open():
             if not threads.acquire(self._clock, turn.lock, deadline):
                 if turn.granted or self._clock.monotonic() < deadline:
@@ -87,5 +87,5 @@ class Space:
                 )
 
     def came(self) -> None:
-        """Nothing is admitted any more: all who wait look."""
+        """Wake all waiting threads: nothing is admitted any more."""
         self._budget.wake_all()

@@ -167,13 +167,13 @@ class StatsServer:
                 self._serve(self._listener, self._wakeup)
             except (OSError, ConnectionFailed) as error:
                 if not is_shortage(error):
-                    log.warning("stats_socket %s: %s; it goes on without", self.path, error)
+                    log.warning("stats_socket %s: %s; continuing without it", self.path, error)
                     return
                 if not short:
                     log.warning("stats_socket %s: %s; trying again", self.path, error)
                 short = True
             finally:
-                # Whatever has happened: nobody is to wait at a socket that nobody serves.
+                # In any case: no client may wait at a socket that is not served.
                 self._unlink()
                 self._close()
             if not self._stopping:

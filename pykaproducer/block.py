@@ -184,15 +184,15 @@ class RefusedRows:
 
     @property
     def handles(self) -> int:
-        """1 while the outcomes may be read."""
+        """Return 1 while the outcomes may still be read, then 0."""
         return int(self._made() is not None)
 
     def untold_failures(self) -> int:
-        """How many rows failed and were not read."""
+        """Return how many rows failed and were not read."""
         return 0 if self.read else self.count
 
     def first_error(self) -> BaseException:
-        """The error of all."""
+        """Return the error that all rows have."""
         return self.error
 
 
@@ -338,7 +338,7 @@ class BlockProducer(_kernel.BlockAdmission):
         return made
 
     def _rows_refused(self, rows: RefusedRows) -> None:
-        """No callback is given the outcome of *rows*."""
+        """Remember *rows* as failed: no callback gets their outcome."""
 
 
 def _each(serialize: Any, topic: str, headers: Any, column: Any, name: str) -> list[Any]:

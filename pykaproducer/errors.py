@@ -363,11 +363,12 @@ def _without_notes(error: PykaproducerError) -> dict[str, Any]:
 
 def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:
     text = "1 message was" if count == 1 else f"{count} messages were"
-    return text + " not delivered and nobody had been told" + reasons(errors)
+    text += " not delivered, and no callback or read outcome has reported it"
+    return text + reasons(errors)
 
 
 def reasons(errors: Iterable[BaseException], most: int = 3) -> str:
-    """The first *most* of *errors* that differ, as the end of a sentence; "" without any."""
+    """Return the first *most* distinct *errors* as the end of a sentence; "" without any."""
     texts = dict.fromkeys(f"{type(error).__name__}: {error}" for error in errors)
     return f"; first: {'; '.join([*texts][:most])}" if texts else ""
 

@@ -118,9 +118,9 @@ class FutureRecordMetadata:
 
 
 class KafkaPythonConfig(Config):
-    """The configuration, which can also be asked as a dict, by kafka-python's names.
+    """The configuration, which can also be read as a dict, by kafka-python's names.
 
-    What kafka-python refuses is refused, where Producer takes it.
+    It refuses values that kafka-python refuses and Producer accepts.
     """
 
     @classmethod
@@ -135,7 +135,7 @@ class KafkaPythonConfig(Config):
         config = super().from_kwargs(settings)
         if old and config.idempotent:
             raise ConfigurationError(
-                f"setting enable_idempotence: True cannot be had with api_version={version!r}; it "
+                f"setting enable_idempotence: True conflicts with api_version={version!r}; it "
                 f"needs brokers of 0.11 or later: leave api_version out"
             )
         if config.delivery_timeout_ms < config.linger_ms + config.request_timeout_ms:
@@ -167,7 +167,7 @@ class KafkaPythonConfig(Config):
 
 
 def _broker_version(given: object) -> tuple[int, ...] | None:
-    """What ``api_version`` says: ``(0, 11)`` or ``"0.11"``; None or ``"auto"``: nothing."""
+    """Return the version that ``api_version`` names, None for None or ``"auto"``."""
     if given is None or given == "auto":
         return None
     parts = given.split(".") if isinstance(given, str) else given
@@ -305,7 +305,7 @@ class KafkaProducer(Producer):
         closing.report(taken, "flush()")
 
     def _leave(self) -> None:
-        self.close()  # which logs what Producer raises
+        self.close()  # it logs what Producer raises
 
     def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
         """As :meth:`Producer.close`; closes the serializers too, if they have a ``close()``.

@@ -164,7 +164,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             raise ProducerClosedError("the producer is closed")
 
     def _may_still_send(self) -> bool:
-        """Whether this is a callback, while ``close()`` waits (``_closing.py``)."""
+        """Return whether this is a callback while ``close()`` waits (``_closing.py``)."""
         pipeline = self._pipeline
         return (
             self._closing
@@ -173,7 +173,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         )
 
     def _announce(self, slot: TopicSlot) -> bool:
-        """A topic has an open chunk. Returns false if the next message must announce it again."""
+        """Announce a topic's open chunk. Return false if the next message must repeat that."""
         pipeline = self._pipeline
         # None: close() has ended it between the append and this, and has found the chunk.
         return pipeline is None or pipeline.dispatcher.announce(slot)
@@ -204,23 +204,23 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         return key, value
 
     def _not_bytes(self, name: str, data: object) -> None:
-        """*data*, a key or a value, cannot be sent: say so if a serializer has returned it."""
+        """Raise TypeError if a serializer returned *data*, a key or value that cannot be sent."""
         if getattr(self.config, f"{name}_serializer") is not None:
             raise TypeError(
                 f"{name}_serializer returned {type(data).__name__}; it must return bytes, "
-                f"bytearray, memoryview or None (a text is encoded with .encode())"
+                f"bytearray, memoryview or None (encode a str with .encode())"
             )
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         pipeline = self._pipeline
-        # None: close() has ended it, and with it the ledger that it logs.
+        # None: close() has ended it, and has logged what failed.
         if pipeline is not None:
             pipeline.settler.refuse(rows, rows)
         else:
             log.error("%d rows of a block were refused: %s", rows.count, rows.error)
 
     def _may_wait(self, amount: int) -> _thread.LockType | None:
-        """A lock to wait with for *amount* bytes of ``buffer_memory``; None in a callback."""
+        """Return a lock to wait with for ``buffer_memory``; None in a callback."""
         self._space.check_can_ever_fit(amount)
         if self._home.in_own_thread():
             return None
@@ -295,13 +295,13 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
         A callback may still send while this waits. Failures that neither a callback nor a read
         outcome has reported are written to the log, not raised. May be called again, and from
-        several threads: each returns when it is closed. In a callback it only asks for it: nothing
-        more is accepted, and the producer closes by itself.
+        several threads: each call returns when the producer is closed. In a callback it does not
+        wait: nothing more is accepted, and a background thread closes the producer.
 
         Args:
             timeout (float): seconds for the flush; None: until the last message's deadline (of
-                what callbacks send meanwhile: ``delivery_timeout_ms`` after the call). 0: fail
-                what has no outcome now.
+                what callbacks send in the meantime: ``delivery_timeout_ms`` after the call).
+                0: fail what has no outcome now.
         """
         self._clock.after(timeout)  # no number: nothing has happened
         in_own_thread = self._home.in_own_thread()
@@ -343,7 +343,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         # strikes here, and the end goes on if whoever waits for it is interrupted.
         try:
             end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
-        except (RuntimeError, MemoryError):  # no thread can be started; it has to end all the same
+        except (RuntimeError, MemoryError):  # no thread can be started; end it all the same
             self._end(pipeline, reason)
             return
         end.join(_END_TIME)
@@ -360,7 +360,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
-            # Not waiting: if a flush() takes them at this moment, it reports them.
+            # Without waiting: a flush() that takes them at this moment reports them.
             taken = pipeline.untold.take_what_nobody_takes()
             if self._handover is None or not self._handover.give(taken):
                 closing.report(taken, "close()")

@@ -266,8 +266,13 @@ def test_failures_are_counted_and_the_first_are_shown() -> None:
     assert failures.count == 5
     assert failures.errors == (REFUSED, TIMEOUT)
     assert failures.__cause__ is REFUSED
-    assert str(failures).startswith("5 messages were not delivered and nobody had been told; first")
-    assert str(DeliveryFailures(1)) == "1 message was not delivered and nobody had been told"
+    assert str(failures).startswith(
+        "5 messages were not delivered, and no callback or read outcome has reported it; first"
+    )
+    assert (
+        str(DeliveryFailures(1))
+        == "1 message was not delivered, and no callback or read outcome has reported it"
+    )
 
 
 @pytest.mark.parametrize(

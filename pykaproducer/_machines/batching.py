@@ -141,10 +141,10 @@ class Batcher:
         """Yield the lanes of the next request, each once; none if none is due.
 
         When one is due, all go that have anything: one request for all partitions of a broker
-        costs the broker less than one each. The lanes take turns: a lane that has been yielded moves
-        behind all others, so a caller that stops because the request is full continues from there
-        with the next request. If a lane kept its place as long as it has messages, a few busy ones
-        would fill every request.
+        costs the broker less than one each. The lanes take turns: a yielded lane moves behind all
+        others, so a caller that stops because the request is full continues from there with the
+        next request. If a lane kept its place as long as it has messages, a few busy ones would
+        fill every request.
         """
         due = self.next_due()
         if due is None or not (flushing or due <= now):

@@ -23,8 +23,8 @@ it was submitted. On a slow line that makes the difference:
 
 So while a request is being written its time counts from the last byte that the socket took, and
 once it is written from its last byte. Each answer starts both again: the broker answers in order,
-so what stands behind the answered request could not have been answered before. A broker from which
-nothing comes loses its connection after the same time as ever: nothing starts the time again.
+so what is behind the answered request could not have been answered before. The connection to a
+broker that sends nothing is lost after the request's time: nothing starts the time again.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready, and nothing is queued, on its way, or unanswered."""
+        """Return whether it is ready, and nothing is queued, on its way, or unanswered."""
         session = self._session
         return (
             session.state is SessionState.READY
@@ -211,7 +211,7 @@ class Connection:
         self._queued.append(request)
 
     def refuses(self, api_key: int) -> str | None:
-        """Why the server does not take these requests, None if it does; once it is ready."""
+        """Return why the server refuses these requests, None if it does not; once it is ready."""
         return self._session.refuses(api_key)
 
     @property
@@ -231,13 +231,13 @@ class Connection:
         return min(self._setup_deadline, self._earliest())
 
     def _earliest(self) -> float:
-        """When the first request will have taken too long: see the top of this file."""
+        """Return when the first request will have taken too long: see the top of this file."""
         earliest, answered = _NEVER, self._answered_at
         for request in self._session.unanswered:
             if request.written is None:
                 break  # nor are those behind it
             earliest = min(earliest, max(request.written, answered) + request.timeout)
-        # It may expect no answer: then it is in none of the session's books.
+        # If it expects no answer it is not among the session's unanswered ones.
         leaving = self._outbox.first
         if leaving is not None:
             began = leaving.deadline - leaving.timeout
@@ -440,7 +440,7 @@ class Connection:
                 return
 
     def _write(self, transport: Transport, *, patient: bool = True) -> list[Request]:
-        """Give the socket what it takes: the requests that are written now."""
+        """Give the socket what it takes; return the requests that are written now."""
         now = self._clock.monotonic()
         count = transport.send(self._outbox.buffers, patient=patient)
         if not count:

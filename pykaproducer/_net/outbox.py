@@ -68,7 +68,7 @@ class Outbox:
 
     @property
     def first(self) -> Request | None:
-        """The oldest of which some bytes are still here."""
+        """Return the oldest request of which some bytes are still here."""
         return self._leaving[0].request if self._leaving else None
 
     def clear(self) -> tuple[list[Request], list[Request]]:

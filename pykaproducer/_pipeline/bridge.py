@@ -121,7 +121,7 @@ class Bridge(Connected):
         self._waiting: list[ProduceRequest] = []
         # A request whose answer makes no sense, until it is reported as lost.
         self._garbled: list[ProduceRequest] = []
-        # What was lost with it, until what came behind that answer has been handled.
+        # What was lost with it, until the answers that came after it have been handled.
         self._rest: tuple[list[Request], list[Request]] | None = None
         # Given to the connection and not reported yet, with the time of that. For a look from
         # outside, and for the meter.
@@ -155,7 +155,7 @@ class Bridge(Connected):
             if self.thread is not threading.current_thread():
                 self.write_now()
         elif self._was_idle:
-            # It crossed the news that the idle connection was closed.
+            # It was put before the report of the closed idle connection was read.
             self._waiting.append(item)
             self._wanted = True
         else:
@@ -229,11 +229,11 @@ class Bridge(Connected):
         # Down before Lost: what Lost gives back must not be sealed again for this connection.
         self.report(Down(reason))
         if self._garbled:
-            # Requests are reported in their order, or what goes again would change places:
+            # Requests are reported in their order, or retried batches would change their order:
             #
             # 1. the answers to requests 1 and 2 come together, 3 is under way;
             # 2. the first makes no sense: the connection is given up, and 1 and 3 are lost;
-            # 3. the second, which is handled next, refuses a batch: it would go again behind 3.
+            # 3. the second, which is handled next, refuses a batch: it would be retried after 3.
             self._rest = unanswered, unwritten
             unanswered, unwritten = [], []
         self._report_lost(unanswered, unwritten)

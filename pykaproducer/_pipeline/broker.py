@@ -49,7 +49,7 @@ from pykaproducer.config import Config
 
 log = logging.getLogger("pykaproducer.broker")
 
-#: Bytes of a request for each batch, beside the batch: its partition and its length.
+#: Bytes of a request for each batch in addition to the batch: its partition and its length.
 _BESIDE = 16
 #: A request gets at least so long to be answered, within request_timeout_ms (seconds).
 _LEAST = 3.0
@@ -133,12 +133,12 @@ class BrokerWorker(Worker):
         self._ahead: deque[list[Batch]] = deque()
         self._on_the_wire: set[tuple[str, int]] = set()
         self._lanes: dict[tuple[str, int], Lane] = {}
-        # Partitions of which turn() looks who leads them now.
+        # Partitions whose leader turn() looks up in the view.
         self._look_at: set[tuple[str, int]] = set()
-        # Lanes that another broker should have, and that wait for an answer here.
+        # Lanes that belong to another broker now, and still wait for an answer here.
         self._moved: set[Lane] = set()
         self._new_view = False
-        # When to ask for its end, if no PartitionWorker needs it until then.
+        # When to ask to be ended, unless a PartitionWorker needs it before.
         self._end_at: float | None = None
 
     def step(self, item: Event) -> None:
@@ -264,7 +264,7 @@ class BrokerWorker(Worker):
             log.info("broker %d: works again", self.broker_id)
 
     def _disconnected(self) -> None:
-        """There is no connection: what was sealed ahead for it is pending again."""
+        """Make what was sealed ahead pending again: there is no connection."""
         self._up = False
         for batches in list(self._ahead):
             for batch in list(batches):
@@ -275,7 +275,7 @@ class BrokerWorker(Worker):
         self.throttle.forget()
         self._disconnected()
         for lane in list(self._lanes.values()):
-            lane.sweep()  # else it would be connected to for messages that have expired
+            lane.sweep()  # no connection is made for messages that have expired
             self.batcher.look(lane)
         # Once per change. A connection that nobody needs may be closed by the broker: no news.
         needed = self._requests or self.batcher.waiting
@@ -313,8 +313,8 @@ class BrokerWorker(Worker):
             self._end_at = None
             here = lane.topic, lane.partition
             if self._lanes.get(here) is not lane:
-                # 1. The lane is made by one view; 2. the next tells of another leader; 3. it comes
-                # here: no view will tell of that leader once more.
+                # 1. The lane is made from one view; 2. the next view has another leader; 3. the
+                # lane's first item comes here: no later view reports that change.
                 self._lanes[here] = lane
                 self._look_at.add(here)
             self.batcher.add(lane, item, self.clock.monotonic())
@@ -350,12 +350,12 @@ class BrokerWorker(Worker):
         return self.batcher.waiting and not self._quitting and self.shortage.until is None
 
     def _opens_at(self) -> float | None:
-        """When the next request may be sealed; None: not before an answer."""
+        """Return when the next request may be sealed; None: not before an answer."""
         under_way = self._requests + len(self._ahead)
         return self.window.opens_at(under_way, full=self.batcher.fills(self.window.most))
 
     def _send_ahead(self) -> None:
-        """Send what was sealed, as far as the window allows and no partition has its turn twice."""
+        """Send what was sealed, as far as the window and the limit of each partition allow."""
         waiting: set[tuple[str, int]] = set()  # partitions of those that stay here
         for batches in list(self._ahead):
             if self._requests >= self.window.limit:
@@ -373,7 +373,7 @@ class BrokerWorker(Worker):
             self.bridge.put(request)
 
     def _drop_ahead(self) -> None:
-        """What has expired while it waited here, sealed, is not written."""
+        """Drop batches that have expired while they waited here, sealed."""
         for batches in self._ahead:
             for batch in [batch for batch in batches if batch.in_lane.drop_ahead(batch)]:
                 batches.remove(batch)
@@ -386,7 +386,7 @@ class BrokerWorker(Worker):
         self._on_the_wire -= _spots(request.batches)
 
     def _recall(self, lane: Lane) -> None:
-        """What was sealed ahead for *lane*, and not sent, is pending again, in its order."""
+        """Make what was sealed ahead for *lane*, and not sent, pending again, in its order."""
         for batches in reversed(self._ahead):
             for batch in [batch for batch in batches if batch.lane is lane]:
                 batches.remove(batch)
@@ -437,7 +437,7 @@ class BrokerWorker(Worker):
         return batches
 
     def _no_memory(self, lane: Lane, error: MemoryError) -> None:
-        """No batch of *lane* can be sealed now; it waits with all others."""
+        """Pause sealing, for all lanes: there is no memory for a batch of *lane*."""
         why = str(error) or "no memory for a batch"
         self.trouble.partitions[lane.topic, lane.partition] = why
         self.shortage.begin("a batch")
@@ -488,7 +488,7 @@ class BrokerWorker(Worker):
         #    broker with it.
         #
         # So each gets a few seconds, or more where the line is slow. Rows expire in time all the
-        # same: the dispatcher sees to it.
+        # same: the dispatcher settles them.
         deadline = now + self.config.request_timeout_ms / 1000
         # Mostly one look at a chunk says that some batch has more time than that.
         if not any(batch.has_until(deadline) for batch in batches):
@@ -525,7 +525,7 @@ class BrokerWorker(Worker):
         self.lane_changed(lane)
 
     def _check_leaders(self) -> None:
-        """Let go of the lanes that another broker should have: many views, one look."""
+        """Release the lanes that belong to another broker now: one look for many views."""
         looked_at, self._look_at = self._look_at, set()
         for topic, partition in looked_at:
             lane = self._lanes.get((topic, partition))
@@ -542,7 +542,7 @@ class BrokerWorker(Worker):
         self._new_view = False
 
     def _look_for_leaders(self) -> None:
-        """The broker is down. Where nobody leads in its place yet, messages wait for who will."""
+        """Ask for the leaders of waiting partitions that have none since this broker went down."""
         topics = {
             lane.topic
             for lane in self._lanes.values()

@@ -14,8 +14,8 @@ class Brokers:
     Guarantees: a worker without references stays, with its threads, its connection, the backoff
     of its reconnects and a broker's throttle, until it has been unused for some time and asks for
     its end (:meth:`end_unused`). Each failed attempt lets a worker go, and the next attempt mostly
-    needs the same one. A worker is told to stop once, behind everything that was put into it by
-    those that held it. The next ``acquire`` of the same broker makes a new worker: workers are
+    needs the same one. A worker is stopped once, after everything that its holders have put into
+    it. The next ``acquire`` of the same broker makes a new worker: workers are
     known by object, and two of one broker may be there while the old one drains.
 
     No worker ends that is needed:
@@ -54,7 +54,7 @@ class Brokers:
             return worker
 
     def release(self, worker: BrokerWorker) -> None:
-        """One PartitionWorker less, behind all that it has put into *worker*."""
+        """Drop one reference, after all that the PartitionWorker has put into *worker*."""
         with self._lock:
             self._references[worker] -= 1
             if self._references[worker]:
@@ -62,7 +62,7 @@ class Brokers:
         worker.put(Unused())
 
     def end_unused(self, worker: BrokerWorker) -> None:
-        """*worker* has been unused for long: it ends, unless somebody has acquired it since."""
+        """End *worker*, which has long been unused, unless it has been acquired since."""
         with self._lock:
             if self._references.get(worker) != 0:
                 return

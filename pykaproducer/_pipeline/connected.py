@@ -101,13 +101,13 @@ class Connected(Worker):
         """The last byte of a request without answer has been given to the socket."""
 
     def on_idle(self) -> None:
-        """The connection was closed because it was idle. Nothing was under way."""
+        """React to the end of an idle connection. Nothing was under way."""
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         """The connection is lost, or could not be made."""
 
     def on_all_handled(self) -> None:
-        """What came together has been handled."""
+        """React to the end of a round of events: all that came together were handled."""
 
     def link(self) -> Link:
         """Where it is counted what goes over its connection."""
@@ -155,7 +155,7 @@ class Connected(Worker):
         return earlier(self.deadline(), connection.next_deadline)
 
     def refuses(self, api_key: int) -> str | None:
-        """Why the server does not take these requests; None: it does. Only while ``ready``."""
+        """Return why the server refuses these requests; None: it does not. Only while ``ready``."""
         assert self._connection is not None
         return self._connection.refuses(api_key)
 
@@ -219,14 +219,14 @@ class Connected(Worker):
             )
         except ConnectionFailed as error:
             self._failed(str(error), [], [])
-            # No other server can help.
+            # Another server would not help.
             self._not_before = max(self._not_before, now + _FEWEST_DESCRIPTORS)
 
     def _wait_for_descriptors(self, now: float) -> None:
         """Wait until it is time to ask for file descriptors again, or an item comes."""
         if now >= self._not_before:
             self._make_connection(now)
-            return  # whatever has come in the meantime is looked at before the next wait
+            return  # what has come in the meantime is handled before the next wait
         until = self._wakes_at(earlier(self.deadline(), self._not_before))
         self._sleeps_until = until
         self._running.release()
@@ -247,7 +247,7 @@ class Connected(Worker):
         return deadline
 
     def is_unused_too_long(self) -> bool:
-        """Whether the connection is to be closed before anything is written to it."""
+        """Return whether the connection must be closed before anything is written to it."""
         return self.clock.monotonic() >= self._idle_at
 
     def _close_if_idle(self, now: float) -> None:
@@ -268,7 +268,7 @@ class Connected(Worker):
             self.on_idle()
 
     def _used(self) -> float:
-        """The connection has just been used; the time."""
+        """Record that the connection has just been used; return the time."""
         now = self.clock.monotonic()
         most = self.config.connections_max_idle_ms
         self._idle_at = now + most / 1000 if most > 0 else math.inf

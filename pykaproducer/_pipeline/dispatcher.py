@@ -2,7 +2,7 @@
 
 In Sarama: ``asyncProducer.dispatcher``. Owns: the table of topics that wait for their metadata
 (entries without a thread: ten thousand unknown topics cost no thread), and the deadline of every
-accepted chunk. It notices when a topic is not used any more, and has all that is kept of it let go.
+accepted chunk. It notices when a topic is no longer used, and releases all that is kept for it.
 
 Guarantees: chunks of one topic reach its worker in the order in which they were opened, those
 that waited for metadata first; what comes round again from the retry handler takes the same way.
@@ -78,9 +78,9 @@ class Dispatcher(Worker):
     max_idle: float
     #: Seconds for which a view that refuses a topic is believed without another look.
     believed_for: float
-    #: Lets the open chunk's slot of a topic go; false: a message has just come into it.
+    #: Releases the slot of a topic's open chunk; false: a message has just come into it.
     let_slot_go: Callable[[str], bool]
-    #: Lets a topic's stages go, and what is counted of it.
+    #: Releases a topic's stages, and what is counted for it.
     let_topic_go: Callable[[str, TopicWorker | None], None]
     #: Another stage has died: everything fails with this, made for a topic and a status.
     broken_by: Callable[[str, Status], DeliveryError] | None = None
@@ -99,7 +99,7 @@ class Dispatcher(Worker):
         # Topics that have been asked to rest, and the round of the question; see _forget().
         self._resting: dict[str, int] = {}
         self._round = 0
-        # Topics that the view has still, or not any more, and will not have.
+        # Topics that Metadata was asked to forget and has not yet reported as forgotten.
         self._leaving: set[str] = set()
 
     def step(self, item: Item) -> None:
@@ -212,7 +212,7 @@ class Dispatcher(Worker):
             if view is not None and topic not in self._leaving:
                 self._look_at(view)
         if self._waiting:
-            self.metadata.want_topics(*self._waiting)  # it asks for what is waited for
+            self.metadata.want_topics(*self._waiting)  # each answer ends the request
 
     def _look_at(self, view: TopicView) -> None:
         """Metadata of a topic that is waited for: let its chunks go, or fail, or wait on."""
@@ -231,7 +231,7 @@ class Dispatcher(Worker):
                 )
 
     def _is_believed(self, view: TopicView) -> bool:
-        """Whether nobody can have granted the right to the topic since it was looked at."""
+        """Return whether *view* is recent enough to fail messages: a right may be granted later."""
         since = next(iter(self._waiting[view.name])).opened
         return view.asked_at >= min(since, self.clock.monotonic() - self.believed_for)
 
@@ -245,9 +245,9 @@ class Dispatcher(Worker):
                 self._look_for_idle = chunks[-1].opened + self.max_idle
 
     def _let_idle_rest(self, now: float) -> None:
-        """Ask the topics without a message for long to rest; forget those that have no worker.
+        """Ask long unused topics to rest; forget those that have no worker.
 
-        Also topics that somebody has only looked up (``partitions_for()``).
+        This includes topics that were only looked up (``partitions_for()``).
         """
         for topic in self.metadata.view.topics:
             self._used.setdefault(topic, now)
@@ -269,13 +269,13 @@ class Dispatcher(Worker):
         )
 
     def _forget(self, topic: str) -> None:
-        """Nothing of *topic* is under way, and nothing has come for it: let go of all of it.
+        """Release all that is kept for *topic*: nothing of it is under way or has come.
 
         Safe against a send() at this moment:
 
-        1. send() appends to the slot: it is not let go, and the topic stays.
-        2. The slot is let go before: send() finds that, makes a new one, and announces it behind
-           us. Its chunk waits until the view has forgotten the topic (:class:`Forgotten`), so that
+        1. send() appends to the slot: the slot is not released, and the topic stays.
+        2. The slot is released first: send() notices, makes a new one, and announces it after us.
+           Its chunk waits until the view has forgotten the topic (:class:`Forgotten`), so that
            no new TopicWorker relies on a view that is about to lose it; then it is looked up.
         """
         del self._resting[topic]
@@ -300,7 +300,7 @@ class Dispatcher(Worker):
             )
 
         self.settler.fail(part, make_error)
-        # Whoever holds these rows is told once for many of them.
+        # The stages that hold these rows get one Sweep for many of them.
         if partition is not None and topic in self._topics:
             self._to_sweep.add((topic, partition))
             if self._sweep_at is None:

@@ -28,8 +28,8 @@ from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
-#: From this level on a temporary error makes us look for the leader too: a broker that is cut off
-#: from its controllers may go on as the leader, and never say that it is not.
+#: From this level on a temporary error makes us look up the leader too: a broker that is cut off
+#: from its controllers may go on as the leader, and never report that it no longer is.
 _LOOK_FROM_LEVEL = 2
 
 
@@ -82,7 +82,7 @@ class Judge:
                 batch.in_lane.answered(batch)
                 if request in item.unanswered:
                     self._doubt(batch)
-                # One with sequence numbers whose rows have all expired goes again if a younger one
+                # One with sequence numbers whose rows have all expired is retried if a younger one
                 # needs it in the log: the lane decides when it hands back.
                 again = batch.sequenced or batch.next_deadline() is not None
                 self._fail_lane(batch.in_lane, *([batch] if again else ()), pause=True)
@@ -221,7 +221,7 @@ class Judge:
             part.doubt()
 
     def refuse_pending(self, lane: Lane, code: int) -> None:
-        """What is pending in *lane*, and not sealed, fails with *code*: it cannot be sealed."""
+        """Fail with *code* what is pending and unsealed in *lane*: it cannot be sealed."""
         for part in lane.unsealed():
             self._settler.fail(
                 part,

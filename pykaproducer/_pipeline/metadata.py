@@ -3,10 +3,10 @@
 Owns: its own connection to one server of the cluster, the view of the cluster (an immutable
 snapshot: the other stages read the reference without a lock), and the producer id.
 
-Guarantees: one request at a time; whoever asks meanwhile is served by the next one. Everybody who
-waits is told of every new view. Never gives up: servers are tried in turn, with backoff, the
-brokers of the view and the configured ``bootstrap_servers`` alternately, again and again. A server
-whose view is older than ours is left for another one.
+Guarantees: one request at a time; calls that come in the meantime are combined into the next one.
+Every stage that waits is notified of every new view. Never gives up: servers are tried in turn,
+with backoff, alternating the brokers of the view and the configured ``bootstrap_servers``. If a
+server's view is older than ours, another one is asked.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ log = logging.getLogger("pykaproducer.metadata")
 class ViewChanged:
     """There is a new view of the cluster."""
 
-    #: Partitions that have another leader, for those who attend to many.
+    #: Partitions that have another leader, for stages that serve many partitions.
     moved: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A view is out of date. Of *topics* alone, if messages wait for them; *waiter* is told of the
-    next one. *anew*: what is known of them is wrong."""
+    """The view is out of date; that of *topics* alone, if messages wait for them.
+
+    *waiter* is notified of the next view. *anew*: what is known of the topics is wrong.
+    """
 
     topics: tuple[str, ...] = ()
     waiter: Worker | None = None
@@ -73,7 +75,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """No message has used *topic* for long; *tell* is called when it is forgotten."""
+    """*topic* has long been unused; *tell* is called when it is forgotten."""
 
     topic: str
     tell: Callable[[str], None]
@@ -81,7 +83,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """A broker has said, beside errors, who leads partitions (KIP-951)."""
+    """Partition leaders that a broker has named in error responses (KIP-951)."""
 
     hints: tuple[LeaderHint, ...]
 
@@ -119,7 +121,7 @@ class Metadata(Connected):
         # The server wants to be left alone until then: a quota was exceeded (KIP-219).
         self._not_before_throttle = 0.0
         self._candidates: list[tuple[str, int]] = []
-        # The server that is asked, and the last that was left for another one.
+        # The server that is asked, and the last one that was given up for another.
         self._server: tuple[str, int] | None = None
         self._left: tuple[str, int] | None = None
         self._leaving = False
@@ -132,7 +134,7 @@ class Metadata(Connected):
         self._lookers: list[Any] = []
 
     def configure(self, config: Config, trouble: Trouble) -> None:
-        """What wiring sets, and what is made of it."""
+        """Set up the stage. Called by wiring, before the first item."""
         self.config = config
         self.trouble = trouble
         self.ids = ProducerIds(config, self.clock, trouble)
@@ -146,35 +148,35 @@ class Metadata(Connected):
 
     @property
     def producer_id(self) -> ProducerId | None:
-        """The id that a partition counts under which has none."""
+        """Return the id for partitions that have none yet."""
         return self.ids.current
 
     def want(self) -> None:
-        """The view is out of date."""
+        """Ask for a new view: the present one is out of date."""
         self.put(Want())
 
     def want_topics(self, *topics: str, waiter: Worker | None = None, anew: bool = False) -> None:
-        """Messages wait for *topics*.
+        """Ask for *topics*, because messages wait for them.
 
-        The dispatcher is told when a view comes; *waiter*, once, too. *anew*: what the view has of
-        them is wrong, and a request that is under way will not do.
+        The dispatcher is notified when a view comes, and so is *waiter*, once. *anew*: the view of
+        them is wrong, and so may be the answer to a request under way.
         """
         self.put(Want(topics, waiter, anew))
 
     def tell(self, waiter: Worker) -> None:
-        """*waiter* is told, once, when a view comes; nobody asks for one because of it."""
+        """Notify *waiter*, once, when a view comes, without asking for one."""
         self.put(Want(waiter=waiter))
 
     def refused(self, topic: str, partition: int) -> None:
-        """The broker that leads a partition, by our view, says that it cannot, or keeps failing."""
+        """Report that a partition's leader, by our view, does not lead it or keeps failing."""
         self.put(Refused(topic, partition))
 
     def forget(self, topic: str, tell: Callable[[str], None]) -> None:
-        """No message uses *topic*; *tell* is called when it is in no view any more."""
+        """Forget the unused *topic*; call *tell* when the view no longer has it."""
         self.put(Forget(topic, tell))
 
     def hint(self, hints: Iterable[LeaderHint]) -> None:
-        """A broker says who leads partitions."""
+        """Pass on which leaders a broker has named."""
         self.put(Hints(tuple(hints)))
 
     def want_producer_id(self, waiter: Worker, *, instead_of: int | None = None) -> None:
@@ -263,7 +265,7 @@ class Metadata(Connected):
             refresh.want()
         for topic in item.topics:
             # 1. A partition's worker sees no leader in the view; 2. a view with one is shown;
-            # 3. this comes. Nothing lacks, and still the worker has to be told.
+            # 3. this item comes. Nothing is lacking, and still the worker must be notified.
             anew = item.waiter is not None and topic not in refresh.lacking
             refresh.want(topic, anew=item.anew or anew)
 
@@ -320,7 +322,7 @@ class Metadata(Connected):
 
     def _ask_for_id(self) -> None:
         if (why := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
-            # Not submitted: the connection would end, and with it the view grow old.
+            # Not submitted: the connection would end, and the view would grow old.
             host, port = self._server or ("", 0)
             self.ids.unavailable(
                 f"the broker at {host}:{port} gives no producer id: {why}; set "
@@ -369,7 +371,7 @@ class Metadata(Connected):
         if self._refresh.under_way:
             self._refresh.failed(self.clock.monotonic(), chance.random())
         if self._leaving or not needed:
-            # Nobody needs it: brokers close connections that were idle for long.
+            # It is not needed: brokers close connections that have long been idle.
             log.debug("%s", reason)
         else:
             self.trouble.cluster = reason
@@ -425,7 +427,7 @@ class Metadata(Connected):
             self._leave("it asks to begin with bootstrap_servers", self._servers(ClusterView()))
             return
         refresh, old = self._refresh, self.view
-        # Not those that were forgotten since, nor those that nobody has asked for.
+        # Without topics that were forgotten since, or were not asked for.
         answer = answer.only(refresh.asked)
         view = old.with_answer(answer, self._asked_at)
         seen = {topic.name for topic in answer.topics if view.topics[topic.name].partitions}

@@ -38,9 +38,9 @@ from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """No message has come for long: let go of what is held for the next ones.
+    """The partition has long been unused: release what is kept for further messages.
 
-    *tell* is called when nothing is under way any more; never if something comes first.
+    *tell* is called when nothing is under way any more, and never if something comes first.
     """
 
     tell: Callable[[], None]
@@ -68,7 +68,7 @@ class PartitionWorker(Worker):
         # Since when something waits for a leader (monotonic seconds); None: nothing does, or what
         # does has its outcome.
         self._waits_since: float | None = None
-        # What to tell when the partition is at rest; None: nobody wants to know.
+        # Called when the partition is at rest; None: not asked to rest.
         self._when_at_rest: Callable[[], None] | None = None
 
     @property
@@ -144,7 +144,7 @@ class PartitionWorker(Worker):
         self._broker.put(Put(self._lane, item))
 
     def _let_go(self, chaser: Chaser) -> BrokerWorker | None:
-        """Let the lane go; its broker's worker, still to be released."""
+        """End the lane; return its broker's worker, which is still to be released."""
         self._put(chaser)
         former, self._broker, self._lane = self._broker, None, None
         return former
@@ -175,12 +175,12 @@ class PartitionWorker(Worker):
             self._waits_since = since
             self.metadata.want_topics(self.topic, waiter=self)
         else:
-            # What comes next asks again: a leader that nobody waits for is not looked for.
+            # The next item asks again: a leader that no message waits for is not looked up.
             self._waits_since = None
             self.metadata.tell(self)
 
     def _anything_waits(self) -> bool:
-        # The last ones have most time left, mostly.
+        # The youngest usually have the most time left.
         return any(
             part.oldest_deadline() is not None
             for item in reversed(self.ordering.held_items())
@@ -188,7 +188,7 @@ class PartitionWorker(Worker):
         )
 
     def _refuse(self, code: int) -> None:
-        """What waits fails at once: no waiting mends it."""
+        """Fail what waits with *code*: waiting does not help."""
 
         def make_error(status: Status) -> DeliveryError:
             return delivery_error_for(
@@ -207,7 +207,7 @@ class PartitionWorker(Worker):
 
 
 def _youngest_first(item: Item) -> Iterable[Slice]:
-    """Return the slices of *item*."""
+    """Return the slices of *item*, youngest first."""
     match item:
         case Batch():
             return reversed(item.parts)

@@ -1,7 +1,8 @@
-"""The producer id: who waits for it, and when it is asked for. A part of Metadata's, in its thread.
+"""The producer id: when to request it, and which stages wait for it. Part of Metadata.
 
-Messages wait while a broker that has just started has no ids to give. What no waiting mends (no
-right to one, a broker that gives none) is passed on to whoever waits.
+Messages wait while the cluster gives no id, for example because it has just started. If this client
+has no right to one waiting does not help: the stages that wait get :class:`NoProducerId`, and fail
+their messages.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class NoProducerId:
 
 
 class ProducerIds:
-    """The id that new partitions count under, and who waits for one."""
+    """The id that new partitions count under, and the stages that wait for one."""
 
     def __init__(self, config: Config, clock: Clock, trouble: Trouble) -> None:
         self._clock = clock
         self._trouble = trouble
-        #: The last one that came; None: the next that is wanted is asked for.
+        #: The last one that came; None: one is requested when it is wanted.
         self.current: ProducerId | None = None
         self._wanted_by: dict[Worker, None] = {}
         self._under_way = False
@@ -50,7 +51,7 @@ class ProducerIds:
         self._backoff = Backoff(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000)
 
     def want(self, waiter: Worker, instead_of: int | None) -> None:
-        """*waiter* is told, once, when there is one other than *instead_of*."""
+        """Notify *waiter*, once, when there is an id other than *instead_of*."""
         current = self.current
         if current is not None and current.producer_id == instead_of:
             current = self.current = None
@@ -61,23 +62,23 @@ class ProducerIds:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody waits for one."""
+        """Return whether a stage waits for one."""
         return bool(self._wanted_by)
 
     def due(self) -> float | None:
-        """When it is to be asked for; None: not, or it is under way."""
+        """Return when to request one; None if none is wanted, or a request is under way."""
         return self._not_before if self._wanted_by and not self._under_way else None
 
     def sent(self) -> None:
-        """It has been asked for."""
+        """Record that one has been requested."""
         self._under_way = True
 
     def lost(self) -> None:
-        """The connection is lost, and with it what was under way."""
+        """Record that the connection is lost, and with it a request under way."""
         self._under_way = False
 
     def came(self, answer: ProducerIdAnswer) -> None:
-        """The answer."""
+        """Process the answer."""
         self._under_way = False
         if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._no_right()
@@ -90,14 +91,14 @@ class ProducerIds:
             self._tell(ProducerIdCame())
 
     def unavailable(self, text: str) -> None:
-        """There is none now, as *text* says: it is asked for again later."""
+        """Request one later: there is none now, for the reason in *text*."""
         self._not_before = self._clock.monotonic() + self._backoff.next(chance.random())
         if self._trouble.producer_id is None:
             log.warning("%s; messages wait", text)
         self._trouble.producer_id = text
 
     def _no_right(self) -> None:
-        """What waits fails. The next message asks again: the right may have been granted."""
+        """Fail what waits. The next message requests an id again: a right may be granted later."""
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         text = f"the cluster gives no producer id: {code_text(code)}; {ADVICE[code]}"
         self._not_before = self._clock.monotonic() + self._backoff.next(chance.random())

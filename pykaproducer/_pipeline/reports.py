@@ -26,7 +26,7 @@ from pykaproducer.errors import DeliveryError, Status, reasons
 
 log = logging.getLogger("pykaproducer.producer")
 
-#: So many topics are named in a line of the log.
+#: How many topics a log line names at most.
 _NAMED = 3
 
 #: Makes the error of a failed message for either status: it is per row.
@@ -58,7 +58,7 @@ class Reports(Worker):
 
 
 def unreported(failures: Failures) -> str:
-    """What the log says of *failures*."""
+    """Return the log line for *failures*."""
     count, topics = failures.count, failures.topics
     text = "1 message" if count == 1 else f"{count} messages"
     text += " failed, and no callback or read outcome has reported it"
@@ -122,7 +122,9 @@ class Settler:
             self._inflight.leave(settled.chunk)
 
     def refuse(self, part: Part, holder: Holder) -> None:
-        """*part* was not accepted, and the call that was to accept it has not raised. By a user's
-        thread."""
+        """Remember *part*, which was not accepted although its call did not raise.
+
+        For user threads.
+        """
         if self._untold.enter(part, holder) and not self.no_reports:
             self._reports.wake()

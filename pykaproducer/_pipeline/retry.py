@@ -79,9 +79,9 @@ class RetryHandler(Worker):
 
 
 def _join(last: Again, item: Again) -> bool:
-    """Put the backlog that *item* is behind that of *last*, if they go at the same time.
+    """Append the backlog in *item* to that in *last*, unless it is due later; return whether.
 
-    A lane that has failed hands back what is still put into it one by one.
+    A lane that has failed hands back one by one what is still put into it.
     """
     older, younger = last.items[-1], item.items[0]
     if (

@@ -22,11 +22,11 @@ class Sealer:
 
     @property
     def compresses(self) -> bool:
-        """Whether a batch may be smaller than what it is made of."""
+        """Return whether batches are compressed, and so may be smaller than their slices."""
         return self._compressor is not None
 
     def seal(self, lane: Lane, parts: list[Slice]) -> Batch | None:
-        """A batch of *parts*, claimed slices of *lane*; None if there are none.
+        """Seal a batch of *parts*, claimed slices of *lane*; return None if there are none.
 
         Raises:
             MemoryError: there is no memory for it now. *parts* are pending again, unclaimed, and

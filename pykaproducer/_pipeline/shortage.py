@@ -1,7 +1,7 @@
 """A stage that has no memory for its next step: it pauses, and tries again.
 
-A process at its limit (``RLIMIT_AS``, a full machine) gets a ``MemoryError`` for a moment. What the
-step has begun is undone by whoever raises it; the stage pauses for :data:`PAUSE` and repeats it.
+A process at its limit (``RLIMIT_AS``, a full machine) gets a ``MemoryError`` for a moment. The
+code that raises it undoes what the step has begun; the stage pauses for :data:`PAUSE`, and retries.
 Deadlines are kept in the meantime: the kernel has a reserve for what giving rows an outcome takes.
 """
 
@@ -21,7 +21,7 @@ _LOG_INTERVAL: Final = 60.0
 
 
 class Shortage:
-    """One for each stage that needs it; used by whoever runs the stage."""
+    """The pause of one stage; used by the thread that runs the stage."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
@@ -31,7 +31,7 @@ class Shortage:
         self.until: float | None = None
 
     def begin(self, what: str) -> None:
-        """There is no memory for *what*."""
+        """Start a pause: there is no memory for *what*."""
         now = self._clock.monotonic()
         self.until = now + PAUSE
         if now >= self._quiet_until:

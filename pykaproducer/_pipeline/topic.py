@@ -4,7 +4,7 @@ In Sarama: ``topicProducer.dispatch``. Owns: the topic's partitioner and its sta
 
 Guarantees: each row gets its partition once; what comes round again keeps it. Rows of one
 partition keep their order. A partitioner that fails harms its own row only. A row for a partition
-that the view does not have is refused on the word of an answer that was asked for after it came.
+that the view does not have is refused only by an answer that was requested after the row came.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pykaproducer.partitioners import PartitionerFunction
 
 @dataclass(frozen=True, slots=True)
 class AtRest:
-    """A partition has nothing under way, in answer to the *round*-th time that all were asked."""
+    """A partition has nothing under way, in answer to the *round*-th question to all."""
 
     partition: int
     round: int
@@ -62,9 +62,9 @@ class TopicWorker(Worker):
         super().__init__(*args)
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
-        # Rows for partitions that the view does not have, and since when each lot waits.
+        # Rows for partitions that the view does not have, and since when each slice waits.
         self._strays: deque[tuple[Slice, float]] = deque()
-        # The partitions that have not said yet that they are at rest; None: something has come.
+        # The partitions that have not yet reported that they are at rest; None: something has come.
         self._restless: set[int] | None = None
         self._round = 0
         self._when_at_rest: Callable[[], None] = _nothing
@@ -103,7 +103,7 @@ class TopicWorker(Worker):
 
     def _take(self, item: Chunk) -> None:
         if self._strays:
-            self._look_for_strays()  # those whose partition is there by now go first
+            self._look_for_strays()  # those whose partition exists by now go first
         view = self.metadata.view.topics[self.topic]
         try:
             slices, strays = self._split(item, view)
@@ -164,10 +164,10 @@ class TopicWorker(Worker):
     # Partitions that the view does not have ----------------------------------------------------
 
     def _keep(self, strays: Slice) -> None:
-        """The view may be older than the partition: *strays* wait for a fresh one.
+        """Keep *strays* until there is a fresh view: the present one may be too old.
 
-        1. Somebody adds a partition. 2. A message for it is sent. 3. It comes here, and the view is
-        from before 1: only an answer that is asked for now tells.
+        1. A partition is added to the topic. 2. A message for it is sent. 3. It comes here, and the
+        view is from before 1. Only an answer that is requested now is conclusive.
         """
         while self._strays and not self._strays[0][0].waiting():
             self._strays.popleft()  # expired
@@ -176,11 +176,11 @@ class TopicWorker(Worker):
         self.metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _look_for_strays(self) -> None:
-        """There may be a new view: strays go on, or fail, or wait on for an answer.
+        """Pass on or fail strays by the present view; the rest wait for another answer.
 
         The view may not have the topic any more:
 
-        1. A stray waits for a view, and expires. Metadata is still to tell of the next view.
+        1. A stray waits for a view, and expires. The stage is still to be told of the next view.
         2. No message comes for long: the topic is forgotten, and this stage stops.
         3. The next view comes.
         """
@@ -207,7 +207,7 @@ class TopicWorker(Worker):
             self.metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _refused(self, chunk: Chunk, rows: list[int], view: TopicView, since: float) -> bool:
-        """Whether *view* is fresh enough to refuse rows that wait *since* then; then it does."""
+        """Fail *rows* if *view*, requested after *since*, refuses them; return whether it does."""
         if view.asked_at < since:
             return False
         if view.error_code in FATAL_TOPIC_ERRORS:
@@ -231,9 +231,9 @@ class TopicWorker(Worker):
     def _rest(self, tell: Callable[[], None]) -> None:
         """Ask each partition whether it is at rest.
 
-        What has come since counts, and not an answer to an earlier round:
+        Answers to an earlier round do not count, nor do answers overtaken by an item:
 
-        1. a partition is at rest, and says so;
+        1. a partition is at rest, and reports it;
         2. before that is read here, a message for the partition is passed on;
         3. the answer is read: the topic is not at rest, as something has come.
         """
@@ -276,7 +276,7 @@ class TopicWorker(Worker):
 
 
 def _place_of(error: Exception) -> str | None:
-    """Where the partitioner raised: all that is kept of its traceback."""
+    """Return where the partitioner raised: all that is kept of its traceback."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -287,12 +287,12 @@ def _place_of(error: Exception) -> str | None:
 
 
 def _is_index(value: object) -> bool:
-    """Whether it is a whole number: also one of numpy's."""
+    """Return whether *value* is an integer; NumPy's integers count."""
     return hasattr(value, "__index__")
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing: the topic was not asked to rest."""
 
 
 def _numbers(packed: bytes) -> list[int]:

@@ -44,7 +44,7 @@ class Trouble:
             log.error("%s", Exception.__str__(error))
 
     def forget(self, topic: str, partitions: Iterable[int]) -> None:
-        """Nobody uses the *topic* any more, of which these *partitions* were in use."""
+        """Remove *topic*, which is no longer used, and those of its *partitions* that were."""
         self._refused.pop(topic, None)
         for partition in partitions:
             self.partitions.pop((topic, partition), None)

@@ -12,8 +12,8 @@ at the earliest (a ``result()`` that waits has read it by then, and a ``flush()`
 and ``PATIENCE`` seconds after it at the latest, also if a handle is still there to be read.
 
 A failure is in one line of the log at most, and is raised once at most. The two are independent in
-one direction: ``flush()`` raises what the log has named, but what ``flush()`` has raised is logged
-no more.
+one direction: ``flush()`` raises what the log has named, but what ``flush()`` has raised is no
+longer logged.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Protocol
 
 from pykaproducer._clock import Clock
 
-#: The log gets at most one line in so many seconds.
+#: At most one line is logged in this time (seconds).
 INTERVAL = 30.0
-#: A failure is at least so old when it is logged (seconds).
+#: A failure is at least this old when it is logged (seconds).
 GATHER = 1.0
 #: A failure is logged at this age although a handle may still be read (seconds).
 PATIENCE = 60.0
 
-#: So many slices are kept before the first look at which of them are final by now.
+#: How many slices are kept before the first look at which of them are final.
 _FIRST_LOOK = 64
-#: Of how many failures the error is kept, and of how many topics the name.
+#: How many errors, and how many topic names, are kept.
 _ERRORS = 10
 
 
@@ -71,7 +71,7 @@ class Part(Protocol):
 
 
 class Holder(Protocol):
-    """What knows how many handles of a part's messages are alive: the part's chunk."""
+    """Knows how many handles of a part's messages are alive: the part's chunk."""
 
     @property
     def handles(self) -> int: ...
@@ -120,7 +120,7 @@ class _Kept:
 
     @property
     def final(self) -> bool:
-        """Whether no outcome of it can be read any more."""
+        """Return whether no outcome of it can be read any more."""
         return not self.holder.handles
 
 
@@ -145,9 +145,9 @@ class Untold:
         self._taken = 0  # how often they have been taken
 
     def remember(self, part: Part, holder: Holder) -> bool:
-        """*part* is settled and reported. By stages alone, which nothing interrupts.
+        """Remember *part*, settled and reported. For stages, which no signal interrupts.
 
-        True if :attr:`due` has just been set, or is earlier now.
+        Return whether :attr:`due` has just been set, or is earlier now.
 
         No failure is forgotten by the log: we (1) append it, (2) look at ``due``; :meth:`line` (1)
         sets ``due`` to None, (2) looks at what was appended.
@@ -163,7 +163,7 @@ class Untold:
         return sooner
 
     def enter(self, part: Part, holder: Holder) -> bool:
-        """As :meth:`remember`, of a part that has failed. From any thread."""
+        """Remember *part*, which has failed, as :meth:`remember` does. For any thread."""
         now = self._clock.monotonic()
         self._new.append(_Kept(part, holder, now))
         due, wanted = self.due, max(now + GATHER, self._last_line + INTERVAL)

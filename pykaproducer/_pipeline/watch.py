@@ -1,8 +1,8 @@
-"""Whether a broker still answers, and whether to wait for it: one for each BrokerWorker.
+"""Watch whether a broker still answers, and whether to wait for it. One per BrokerWorker.
 
 1. A leader appends a batch, and waits for its replicas. 2. Its disk fails, and another broker is
-elected. 3. The first says nothing until the request's own time is over, half a minute, and nothing
-behind it on the connection is answered either.
+elected. 3. The first broker does not answer until the request times out, after half a minute, and
+nothing behind the request on the connection is answered either.
 
 So after some seconds of silence the leaders are looked up, and if a partition of what is under way
 has another one, the connection is given up.
@@ -17,12 +17,12 @@ from pykaproducer._pipeline.metadata import Metadata
 
 #: How long a broker may be silent (seconds); longer where the line is slow.
 _SILENCE = 3.0
-#: While it is silent the leaders are looked up so often (seconds).
+#: Time between two lookups of the leaders while it is silent (seconds).
 _LOOK_AGAIN = 2.0
 
 
 class Watch:
-    """What is under way to one broker, oldest first. Called by its BrokerWorker alone."""
+    """Watches what is under way to one broker. Called by its BrokerWorker alone."""
 
     def __init__(
         self,
@@ -41,22 +41,22 @@ class Watch:
         self.due: float | None = None
 
     def sent(self, request: ProduceRequest) -> None:
-        """*request* has been given to the bridge."""
+        """Record that *request* has been given to the bridge."""
         self._under_way[request] = None
         if self.due is None:
-            # Not moved by each request: the BrokerWorker's thread would be waked for each.
+            # Not moved by each request: the BrokerWorker's thread would be woken for each.
             self.due = request.sent + _SILENCE
 
     def reported(self, request: ProduceRequest) -> None:
-        """*request* is not under way any more."""
+        """Record that *request* is no longer under way."""
         self._under_way.pop(request, None)
 
     def heard(self, now: float) -> None:
-        """The broker has answered."""
+        """Record that the broker has answered."""
         self._heard_at = now
 
     def look(self, now: float) -> None:
-        """The time is :attr:`due`."""
+        """Check for silence, when :attr:`due` has come."""
         oldest = next(iter(self._under_way), None)
         if oldest is None:
             self.due = None

@@ -95,7 +95,7 @@ class Pipeline:
         # Weak: a flush that is interrupted between two steps takes its mark along.
         self._marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
 
-        #: Whether a send() found buffer_memory full, and it is.
+        #: Whether a send() found buffer_memory full, and it still is.
         self.space_wanted: Callable[[], bool] = bool
         self.trouble = Trouble()
         self.inflight = InFlight(clock)
@@ -144,7 +144,7 @@ class Pipeline:
         return dispatcher
 
     def _let_topic_go(self, topic: str, worker: TopicWorker | None) -> None:
-        """Nothing of *topic* is under way. Called by the dispatcher alone."""
+        """Release the stages of *topic*, of which nothing is under way. For the dispatcher."""
         workers = [] if worker is None else [worker, *worker.partitions.values()]
         self._gone = [each for each in (*self._gone, *workers) if each.is_alive()]
         for each in workers:
@@ -248,9 +248,9 @@ class Pipeline:
         return in_a_stage_with(self._crashed)
 
     def own_threads(self) -> Callable[[], bool]:
-        """As :meth:`in_a_stage`, for handles, which must not keep the pipeline alive.
+        """Return :meth:`in_a_stage` for handles, which must not keep the pipeline alive.
 
-        A stage's thread does: as long as the caller may be one, the reference is not dead.
+        A stage's thread keeps it alive: if the caller is one, the reference is not dead.
         """
         reference = weakref.ref(self)
 
@@ -261,11 +261,11 @@ class Pipeline:
         return in_own_thread
 
     def is_flushing(self) -> bool:
-        """Whether a flush waits, or a send() found no space: nothing lingers then."""
+        """Return whether nothing may linger: a flush waits, or a send() found no space."""
         return len(self._marks) > 0 or self.space_wanted()
 
     def buffer_is_full(self) -> None:
-        """Nothing must linger: it may hold the bytes that somebody needs.
+        """End lingering: messages that linger may hold the bytes that a send() needs.
 
         No message is overlooked: (1) ``space_wanted`` is true, (2) the BrokerWorkers look at what
         they hold. What comes to one of them later is looked at then.

@@ -284,9 +284,9 @@ class Worker:
         """Let the thread end, behind what is in the inbox. Does not wait for it.
 
         A stage without a thread gets one only if its end does something (``ends_itself``), or if
-        items wait in its inbox because the system refused it a thread. One that starts meanwhile
-        ends by itself: it (1) becomes the stage's thread, (2) looks at ``stopping``; we (1) set
-        that, (2) look for a thread.
+        items wait in its inbox because the system refused it a thread. One that starts in the
+        meantime ends by itself: it (1) becomes the stage's thread, (2) looks at ``stopping``; we
+        (1) set that, (2) look for a thread.
         """
         self.stopping = True
         if self.thread is None and not self.ends_itself and not self._items:
@@ -328,7 +328,7 @@ class Worker:
         return True
 
     def retry_later(self, item: Any, what: str) -> None:
-        """There is no memory for *what*: handle *item* again later, before all others.
+        """Retry *item* later, before all others: there is no memory for *what*.
 
         Called by a step that has undone what it began. What is put in the meantime stays behind
         *item*: see "In place".
@@ -397,7 +397,7 @@ class Worker:
             threads.stop_keeping(self)
 
     def _wakes_at(self, deadline: float | None) -> float | None:
-        """Start the threads that are missing; when to wake up, *deadline* at the latest."""
+        """Start missing threads; return when to wake up, at *deadline* at the latest."""
         if self.shortage.until is not None:
             deadline = earlier(deadline, self.shortage.until)
         if not self.keeps_threads or not threads.any_missing():

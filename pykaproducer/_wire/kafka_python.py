@@ -89,7 +89,7 @@ class TopicAnswer:
     name: str
     error_code: int
     partitions: tuple[PartitionAnswer, ...]
-    #: Tells it from another topic of the same name; empty if the broker does not say.
+    #: Distinguishes it from another topic of the same name; empty if the broker sends none.
     topic_id: bytes = b""
 
 
@@ -104,7 +104,7 @@ class MetadataAnswer:
     error_code: int = 0
 
     def only(self, topics: Collection[str]) -> MetadataAnswer:
-        """The answer without topics other than *topics*."""
+        """Return the answer without topics other than *topics*."""
         if all(topic.name in topics for topic in self.topics):
             return self
         kept = tuple(topic for topic in self.topics if topic.name in topics)
@@ -217,8 +217,8 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
         reader.int32()  # authorized operations
     error_code = reader.fields(_int16)[0] if version >= 13 else 0
     reader.skip_tags()
-    topics_told = tuple(topic for topic in topics if topic is not None)
-    return MetadataAnswer(brokers, topics_told, throttle_ms, error_code)
+    named = tuple(topic for topic in topics if topic is not None)
+    return MetadataAnswer(brokers, named, throttle_ms, error_code)
 
 
 def read_broker(reader: Reader, *, has_rack: bool = True) -> BrokerAddress:

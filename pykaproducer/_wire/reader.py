@@ -74,7 +74,7 @@ class Reader:
         self._take(size)
 
     def skip_numbers(self, arrays: int) -> None:
-        """Pass over *arrays* arrays of 32-bit numbers."""
+        """Skip *arrays* arrays of 32-bit numbers."""
         data, at = self._data, self._at
         for done in range(arrays):
             # Lengths that take one byte: read here, because a Metadata answer has three of them for
