@@ -19,6 +19,13 @@ from typing import Any, Protocol
 _LONGEST_WAIT = 86_400.0
 
 
+def earlier(one: float | None, other: float | None) -> float | None:
+    """Return the earlier of two deadlines; None is no deadline."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
 class Waitable(Protocol):
     """What :meth:`Clock.acquire` can wait for: a raw lock."""
 

@@ -37,7 +37,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pykaproducer._chance import chance
-from pykaproducer._clock import Clock
+from pykaproducer._clock import Clock, earlier
 from pykaproducer._machines.authentication import AuthenticationFailed
 from pykaproducer._machines.session import (
     Answered,
@@ -508,9 +508,3 @@ class Connection:
         queued = list(self._queued)
         self._queued.clear()
         return queued
-
-
-def earlier(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._clock import earlier
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batching import Batcher
 from pykaproducer._machines.lane import Batch, Chaser, Lane
 from pykaproducer._machines.window import Window
-from pykaproducer._net.connection import earlier
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Answered,

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pykaproducer._chance import chance
+from pykaproducer._clock import earlier
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
     Answered,
@@ -35,7 +36,6 @@ from pykaproducer._net.connection import (
     Request,
     SessionState,
     Written,
-    earlier,
 )
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.meter import Link

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer import _threads as threads
+from pykaproducer._clock import earlier
 from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._machines.backlog import Backlog, Line, Sweep
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines, has_expired
 from pykaproducer._machines.lane import Batch, Chaser
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
-from pykaproducer._net.connection import earlier
 from pykaproducer._pipeline.inflight import InFlight, Mark
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import Rest

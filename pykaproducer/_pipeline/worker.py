@@ -44,7 +44,7 @@ from typing import Any, Final
 
 from pykaproducer import _kernel
 from pykaproducer import _threads as threads
-from pykaproducer._clock import Bell, Clock
+from pykaproducer._clock import Bell, Clock, earlier
 from pykaproducer._pipeline.meter import Meter
 from pykaproducer._pipeline.shortage import Shortage
 
@@ -109,13 +109,6 @@ def wake_others() -> None:
     later, _here.later = _here.later, None
     for function in later or ():
         function()
-
-
-def earlier(one: float | None, other: float | None) -> float | None:
-    """Return the earlier of two deadlines; None stands for none."""
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)
 
 
 def in_a_stage() -> bool:
