@@ -15,9 +15,7 @@ from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
 
 from . import programs
-
-#: Far more than anything here takes (seconds).
-SOON = 30
+from .block_helper import SOON, batch, coded, logged
 
 
 @pytest.fixture
@@ -33,19 +31,7 @@ def producer(cluster: ScriptedCluster) -> Iterator[Producer]:
         yield producer
 
 
-def logged(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
-    return [record.value for record in cluster.log("t", partition)]
-
-
-def batch(**columns: Any) -> Any:
-    return pyarrow.record_batch(columns)
-
-
 # Arrow: numbers
-
-
-def coded(numbers: list[Any], kind: Any = None) -> Any:
-    return pyarrow.array(numbers, kind).dictionary_encode()
 
 
 def test_numbers_may_be_dictionary_encoded(cluster: ScriptedCluster, producer: Producer) -> None:

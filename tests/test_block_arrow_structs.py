@@ -13,9 +13,7 @@ from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
 
 from .arrow_structs import Edited, structs
-
-#: Far more than anything here takes (seconds).
-SOON = 30
+from .block_helper import SOON, batch, coded, logged
 
 
 @pytest.fixture
@@ -29,18 +27,6 @@ def cluster() -> Iterator[ScriptedCluster]:
 def producer(cluster: ScriptedCluster) -> Iterator[Producer]:
     with cluster.producer() as producer:
         yield producer
-
-
-def logged(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
-    return [record.value for record in cluster.log("t", partition)]
-
-
-def batch(**columns: Any) -> Any:
-    return pyarrow.record_batch(columns)
-
-
-def coded(numbers: list[Any], kind: Any = None) -> Any:
-    return pyarrow.array(numbers, kind).dictionary_encode()
 
 
 def with_headers(pairs: list[Any], kind: Any) -> Any:
@@ -66,7 +52,7 @@ def test_a_struct_that_was_imported_is_not_read(
 ) -> None:
     once = Once(pyarrow.array([b"value"]))
     producer.send_many("t", once, partitions=[0]).result(SOON)
-    # Ours now: nobody else could release it.
+    # Ours now: nothing else could release it.
     assert not structs(once.capsules)[1].release
     with pytest.raises(ValueError, match="imported only once"):
         producer.send_many("t", once)

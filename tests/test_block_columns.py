@@ -14,8 +14,7 @@ from pykaproducer import Producer, ProducerClosedError
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 
-#: Far more than anything here takes (seconds).
-SOON = 30
+from .block_helper import SOON, logged
 
 
 @pytest.fixture
@@ -29,10 +28,6 @@ def cluster() -> Iterator[ScriptedCluster]:
 def producer(cluster: ScriptedCluster) -> Iterator[Producer]:
     with cluster.producer() as producer:
         yield producer
-
-
-def logged(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
-    return [record.value for record in cluster.log("t", partition)]
 
 
 # Sequences
