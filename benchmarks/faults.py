@@ -266,7 +266,7 @@ def measure_outage(job: Mapping[str, Any], parent: Parent, lines: LogLines) -> M
 
 @contextmanager
 def _load(outcomes: Outcomes, producer: Producer, rate: float, value: bytes) -> Iterator[None]:
-    """Keep sending in a thread of its own."""
+    """Keep sending in a separate thread."""
     end = threading.Event()
 
     def send() -> None:

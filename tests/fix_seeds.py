@@ -1,4 +1,4 @@
-"""Chance in tests comes again: every test starts from a seed, and a failure says which.
+"""Chance in tests is reproducible: every test starts from a seed, and a failure names it.
 
 ``PYKAPRODUCER_SEED=N`` repeats a run's numbers. The library's own chance (``_chance.py``, for
 backoffs) is seeded too; which thread asks first is still left to the machine.
@@ -24,7 +24,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def chance_from_a_seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has numbers of its own, whichever tests run before it."""
+    """Give each test its own random numbers, whichever tests run before it."""
     random.seed(f"{SEED} {request.node.nodeid}")
     own = random.Random(f"{SEED} {request.node.nodeid}, the library")
     for name in ("random", "shuffle"):

@@ -1,4 +1,4 @@
-"""Mistakes that a first program makes, and what it is told."""
+"""Mistakes of a first program, and the errors that explain them."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
         parser.error("--acks 1 needs --no-idempotence")
     if arguments.hours is not None:
         if arguments.seconds is not None:
-            parser.error("--hours and --seconds say the same: leave one of them out")
+            parser.error("--hours and --seconds cannot be combined: leave one of them out")
         if not arguments.hours > 0:
             parser.error(f"--hours must be more than 0, not {arguments.hours:g}")
         arguments.seconds = math.ceil(arguments.hours * 3600)

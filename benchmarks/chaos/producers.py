@@ -55,7 +55,7 @@ class Client(Protocol):
         return {}
 
     def exercised(self) -> dict[str, int]:
-        """What the faults have brought about in the client, as far as it counts that."""
+        """Return what the faults have caused in the client, as far as it counts that."""
         return {}
 
     def close(self, timeout: float) -> None: ...

@@ -29,7 +29,7 @@ class Calls(Stages):
         self.arrow = OddArrow(self.odd)
 
     def interfere(self) -> None:
-        """What odd objects do from their special methods: call back into the kernel."""
+        """Call back into the kernel, from the special methods of odd objects."""
         if self.depth >= 2:
             return
         self.depth += 1

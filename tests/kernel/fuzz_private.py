@@ -56,7 +56,7 @@ SPARED = {"__class__", "__init_subclass__", "__subclasshook__", "__new__", "__re
 
 
 class PrivateCalls:
-    """One call each, of an object of its own."""
+    """One call each, with a separate object."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls

@@ -56,7 +56,7 @@ class Door(_kernel.BlockAdmission):
         self.open()
 
     def open(self) -> None:
-        """Empty, with a budget of its own: when it is made, and in the child of a fork."""
+        """Start empty, with a separate budget: when it is made, and in the child of a fork."""
         self.budget = _kernel.Budget(self._limit)
         self._open(self.budget, self._announce, self.home, **self._settings)
 

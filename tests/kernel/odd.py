@@ -53,7 +53,7 @@ class Odd:
         return self.chance.random() < share
 
     def disturb(self) -> None:
-        """What a special method does besides its job: nothing, call back, or raise."""
+        """Do what a special method does besides its job: nothing, call back, or raise."""
         draw = self.chance.random()
         if draw < 0.5:
             self.interfere()
@@ -130,7 +130,7 @@ class Odd:
             return Exporter(), WRONG
 
     def nonsense(self) -> Any:
-        """What is of no type that the kernel takes."""
+        """Return an object of a type that the kernel does not accept."""
         makers: tuple[Callable[[], Any], ...] = (
             lambda: "text",
             lambda: 5,
@@ -293,7 +293,7 @@ class Odd:
 
 
 def whole(parts: list[Any]) -> Any:
-    """What must come of a thing made of *parts*."""
+    """Return what must result from a thing made of *parts*."""
     # What is wrong may stand behind what does as it likes, which is met first.
     if any(part is ANY for part in parts):
         return ANY

@@ -165,7 +165,7 @@ class Node:
 
 
 class Arrow:
-    """What has ``__arrow_c_array__``, made of a :class:`Node`; to be freed by hand."""
+    """An object with ``__arrow_c_array__``, made of a :class:`Node`; to be freed by hand."""
 
     def __init__(self, node: Node, odd: Odd) -> None:
         self._odd = odd
@@ -183,7 +183,7 @@ class Arrow:
 
 
 class ArrowStream:
-    """What has ``__arrow_c_stream__``: batches of one schema."""
+    """An object with ``__arrow_c_stream__``: batches of one schema."""
 
     def __init__(self, nodes: list[Node], odd: Odd) -> None:
         self._odd = odd

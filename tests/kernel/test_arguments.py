@@ -86,7 +86,7 @@ def test_a_view_of_a_batch_keeps_no_reference() -> None:
 
 
 def test_shares_of_no_partition_are_not_drawn() -> None:
-    """What was favoured is no whole number, and then there is no partition with a leader."""
+    """The favoured partition is not an integer, and then no partition has a leader."""
     partitioner = _kernel.Partitioner(_kernel.NO_HASH, _kernel.STICKY)
     partitioner.favour(b"abc", b"abc")
     slices, strays = chunk_of(1).split(partitioner, 2, b"abc")

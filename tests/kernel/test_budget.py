@@ -20,7 +20,7 @@ SOON = 30
 
 
 class Queue(Door):
-    """Its senders wait in threads, and the test is told of each."""
+    """Its senders wait in threads, and the test is notified of each."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
@@ -58,7 +58,7 @@ class Sender(threading.Thread):
 
 
 def full(door: Queue, *costs: int) -> list[Callable[[], object]]:
-    """Messages of so many bytes, each in a chunk of its own; each can be delivered."""
+    """Messages of these sizes, each in a separate chunk; each can be delivered."""
     chunks = []
     for cost in costs:
         door.send(TOPIC, bytes(cost - ROW_COST))

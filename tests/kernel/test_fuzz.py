@@ -18,7 +18,7 @@ PATIENCE = 300
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_arguments(kind: str) -> None:
-    """In a process of its own, which may crash; always the same inputs."""
+    """In a separate process, which may crash; always the same inputs."""
     words = ["-m", "tests.kernel.fuzz", "--seed", "1", "--inputs", "1000", "--only", kind]
     ended = subprocess.run(
         [sys.executable, *words],

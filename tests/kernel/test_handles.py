@@ -68,7 +68,7 @@ def test_those_who_wait_for_other_rows_are_not_waked() -> None:
     for handle, lock in zip(handles, locks, strict=True):
         lock.acquire()
         assert handle.watch(lock)
-    settled = a.deliver(0, wake=False)  # its waiters are waked later
+    settled = a.deliver(0, wake=False)  # its waiters are woken later
     assert settled is not None
     b.deliver(1)
     assert [lock.locked() for lock in locks] == [True, False, True]

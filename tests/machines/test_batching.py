@@ -877,7 +877,7 @@ def test_settled_slices_are_not_handed_back() -> None:
 
 
 def test_a_backlog_is_handed_back_as_the_same_item_however_many_slices_it_has() -> None:
-    """What was put into the lane before and behind it joins it, in order, and has its level."""
+    """What was put into the lane before and after it joins it, in order, and has its level."""
     broker = Broker()
     lane = broker.lane()
     old, fresh = [broker.slice(1) for _ in range(5)], [broker.slice(1) for _ in range(2)]
@@ -893,7 +893,7 @@ def test_a_backlog_is_handed_back_as_the_same_item_however_many_slices_it_has() 
     assert again.popleft().level == 5
 
 
-# Sealed batches that nobody waits for ------------------------------------------------------------
+# Sealed batches that are settled -----------------------------------------------------------------
 
 
 def numbered(broker: Broker, lane: Lane, count: int) -> list[Batch]:

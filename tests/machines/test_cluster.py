@@ -36,7 +36,7 @@ def broker(number: int, host: str = "host") -> BrokerAddress:
 def topic(
     name: str, *leaders: int, code: int = 0, epoch: int = -1, topic_id: bytes = b""
 ) -> TopicAnswer:
-    """A topic whose partitions 0, 1 ... are led by *leaders* (-1: nobody) in that *epoch*."""
+    """A topic whose partitions 0, 1 ... are led by *leaders* (-1: none) in that *epoch*."""
     partitions = (
         PartitionAnswer(index, 0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, leader, epoch)
         for index, leader in enumerate(leaders)

@@ -39,7 +39,7 @@ class Asking:
 
     @property
     def due_in(self) -> float | None:
-        """How long until the next request is due."""
+        """Return the time until the next request is due."""
         due = self.machine.next_due()
         return None if due is None else max(0.0, due - self.now)
 

@@ -93,7 +93,7 @@ def test_on_any_line_requests_soon_take_no_longer_than_their_time(
     for _ in range(40):
         size = found.most
         took = size / rate
-        if took > 4 * timeout:  # nobody waits that long: it is lost
+        if took > 4 * timeout:  # the client does not wait that long: it is lost
             now += timeout
             found.lost(size)
             late.append(True)

@@ -66,14 +66,14 @@ class Outage(World):
         self.check_now()
 
     def kept(self) -> int:
-        """How many chunks, slices and batches the stages and their inboxes hold."""
+        """Return how many chunks, slices and batches the stages and their inboxes hold."""
         stages = [*self.pipeline.stages, *self.pipeline.brokers.all(), *self.pipeline.bridges]
         found = [held for stage in stages for held in stage.held()]
         found += [item for inbox in self.schedule.inboxes.values() for item in inbox]
         return sum(map(_size, found))
 
     def calls(self, seconds: int, fault: Callable[[World], object]) -> int:
-        """How many functions are called in so many seconds."""
+        """Return how many functions are called in this many seconds."""
         count = 0
 
         def profile(frame: FrameType, event: str, arg: Any) -> None:

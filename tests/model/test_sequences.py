@@ -132,7 +132,7 @@ def test_a_lower_level_waits_for_its_own_chaser(ordering_type: type[Ordering]) -
         world.run_all()
         world.schedule.run(old, 1)
         world.run_all()
-        # The new leader is known before 1 goes again.
+        # The new leader is known before 1 is retried.
         world.clock.jump(0.2)
         world.schedule.run(world.metadata, 1)
         world.metadata.answered(world.cluster)
@@ -189,7 +189,7 @@ class HastySequencer(Sequencer):
 def test_what_has_expired_is_written_if_a_younger_batch_needs_it(
     sequencer: type[Sequencer],
 ) -> None:
-    """1. Batches 1 and 2 have been written, and the connection is lost: nobody knows their fate.
+    """1. Batches 1 and 2 have been written, and the connection is lost: their fate is unknown.
     2. The message in 1 expires before the broker is back.
     3. 1 goes again all the same: the broker would refuse 2 behind the gap.
 

@@ -372,7 +372,7 @@ def test_a_broker_that_gives_no_producer_id_is_named_and_keeps_its_connection() 
 
 
 def test_metadata_leaves_a_broker_alone_that_throttles_it() -> None:
-    """KIP-219: the broker reads nothing more meanwhile."""
+    """KIP-219: the broker reads nothing more in the meantime."""
 
     def throttle(answer: Any) -> None:
         answer.throttle_time_ms = 700

@@ -309,7 +309,7 @@ def test_a_partition_without_leader_is_not_asked_for_when_nobody_waits() -> None
 
 
 def forgotten(producer: Producer, topic: str) -> bool:
-    """Whether nothing is left of *topic*."""
+    """Return whether nothing is left of *topic*."""
     pipeline = pipeline_of(producer)
     stages = [stage for stage in list(pipeline.stages) if getattr(stage, "topic", None) == topic]
     return not (stages or topic in pipeline.metadata.view.topics)

@@ -651,7 +651,7 @@ SMALL_BUFFER: dict[str, Any] = {"buffer_memory": 200_000, **LINGERING}
 
 
 def test_nothing_lingers_while_a_send_waits_for_space() -> None:
-    """Time stands still, so what lingers, lingers for ever."""
+    """Time stands still, so what lingers, lingers forever."""
     with (
         ScriptedCluster(2, topics={"t": 50}) as cluster,
         ended(cluster.producer(clock=FakeClock(), **SMALL_BUFFER)) as producer,
