@@ -227,7 +227,7 @@ cdef class Admission(OpenChunks):
 
     @cython.final
     cdef Delivery admit(self, TopicSlot slot, Payload *payload, Terms *terms, on_delivery):
-        """Reserve the message's bytes, if need be waiting for them, and append it.
+        """Reserve the message's bytes, waiting for them if necessary, and append it.
 
         A serializer, a signal handler or a finalizer may fork below ``send()``. In the child:
 
@@ -257,11 +257,11 @@ cdef class Admission(OpenChunks):
                     budget.wake()
             if handle is not None:
                 return handle
-            self._start()               # closed, broken or forked meanwhile
+            self._start()               # closed, broken or forked in between
 
     @cython.final
     cdef Budget wait_for_room(self, int64_t cost):
-        """Reserve *cost* bytes, behind those who wait already; the budget they are from."""
+        """Reserve *cost* bytes, after threads that wait already; return their budget."""
         cdef Budget budget
         cdef Turn turn
         cdef bint taken = False

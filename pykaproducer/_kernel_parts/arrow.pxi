@@ -1,8 +1,8 @@
 # Arrow arrays through the PyCapsule interface: no Arrow library is needed.
 #
 # Source: "The Arrow C data interface", "The Arrow C stream interface" and "The Arrow PyCapsule
-# Interface" of the Arrow documentation. The structs are moved out of their capsules, so that nobody
-# else can release them while they are read.
+# Interface" of the Arrow documentation. The structs are moved out of their capsules, so that
+# nothing else can release them while they are read.
 
 cdef extern from *:
     """
@@ -48,13 +48,13 @@ cdef extern from *:
         void (*release)(ArrowArrayStream *) noexcept nogil
 
 
-#: To release an array of fewer rows is done with the GIL.
+#: An array of fewer rows is released with the GIL held.
 cdef int64_t _FEW_ROWS = 4096
 
 
 @cython.final
 cdef class Imported:
-    """An Arrow array, or record batch, and its schema: released when nobody needs them."""
+    """An Arrow array, or record batch, and its schema: released with this object."""
 
     cdef ArrowSchema schema
     cdef ArrowArray array
@@ -126,7 +126,7 @@ cdef tuple _COLUMNS = ("value", "key", "topic", "partition", "headers", "timesta
 
 
 cdef list column_names(ArrowSchema *schema):
-    """The names of a record batch's columns."""
+    """Return the names of a record batch's columns."""
     cdef int64_t i
     cdef list names = []
     for i in range(schema.n_children):
@@ -177,8 +177,10 @@ cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int
 
 
 cdef refuse_null_rows(ArrowArray *array, int64_t base):
-    """A record batch has no null rows; an array of structs may have. What lies in the columns under
-    a null is undefined: bytes that were there before, perhaps."""
+    """Raise a ValueError if a struct is null: its cells are undefined.
+
+    A record batch has no null rows, but an array of structs may have.
+    """
     cdef const uint8_t *validity = validity_of(array, "the record batch")
     cdef int64_t i
     for i in range(array.length if validity != NULL else 0):

@@ -1,17 +1,17 @@
 # How Arrow arrays lie in memory, by their formats.
 #
-# What the C data interface says of an array is checked as far as that costs next to nothing: which
-# buffers and children are there, how many rows they have, and, cell by cell, offsets and indices.
-# How large a buffer is it does not say: that offsets end within it is the exporter's word.
+# What the C data interface describes is checked as far as that costs next to nothing: which buffers
+# and children are there, how many rows they have, and, cell by cell, offsets and indices. It does
+# not give the size of a buffer: the exporter is trusted that offsets end within it.
 
 #: No array is longer, so that sums and products of lengths and offsets do not overflow.
 cdef int64_t _MOST_ROWS = 1 << 56
-#: Dictionaries of dictionaries: further down there can only be a circle.
+#: Dictionaries of dictionaries: deeper nesting can only be a cycle.
 cdef int _MOST_DICTIONARIES = 8
 
 
 cdef str text_of(const char *text):
-    """A name or a format; the first may be NULL, which is as good as empty."""
+    """Return a name or a format as a str; a NULL name counts as empty."""
     return "" if text == NULL else text.decode("utf-8", "replace")
 
 
@@ -20,7 +20,7 @@ cdef invalid(str subject, str what):
 
 
 cdef check_array(ArrowSchema *schema, ArrowArray *array, int64_t rows, str subject):
-    """Raise a ValueError unless *array* has *rows* rows, and what its schema says."""
+    """Raise a ValueError unless *array* has *rows* rows and matches its schema."""
     if array.length < 0 or array.length > _MOST_ROWS:
         raise invalid(subject, f"its length is {array.length}")
     if array.offset < 0 or array.offset > _MOST_ROWS:
@@ -49,7 +49,7 @@ cdef ArrowArray *child_array(ArrowArray *array, int64_t i) except NULL:
 
 
 cdef const uint8_t *validity_of(ArrowArray *array, str subject) except? NULL:
-    """The bitmap of the rows that are not null; NULL: none is null."""
+    """Return the bitmap of the rows that are not null; NULL if none is null."""
     if array.n_buffers == 0 or array.null_count == 0:
         return NULL
     if array.buffers[0] == NULL and array.null_count > 0:
@@ -58,7 +58,7 @@ cdef const uint8_t *validity_of(ArrowArray *array, str subject) except? NULL:
 
 
 cdef const void *buffer_of(ArrowArray *array, int64_t i, str subject) except? NULL:
-    """Buffer *i*; it may be missing if there are no rows."""
+    """Return buffer *i*, which may be missing if there are no rows."""
     if i >= array.n_buffers or (array.buffers[i] == NULL and array.length):
         raise invalid(subject, f"buffer {i} is missing")
     return array.buffers[i]
@@ -66,8 +66,7 @@ cdef const void *buffer_of(ArrowArray *array, int64_t i, str subject) except? NU
 
 cdef arrow_cells(Columns columns, Cells *cells, ArrowSchema *schema, ArrowArray *array,
                  int64_t shift, int64_t count, str name, int depth=0):
-    """The *count* cells of an array whose cell 0 is *shift* further (the offset of the struct
-    around it)."""
+    """Describe *count* cells of an array from cell *shift* (the offset of the struct around it)."""
     cdef str text = text_of(schema.format), subject = f"column {name!r}"
     check_array(schema, array, shift + count, subject)
     cells.offset = array.offset + shift
@@ -109,14 +108,14 @@ cdef check_depth(int depth, str subject):
 
 
 cdef int64_t fixed_width(str text, str subject) except -1:
-    """The bytes of one cell, by a format as "w:16"."""
+    """Return the size of a cell in a format such as "w:16"."""
     if not text[2:].isdecimal() or len(text) > 12:
         raise invalid(subject, f"its format is {text!r:.100}")
     return int(text[2:])
 
 
 cdef arrow_views(Cells *cells, ArrowArray *array, str subject):
-    """Views, and behind them the buffers that they point into, with their sizes as the last."""
+    """Describe views: their buffer, the buffers that they point into, and these buffers' sizes."""
     cells.kind = VIEWS
     cells.data = <const uint8_t *>buffer_of(array, 1, subject)
     cells.buffers = <const uint8_t **>array.buffers + 2
@@ -130,13 +129,13 @@ cdef dict _INTEGERS = {
     "c": (1, True), "C": (1, False), "s": (2, True), "S": (2, False),
     "i": (4, True), "I": (4, False), "l": (8, True), "L": (8, False),
 }
-#: Arrow's units of time: what makes milliseconds of them.
+#: Arrow's units of time: factor and divisor that give milliseconds.
 cdef dict _UNITS = {"tss": (1000, 1), "tsm": (1, 1), "tsu": (1, 1000), "tsn": (1, 1000000)}
 
 
 cdef arrow_numbers(Columns columns, Numbers *numbers, ArrowSchema *schema, ArrowArray *array,
                    int64_t shift, int64_t count, str name, int depth=0):
-    """As arrow_cells: integers, times too for a timestamp, or a dictionary of either."""
+    """Describe numbers as arrow_cells does: integers, a timestamp's times, or a dictionary."""
     cdef str subject = f"column {name!r}", unit
     check_array(schema, array, shift + count, subject)
     numbers.there = True
@@ -160,7 +159,7 @@ cdef arrow_numbers(Columns columns, Numbers *numbers, ArrowSchema *schema, Arrow
 
 cdef stored_integers(Numbers *numbers, ArrowSchema *schema, ArrowArray *array, int64_t shift,
                      str name):
-    """Integers as they lie there: numbers, or places in a dictionary."""
+    """Describe integers as they are stored: numbers, or indices into a dictionary."""
     cdef str text = text_of(schema.format)
     if text not in _INTEGERS:
         raise TypeError(f"column {name!r} must be of integers, not of Arrow format {text!r}")
@@ -178,7 +177,7 @@ cdef lie_in(Numbers *numbers, ArrowArray *array, int64_t shift, str subject):
 
 cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, ArrowArray *array,
                    int64_t shift, int64_t count):
-    """A list of structs of a name and a value, or a map."""
+    """Describe headers: a list of structs of a name and a value, or a map."""
     cdef str text = text_of(schema.format), kind, subject = "column 'headers'"
     cdef ArrowSchema *entry
     cdef ArrowArray *entries
@@ -212,7 +211,7 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
 
 
 cdef int64_t header_key(ArrowSchema *entry, bint is_map, str subject) except -1:
-    """Which of the two fields of a header is its name: a map's first, a struct's ``key``."""
+    """Return which of a header's two fields is its name: a map's first, a struct's ``key``."""
     cdef int64_t i
     cdef list names
     if entry.n_children != 2:

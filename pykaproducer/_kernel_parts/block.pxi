@@ -68,7 +68,7 @@ cdef class SentBlock:
         return watchers[self.accepted:]
 
     def failures(self):
-        """How many rows have failed by now; they do not count as told."""
+        """Return how many rows have failed by now, without marking them as reported."""
         cdef Segment segment
         cdef uint32_t i
         cdef int64_t n = self.count - self.accepted

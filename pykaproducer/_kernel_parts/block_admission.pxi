@@ -49,7 +49,7 @@ cdef class BlockAdmission(Admission):
         except refusals as error:
             if not block.accepted:
                 raise
-            # It is kept with the block: not with the frames of this call.
+            # It is kept with the block, without the frames of this call.
             block.refusal = _behaviour.without_frames(error)
 
     cdef admit_pieces(self, SentBlock block, tuple part, Terms *terms, watch):
@@ -63,9 +63,9 @@ cdef class BlockAdmission(Admission):
             start = end
 
     cdef admit_piece(self, SentBlock block, list parts, int64_t cost, Terms *terms, watch):
-        """Reserve *cost* bytes, if need be waiting for them, and accept *parts*.
+        """Reserve *cost* bytes, waiting for them if necessary, and accept *parts*.
 
-        After a fork in the middle of it (see ``admit``) the child begins it anew: the chunks that
+        After a fork in the middle of this (see ``admit``) the child starts over: the chunks that
         have been filled would count against the parent's budget.
         """
         cdef list segments, slots
@@ -96,7 +96,7 @@ cdef class BlockAdmission(Admission):
                     budget.wake()
             if done:
                 break
-            self._start()               # closed, broken or forked meanwhile
+            self._start()               # closed, broken or forked in between
         for slot, segment in zip(slots, segments):
             if not (<TopicSlot>slot).announced:
                 self.announce_open(slot, (<Segment>segment).chunk)
@@ -129,7 +129,7 @@ cdef class BlockAdmission(Admission):
                 raise MemoryError("no memory for a block, although buffer_memory allows it")
 
     cdef list slots_of(self, list segments):
-        """The slot of each, in the table."""
+        """Return the slot of each segment, which is in the table."""
         cdef list slots = []
         cdef TopicSlot slot
         for segment in segments:
@@ -149,7 +149,7 @@ cdef class BlockAdmission(Admission):
         try:
             for i in range(len(slots)):
                 if (<TopicSlot>slots[i]).opening != self.opening:
-                    return False        # it was let go a moment ago: see _let_go()
+                    return False        # it has just been removed: see _let_go()
             if (self._ready or self._closing) and budget is self.budget:
                 for i in range(len(segments)):
                     segment = segments[i]
@@ -211,7 +211,7 @@ cdef class BlockAdmission(Admission):
 
 
 cdef str broken_column(Columns columns, int64_t row):
-    """The column of which a cell of *row* lies nowhere."""
+    """Return the column whose cell in *row* is outside of its data."""
     cdef int64_t size
     cell(&columns.key, row, &size)
     if size == _BROKEN:

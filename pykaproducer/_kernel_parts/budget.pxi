@@ -60,11 +60,11 @@ cdef class Budget:
             release_once((<Turn>turn).lock)
 
     cdef inline bint take(self, int64_t amount) noexcept nogil:
-        """Reserve *amount* bytes, unless others wait for theirs."""
+        """Reserve *amount* bytes, unless other threads wait for theirs."""
         return self.waiting == 0 and atomic_add_below(&self.reserved, amount, self.limit)
 
     cdef inline bint take_past(self, int64_t amount) noexcept nogil:
-        """Reserve *amount* bytes, past those who wait: for a thread that cannot wait."""
+        """Reserve *amount* bytes ahead of waiting threads, for a thread that cannot wait."""
         return atomic_add_below(&self.reserved, amount, self.limit)
 
     cdef inline void give_back(self, int64_t amount) noexcept nogil:
@@ -72,7 +72,7 @@ cdef class Budget:
         atomic_add(&self.reserved, -amount)
 
     cdef inline int wake(self) except -1:
-        """Bytes have been given back."""
+        """Serve the queue, after bytes have been given back."""
         if self.waiting:
             self.serve()
         return 0
@@ -86,8 +86,8 @@ cdef class Budget:
         turn.thread = PyThread_get_thread_ident()
         enter_guard(&self.guard)
         try:
-            # A signal handler, or a finalizer, that sends while its own thread waits goes before
-            # that: it would wait for itself.
+            # A signal handler or a finalizer may send while its own thread waits. It goes first:
+            # behind its own thread it would wait for itself.
             for i in range(len(self.turns)):
                 if (<Turn>self.turns[i]).thread == turn.thread:
                     self.turns.insert(i, turn)
@@ -101,7 +101,7 @@ cdef class Budget:
         return turn
 
     cdef int leave(self, Turn turn, bint taken) except -1:
-        """Leave the queue. *taken*: with the bytes, if they have been granted."""
+        """Leave the queue; if *taken*, keep the bytes that were granted."""
         cdef Py_ssize_t i
         cdef bint granted
         if taken:
@@ -121,7 +121,7 @@ cdef class Budget:
         return self.wake()
 
     cdef int serve(self) except -1:
-        """Grant those at the front of the queue their bytes, as far as they go."""
+        """Grant bytes to the turns at the front of the queue, as far as they go."""
         cdef Turn turn
         while True:
             enter_guard(&self.guard)

@@ -181,7 +181,7 @@ cdef class Chunk:
             free(places)
 
     def overdue(self, double now):
-        """Rows whose deadline has come could not be given their outcome: find them again."""
+        """Find rows again whose deadline has come: they could not be given their outcome."""
         with self.lock:
             self.earliest = min(self.earliest, <int64_t>(now * _NS))
 
@@ -213,7 +213,7 @@ cdef class Chunk:
         return part
 
     cdef inline uint32_t checked(self, uint32_t row) except? 0xffffffff:
-        """*row*, if there is one of that number."""
+        """Return *row* if the chunk has such a row."""
         if row >= self.count:
             raise IndexError(f"row {row} of a chunk that has {self.count}")
         return row

@@ -54,7 +54,7 @@ cdef inline int64_t offset_at(const void *offsets, bint large, int64_t i) noexce
 
 
 cdef inline const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
-    """Where cell *i* begins; *size* is _NULL if it is null, _BROKEN if it lies nowhere."""
+    """Return where cell *i* begins; *size* is _NULL if it is null, _BROKEN if it is nowhere."""
     cdef int64_t start, end
     cdef PyObject *item
     size[0] = _NULL
@@ -102,7 +102,7 @@ cdef const uint8_t *rarer_cell(const Cells *cells, int64_t i, int64_t *size) noe
 
 cdef const uint8_t *viewed_cell(const Cells *cells, const uint8_t *view,
                                 int64_t *size) noexcept nogil:
-    """A cell of up to 12 bytes lies in its view; another view has the buffer and the offset."""
+    """Return a view's cell: up to 12 bytes are in the view, others in a buffer that it names."""
     cdef int64_t buffer, start
     size[0] = int32_at(view)
     if 0 <= size[0] <= 12:
@@ -120,7 +120,7 @@ cdef const uint8_t *viewed_cell(const Cells *cells, const uint8_t *view,
 # -- headers of Arrow, in wire form --------------------------------------------------------
 
 cdef int64_t headers_size(const HeaderCells *headers, int64_t i) noexcept nogil:
-    """Bytes of row *i*'s headers in wire form, 0 for none; _NULL: a header has no name; _BROKEN."""
+    """Return the size of row *i*'s headers on the wire; _NULL: a header has no name; _BROKEN."""
     cdef int64_t first, last, j, size, total
     if not headers.there or is_null(headers.validity, i + headers.offset):
         return 0
@@ -234,15 +234,18 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
 
 
 cdef numpy_kind(data):
-    """The kind of a NumPy array's elements, None if *data* is no such array."""
+    """Return the kind of a NumPy array's elements, None if *data* is no such array."""
     if not hasattr(data, "__array_interface__"):
         return None
     return getattr(getattr(data, "dtype", None), "kind", None)
 
 
 cdef tuple items_of(data, str name, str what):
-    """What a sequence has now. It may change while it is read, and in Python code it need not give
-    as many items as its ``len()`` says: what is measured and what is read must be one thing."""
+    """Return the items of a sequence as a tuple, so that what is measured is what is read.
+
+    A sequence may change while it is read, and one written in Python may yield another number of
+    items than its ``len()``.
+    """
     if hasattr(data, "__array_interface__") and hasattr(data, "tolist"):
         data = data.tolist()
     if isinstance(data, (str, bytes)) or not hasattr(data, "__len__"):
@@ -263,7 +266,7 @@ cdef as_cell(item, str name, row):
 cdef int64_t take_fixed(Columns columns, Cells *cells, array, str name) except -1:
     """NumPy's array of bytes ("S"), which pads with NULs: they are stripped, as NumPy does.
 
-    The buffer says where the array lies, and keeps it there: attributes may say anything.
+    The buffer gives the array's address, and keeps it valid: attributes may be wrong.
     """
     cdef const Py_buffer *buffer
     view = memoryview(array)

@@ -223,7 +223,7 @@ cdef class Delivery:
 
 # Not methods: a method in C would cost each handle the pointer to a table of methods.
 cdef uint8_t tell(Chunk chunk, uint32_t row) noexcept:
-    """The row's flags; if it has its outcome, that counts as told."""
+    """Return the row's flags; if it has its outcome, mark that as reported."""
     cdef uint8_t flags = flags_of(chunk, row)
     if flags & SETTLED and chunk.rows != NULL:
         or_flags(flags_at(chunk, row), TOLD)

@@ -30,7 +30,7 @@ cdef enum Found:
 cdef int64_t _MOST_PARTITION = 0x7fffffff
 cdef int64_t _MOST_TIMESTAMP = 1 << 62
 cdef int64_t _MOST_INT64 = 0x7fffffffffffffff
-#: To check fewer numbers is done with the GIL: to get it back may take longer than the work.
+#: Fewer numbers are checked with the GIL held: to get it back may take longer than the work.
 cdef int64_t _FEW_NUMBERS = 8192
 
 
@@ -39,7 +39,7 @@ cdef inline bint is_null(const uint8_t *validity, int64_t i) noexcept nogil:
 
 
 cdef int64_t stored_number(const Numbers *numbers, int64_t i) noexcept nogil:
-    """Return number *i* as it is stored; one of 64 bits without a sign may come out negative."""
+    """Return number *i* as it is stored; an unsigned one of 64 bits may come out negative."""
     cdef const uint8_t *p = numbers.data + (i + numbers.offset) * numbers.stride
     if numbers.width == 1:
         return (<const int8_t *>p)[0] if numbers.signed else p[0]
@@ -99,7 +99,7 @@ cdef check_numbers(const Numbers *numbers, int64_t count, str name, int64_t most
 
 
 cdef str number_problem(const Numbers *numbers, int64_t i, int64_t most):
-    """Say what is wrong with number *i*."""
+    """Return what is wrong with number *i*."""
     cdef object n = stored_number(numbers, i)
     if n < 0 and not numbers.signed:
         n += 1 << 64
@@ -112,8 +112,10 @@ cdef str number_problem(const Numbers *numbers, int64_t i, int64_t most):
 
 
 cdef row_error(int64_t row, str about, str text=None):
-    """A ValueError that says which row of the call it means, as ``row``, and what is wrong with it,
-    without the number: ``about_row``."""
+    """Return a ValueError with the row of the call as ``row``.
+
+    ``about_row`` is what is wrong with it, without the number.
+    """
     error = ValueError(f"row {row}: {about}" if text is None else text)
     error.row = row
     error.about_row = about

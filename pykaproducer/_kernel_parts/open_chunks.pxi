@@ -7,7 +7,7 @@ cdef class TopicSlot:
     cdef readonly str topic
     cdef Chunk chunk
     cdef list full
-    cdef bint announced                 # the dispatcher has been told and has not come yet
+    cdef bint announced                 # the dispatcher was notified and has not come yet
     # Of the Admission, in whose table it is; 0: in none yet; -1: not any more, see _let_go().
     cdef int64_t opening
 
@@ -17,7 +17,7 @@ cdef class OpenChunks:
 
     cdef Budget budget
     cdef dict slots
-    cdef object home                    # goes along with each chunk, for its handles
+    cdef object home                    # passed to each chunk, for its handles
     cdef bint unconfirmed
     cdef object fake_clock              # None: the machine's
     cdef int64_t timeout                # ns
@@ -50,8 +50,10 @@ cdef class OpenChunks:
 
     @cython.final
     cdef TopicSlot entered(self, TopicSlot slot):
-        """The slot of the same topic in the table as it is now. Runs no Python code, but perhaps
-        a finalizer."""
+        """Return the slot of the same topic in the present table.
+
+        Runs no Python code, except perhaps a finalizer.
+        """
         cdef TopicSlot fresh
         cdef PyObject *found = PyDict_GetItemWithError(self.slots, slot.topic)
         if found != NULL:
@@ -129,7 +131,7 @@ cdef class OpenChunks:
         return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
 
     def _open_rows(self):
-        """``(rows, bytes, when the oldest chunk was opened)`` of what nobody has taken yet."""
+        """Return ``(rows, bytes, when the oldest was opened)`` of the chunks not yet taken."""
         cdef Chunk chunk
         cdef int64_t rows = 0, size = 0
         cdef object oldest = None
@@ -142,9 +144,11 @@ cdef class OpenChunks:
         return rows, size, oldest
 
     def _unannounced(self):
-        """Slots with rows that the dispatcher may not have been told of: a KeyboardInterrupt has
-        cut the announcement short, or the thread that makes it has not come so far."""
-        enter_guard(&self.guard)        # whoever appends at this moment is seen
+        """Return slots with rows whose announcement the dispatcher may not have received.
+
+        A KeyboardInterrupt has cut it short, or the thread that makes it has not come so far.
+        """
+        enter_guard(&self.guard)        # a row that is being appended now is seen
         leave_guard(&self.guard)
         return [slot for slot in list(self.slots.values())
                 if (<TopicSlot>slot).chunk is not None or (<TopicSlot>slot).full]

@@ -52,9 +52,11 @@ cdef uint8_t flags_of(Chunk chunk, uint32_t row) noexcept:
 
 
 cdef object error_of(Chunk chunk, uint32_t row):
-    """A copy of a failed row's error, for a caller. The chunk keeps the error itself, and the
-    garbage collector does not see the chunk: a caller that raised it would hang its frames there
-    for good (``_frames.py``)."""
+    """Return a copy of a failed row's error, for a caller.
+
+    The chunk keeps the error itself, and the garbage collector does not see the chunk: raising it
+    would keep the caller's frames alive with it (``_frames.py``).
+    """
     return _behaviour.copied(chunk.errors[outcome_of(chunk, row).error])
 
 

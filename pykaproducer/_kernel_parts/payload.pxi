@@ -26,7 +26,7 @@ cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) e
 
 
 cdef inline bint is_coroutine_function(object function):
-    """Whether it is written as ``async def``; a look at its code, and nothing is called."""
+    """Return whether it is written as ``async def``. Looks at its code only; calls nothing."""
     if PyMethod_Check(function):
         function = <object>PyMethod_GET_FUNCTION(function)
     if not PyFunction_Check(function):
@@ -35,7 +35,7 @@ cdef inline bint is_coroutine_function(object function):
 
 
 cdef inline bint can_be_sent(object data):
-    """Whether *data* can be a key or a value."""
+    """Return whether *data* can be a key or a value."""
     return data is None or PyBytes_CheckExact(data) \
         or isinstance(data, (bytes, bytearray, memoryview))
 

@@ -137,7 +137,7 @@ cdef extern from *:
         enlist(base, ~(uint64_t)0);
     }
 
-    /* For tests: the next `refusals` allocations behind `granted` ones are refused. */
+    /* For tests: after `granted` allocations the next `refusals` are refused. */
     static int64_t granted, refusals;
     static inline int is_refused(void) {
         if (__builtin_expect(__atomic_load_n(&refusals, __ATOMIC_RELAXED) == 0, 1)) return 0;
@@ -158,7 +158,7 @@ cdef extern from *:
                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             munmap(made, RESERVE);
     }
-    /* As malloc(), with the reserve if need be. For what is small and short-lived. */
+    /* As malloc(), with the reserve if necessary. For what is small and short-lived. */
     static void *new_numbers(size_t size) {
         void *found = is_refused() ? NULL : malloc(size);
         if (found != NULL) {
@@ -244,7 +244,7 @@ def pool_use():
 
 
 def refuse_memory(int64_t behind, int64_t times):
-    """For tests: grant *behind* allocations of the kernel, then refuse so many."""
+    """For tests: grant the kernel *behind* allocations, then refuse the next *times*."""
     global granted, refusals
     refusals = 0
     granted = behind
@@ -280,4 +280,4 @@ cdef class RecordBatch:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.size, True, flags)
-        Py_DECREF(None)         # which Cython has put into `view.obj`, and the call has replaced
+        Py_DECREF(None)         # Cython has put it into `view.obj`, and the call has replaced it

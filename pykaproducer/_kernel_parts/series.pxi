@@ -114,7 +114,7 @@ cdef class Series:
         return sample
 
     cdef inline int64_t number_at(self, double now) noexcept nogil:
-        """The number of the sample that *now* falls into; negative before the first."""
+        """Return the number of the sample that *now* is in; negative before the first."""
         cdef double number = (now - self.origin) / self.window
         return <int64_t>number if -1 < number < 9e18 else -1
 

@@ -52,8 +52,7 @@ cdef class Slice:
 
     @property
     def is_settled(self):
-        """Whether every one of these rows has its outcome. Looks no further than the first that
-        has none."""
+        """Return whether every one of these rows has its outcome; stops at one that has none."""
         cdef uint32_t i
         cdef bint settled = True
         with self.chunk.lock:
@@ -247,7 +246,7 @@ cdef class Slice:
         return self.told(settled, wake)
 
     cdef Slice none_of_it(self):
-        """An empty slice with room for all of these rows.
+        """Return an empty slice with room for all of these rows.
 
         A broker's answer cannot be judged twice: without memory it shares the room of this slice,
         whose row numbers are read before those of settled rows are written over them. Then
@@ -285,7 +284,7 @@ cdef class Slice:
         return settled
 
     def wake_waiters(self):
-        """Wake those who wait for one of these settled rows."""
+        """Wake the threads that wait for one of these settled rows."""
         if self.chunk.waiters:
             wake_waiters(self)
 
@@ -376,6 +375,9 @@ cdef class Slice:
 
 
 cdef void complain(on_error, callback, failure) noexcept:
-    """*callback* has raised. *on_error* logs it, and a user's logging filter may raise as well:
-    that must not keep the other callbacks from being called."""
+    """Report with *on_error* that *callback* has raised.
+
+    *on_error* logs it, and a user's logging filter may raise as well: the other callbacks must be
+    called all the same.
+    """
     on_error(callback, failure)

@@ -29,7 +29,7 @@ cdef drop_waiter(Chunk chunk, uint32_t row, lock):
 
 
 cdef wake_waiters(Slice settled):
-    """Release the locks of those who wait for one of these settled rows.
+    """Release the locks of the threads that wait for one of these settled rows.
 
     A walk over the fewer of the two, the slice's rows and the rows that are waited for: all slices
     of a chunk together then cost no more than its rows.
@@ -70,7 +70,7 @@ cdef bint drop_extra(Chunk chunk, uint32_t row, function) except -1:
     """Take *function* out of the table; false if the report of the row has taken it.
 
     Found by identity: a user's ``__eq__`` would run here, and the report might take the list
-    meanwhile and call the function too.
+    in the meantime and call the function too.
     """
     cdef list functions = chunk.extras.get(row)
     cdef Py_ssize_t i
