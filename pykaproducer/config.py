@@ -173,8 +173,8 @@ class Config(SecuritySettings):
     max_request_size: int = setting(
         1_048_576,
         integer(1),
-        "The largest message that send() takes, and the most that batches for one broker take "
-        "together in a request.",
+        "The largest message that send() accepts, and the largest total size of the batches in "
+        "one request.",
         unit="bytes",
         aliases=("message.max.bytes",),
     )
@@ -199,17 +199,17 @@ class Config(SecuritySettings):
     request_timeout_ms: int = setting(
         30_000,
         integer(1),
-        "A connection that leaves a request unanswered so long is taken for lost. The time counts "
-        "from when the request is written, or from the answer before it.",
+        "If a request is not answered within this time, the connection is considered lost. The "
+        "time counts from when the request is written, or from the answer before it.",
         unit="ms",
         aliases=("socket.timeout.ms",),
     )
     max_in_flight_requests_per_connection: int = setting(
         5,
         integer(1, 1_000_000),
-        "Requests to a broker that may be unanswered at a time, each with one batch of a partition "
-        "at most. Without idempotence a partition has one unanswered batch whatever is set, to "
-        "keep the order.",
+        "Maximum number of unanswered requests per broker, each with at most one batch of a "
+        "partition. Without idempotence a partition has at most one unanswered batch, whatever is "
+        "set, to preserve the order.",
         aliases=("max.in.flight",),
     )
     retry_backoff_ms: float = setting(
@@ -258,8 +258,8 @@ class Config(SecuritySettings):
     metadata_max_idle_ms: float = setting(
         300_000,
         milliseconds(5_000),
-        "A topic without a message for so long is forgotten, and looked up anew when it is used "
-        "again.",
+        "A topic without a message for this long is forgotten, and looked up again with its next "
+        "message.",
         unit="ms",
     )
     receive_message_max_bytes: int = setting(
