@@ -169,7 +169,7 @@ def escaped(text: str, *, name: bool) -> str:
 
 
 def ended(written: str, end: str) -> str:
-    """*written*, and behind it *end*: an end of line of its own.
+    """*written*, followed by *end*: a separate end of line.
 
     A CR and the LF behind it are one end of line. So where a continued line ends with CR, LF does
     not end the empty line behind it, and the line after that belongs to the value as well.

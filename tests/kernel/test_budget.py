@@ -53,7 +53,7 @@ class Sender(threading.Thread):
 
     def accepted(self) -> bool:
         self.join(SOON)
-        assert not self.is_alive(), "it waits for ever"
+        assert not self.is_alive(), "it waits forever"
         return self.error is None
 
 

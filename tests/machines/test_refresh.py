@@ -373,7 +373,7 @@ def test_no_topic_that_is_waited_for_is_left_out(events: list[tuple[str, float, 
 
 
 def refused(distrust: Distrust, view: ClusterView, times: int, *others: ClusterView) -> list[bool]:
-    """A partition is refused, and looked up, again and again: whether to ask another server."""
+    """A partition is refused, and looked up, repeatedly: whether to ask another server."""
     found = []
     for _ in range(times):
         distrust.refused("t", 0)

@@ -110,7 +110,7 @@ def test_several_unanswered_batches_without_idempotence_are_found() -> None:
 
 
 class ForgetfulRetryLane(Lane):
-    """What it hands back keeps its own level, but for the first item."""
+    """What it hands back keeps its own level, except for the first item."""
 
     def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
         again, doubtful = super().hand_back()

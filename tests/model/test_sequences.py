@@ -191,7 +191,7 @@ def test_what_has_expired_is_written_if_a_younger_batch_needs_it(
 ) -> None:
     """1. Batches 1 and 2 have been written, and the connection is lost: their fate is unknown.
     2. The message in 1 expires before the broker is back.
-    3. 1 goes again all the same: the broker would refuse 2 behind the gap.
+    3. 1 is retried all the same: the broker would refuse 2 after the gap.
 
     The second run takes away that rule: then 2 fails, as it may be in the log under void numbers.
     """
