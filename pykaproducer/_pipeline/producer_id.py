@@ -24,6 +24,9 @@ from pykaproducer.config import Config
 
 log = logging.getLogger("pykaproducer.metadata")
 
+#: How long a broker that has just started may refuse without a warning (seconds).
+_MOMENT = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdCame:
@@ -47,6 +50,9 @@ class ProducerIds:
         self.current: ProducerId | None = None
         self._wanted_by: dict[Worker, None] = {}
         self._under_way = False
+        # Since when it is refused (monotonic seconds), and whether the log has named the reason.
+        self._since: float | None = None
+        self._warned = False
         self._not_before = 0.0
         self._backoff = Backoff(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000)
 
@@ -83,17 +89,28 @@ class ProducerIds:
         if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._no_right()
         elif answer.error_code:
-            self.unavailable(f"the cluster gives no producer id: {code_text(answer.error_code)}")
+            self.unavailable(
+                f"the cluster gives no producer id: {code_text(answer.error_code)}", passes=True
+            )
         else:
             self._trouble.producer_id = None
+            self._since = None
+            self._warned = False
             self._backoff.reset()
             self.current = ProducerId(answer.producer_id, answer.producer_epoch)
             self._tell(ProducerIdCame())
 
-    def unavailable(self, text: str) -> None:
-        """Request one later: there is none now, for the reason in *text*."""
-        self._not_before = self._clock.monotonic() + self._backoff.next(chance.random())
-        if self._trouble.producer_id is None:
+    def unavailable(self, text: str, *, passes: bool = False) -> None:
+        """Request one later: there is none now, for the reason in *text*.
+
+        *passes*: a broker that has just started refuses for a moment, so the log names the reason
+        only if it lasts.
+        """
+        now = self._clock.monotonic()
+        self._not_before = now + self._backoff.next(chance.random())
+        self._since = now if self._since is None else self._since
+        if not self._warned and (not passes or now - self._since >= _MOMENT):
+            self._warned = True
             log.warning("%s; messages wait", text)
         self._trouble.producer_id = text
 

@@ -81,9 +81,10 @@ def test_close_says_how_many_failed_that_nobody_was_told_of(
     cluster: KafkaCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.create_topic(topic)
-    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        for partition in range(5):
-            producer.send(topic, b"value", partition=partition)
+    producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
+    for partition in range(5):
+        producer.send(topic, b"value", partition=partition)
+    producer.close()
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert record.name == "pykaproducer.producer"
     assert "4 messages were not delivered" in record.getMessage()
