@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 
 from pykaproducer import Delivery, Producer, Status
 from pykaproducer.testing import KafkaCluster
+from pykaproducer.testing._processes import tick
 
 from .faults import down, move_leaders
 from .readback import read_log
@@ -107,6 +109,29 @@ def test_leaders_may_move_while_messages_are_under_way(
         stream.assert_exactly_once()
     else:
         stream.assert_in_order()
+
+
+def test_a_disk_failure_loses_and_duplicates_nothing(cluster3: KafkaCluster, topic: str) -> None:
+    """The broker goes on serving, and refuses the partitions of that disk until it is restarted."""
+    cluster3.create_topic(topic, partitions=6, config={"min.insync.replicas": "2"})
+    with Stream(cluster3, topic, 6, COUNT // 2) as stream:
+        stream.wait_for_more(1000)
+        leaders = {p: cluster3.leader_of(topic, p) for p in range(6)}
+        hit, leader = next(
+            (p, leader) for p, leader in leaders.items() if cluster3.disk_of(leader, topic, p) == 1
+        )
+        cluster3.fail_disk(leader)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while cluster3.leader_of(topic, hit) == leader:
+                assert time.monotonic() < deadline
+                tick()
+            stream.finish()
+        finally:
+            cluster3.restart(leader)
+    # A batch may be confirmed behind a younger one: its replicas waited for that disk.
+    assert stream.errors == []
+    assert stream.in_log() == stream.expected()
 
 
 def test_a_leader_that_dies_loses_and_doubles_nothing(cluster3: KafkaCluster, topic: str) -> None:
