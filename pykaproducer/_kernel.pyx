@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: initializedcheck=False, binding=True, embedsignature=False
+# cython: initializedcheck=False, binding=True, embedsignature=False, auto_pickle=False
 """The compiled hot path: rows in columnar chunks, partitioned, encoded and settled in C.
 
 A message is a *row*: one fixed-size ``Row`` in its chunk's table, its key, value and encoded

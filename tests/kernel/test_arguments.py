@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +14,12 @@ import pytest
 from pykaproducer import _kernel
 
 from .helper import TOPIC, Door, claim, deliver, encode, fail, pack
+
+KINDS = [
+    kind
+    for kind in vars(_kernel).values()
+    if isinstance(kind, type) and kind.__module__ == _kernel.__name__
+]
 
 
 def chunk_of(rows: int) -> _kernel.Chunk:
@@ -200,3 +208,23 @@ def test_watchers_that_go_while_they_are_called() -> None:
 def test_none_is_not_taken_for_an_object(call: Callable[[Door], Any]) -> None:
     with pytest.raises(TypeError):
         call(Door())
+
+
+# Copies -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_kernel_is_copied_or_given_a_state(kind: type) -> None:
+    """A state that another process, or a caller, made up would be taken for pointers."""
+    assert not hasattr(kind, "__setstate_cython__")
+    assert not [name for name in dir(_kernel) if name.startswith("__pyx_unpickle")]
+
+
+@pytest.mark.parametrize(
+    "thing", [_kernel.Budget(1), _kernel.Series(1.0, 1), _kernel.Intercepted(None, print)]
+)
+def test_what_has_no_state_is_not_pickled(thing: object) -> None:
+    with pytest.raises(TypeError):
+        copy.copy(thing)
+    with pytest.raises(TypeError):
+        pickle.dumps(thing)
