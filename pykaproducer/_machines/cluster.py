@@ -42,6 +42,14 @@ class TopicView:
     #: When the request was sent that this answers (monotonic seconds).
     asked_at: float = 0.0
 
+    def is_recent(self, since: float, now: float, believed_for: float) -> bool:
+        """Return whether its error may fail messages that have waited since *since*.
+
+        An older view does not count: the right to the topic may have been granted since it was
+        requested. *believed_for*: seconds for which it counts all the same.
+        """
+        return self.asked_at >= min(since, now - believed_for)
+
 
 class LeaderHint(NamedTuple):
     """A partition's leader, as a broker names it in an error response (KIP-951)."""

@@ -233,7 +233,7 @@ class Dispatcher(Worker):
     def _is_believed(self, view: TopicView) -> bool:
         """Return whether *view* is recent enough to fail messages: a right may be granted later."""
         since = next(iter(self._waiting[view.name])).opened
-        return view.asked_at >= min(since, self.clock.monotonic() - self.believed_for)
+        return view.is_recent(since, self.clock.monotonic(), self.believed_for)
 
     # Topics that are not used any more ---------------------------------------------------------
 

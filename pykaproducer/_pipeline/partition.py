@@ -166,11 +166,12 @@ class PartitionWorker(Worker):
         now = self.clock.monotonic()
         since = now if self._waits_since is None else self._waits_since
         view = self.metadata.view.topics.get(self.topic)
-        if view is not None and view.error_code in FATAL_TOPIC_ERRORS:
-            # An older view does not count: the right may have been granted since.
-            is_fresh = view.asked_at >= min(since, now - self.believed_for)
-            if is_fresh:
-                self._refuse(view.error_code)
+        if (
+            view is not None
+            and view.error_code in FATAL_TOPIC_ERRORS
+            and view.is_recent(since, now, self.believed_for)
+        ):
+            self._refuse(view.error_code)
         if self._anything_waits():
             self._waits_since = since
             self.metadata.want_topics(self.topic, waiter=self)
