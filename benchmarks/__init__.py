@@ -1,1 +1,1 @@
-"""The benchmarks: ``python -m benchmarks`` from the project's root. ``README.rst`` says how."""
+"""The benchmarks: ``python -m benchmarks`` from the project's root. See ``README.rst``."""

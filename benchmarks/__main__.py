@@ -37,9 +37,9 @@ from benchmarks.chaos import command as chaos
 from benchmarks.runner import Session
 from pykaproducer.testing import KafkaCluster
 
-#: Those that compare clients, run by run. Each has ``PEERS``, ``HELP``, ``COLUMNS``,
-#: ``add_arguments(parser)`` and ``run(arguments, session)``; it may have ``REFUSED`` (why a peer
-#: takes no part) and ``missing()`` (what is needed and not installed).
+#: Benchmarks that compare clients, run by run. Each has ``PEERS``, ``HELP``, ``COLUMNS``,
+#: ``add_arguments(parser)`` and ``run(arguments, session)``; optional are ``REFUSED`` (why a peer
+#: is not supported) and ``missing()`` (the missing requirement, if any).
 BENCHMARKS: dict[str, Any] = {
     "send": send,
     "bulk": bulk,
@@ -57,8 +57,8 @@ BENCHMARKS: dict[str, Any] = {
     "faults": faults,
 }
 
-#: Those that run nobody of the table of peers: each has ``HELP``, ``add_arguments(parser)``,
-#: ``check(parser, arguments)`` and ``run(arguments, words)``, whose result is the exit status.
+#: Commands that do not use the table of peers. Each has ``HELP``, ``add_arguments(parser)``,
+#: ``check(parser, arguments)`` and ``run(arguments, words)``, which returns the exit status.
 OTHERS: dict[str, Any] = {
     "spark": spark,
     "spark-memory": spark_memory,
@@ -86,9 +86,11 @@ def _parser() -> argparse.ArgumentParser:
             "--rounds",
             type=options.positive,
             default=5 if name == "send" else 3,
-            help="%(default)s",
+            help="default: %(default)s",
         )
-        command.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+        command.add_argument(
+            "--json", type=Path, metavar="FILE", help="write all figures to this file"
+        )
         benchmark.add_arguments(command)
     for name, other in OTHERS.items():
         other.add_arguments(commands.add_parser(name, help=other.HELP, description=other.__doc__))
@@ -96,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse what argparse cannot see, and what cannot be run here."""
+    """Reject arguments that argparse cannot check, and commands that cannot run here."""
     name = arguments.benchmark
     if name in OTHERS:
         OTHERS[name].check(parser, arguments)
@@ -107,9 +109,11 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             parser.error(f"{name} measures pykaproducer alone")
         if peer not in benchmark.PEERS:
             why = getattr(benchmark, "REFUSED", {}).get(peer)
-            parser.error(why or f"{peer} takes no part in {name}: {', '.join(benchmark.PEERS)} do")
+            parser.error(
+                why or f"{name} does not support {peer}, only {', '.join(benchmark.PEERS)}"
+            )
         for feature in sorted(options.needs(arguments) & peers.TABLE[peer].lacks, key=str):
-            parser.error(f"{peer} has no {feature.value}, which this command asks for")
+            parser.error(f"{peer} does not support {feature.value}, which this command needs")
     wrong = options.contradiction(arguments)
     if wrong is None and hasattr(benchmark, "missing"):
         wrong = benchmark.missing()
@@ -123,7 +127,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 
 def main(argv: Sequence[str] | None = None, cluster: KafkaCluster | None = None) -> int:
-    """Run a command line; *cluster* is used instead of a new one. The exit status."""
+    """Run a command line on *cluster*, or on a new one, and return the exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _parser()
     arguments = parser.parse_args(words)

@@ -1,6 +1,6 @@
-"""Arrow: record batches with a column of values, made before the clock starts, in ``send_arrow``.
+"""Arrow: ``send_arrow`` with record batches of one column, built before the clock starts.
 
-The measure is ``raw``: the same messages in prebuilt requests, on a bare socket.
+The baseline is ``raw``: the same messages in prebuilt requests, on a bare socket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def missing() -> str | None:
-    """What is not here and is needed, if anything."""
+    """Return what is required and missing, if anything."""
     from pykaproducer import Producer
 
     if importlib.util.find_spec("pyarrow") is None:

@@ -1,7 +1,7 @@
-"""Bulk: many messages in one call, as lists of bytes, made before the clock starts.
+"""Bulk: many messages per call, as lists of bytes built before the clock starts.
 
-Ours is ``send_many``, with a future for each block; confluent-kafka's is ``produce_batch``, with
-lists of dicts and no callback.
+pykaproducer uses ``send_many``, with a future for each block; confluent-kafka uses
+``produce_batch``, with lists of dicts and no callback.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_block_options(parser: argparse.ArgumentParser) -> None:
     send.add_load_options(parser, partitions=(1, 12))
     parser.add_argument(
-        "--block", type=options.positive, default=10_000, help="messages of a call; default: 10000"
+        "--block", type=options.positive, default=10_000, help="messages per call; default: 10000"
     )
     options.add_producer_options(parser)
 
 
 def missing() -> str | None:
-    """What is not here and is needed, if anything."""
+    """Return what is required and missing, if anything."""
     from pykaproducer import Producer
 
     return None if hasattr(Producer, "send_many") else "this pykaproducer has no send_many()"

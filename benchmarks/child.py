@@ -1,12 +1,12 @@
-"""The fresh process that a measurement runs in: ``python -m benchmarks.child MODULE JOB``.
+"""The fresh process in which a measurement runs: ``python -m benchmarks.child MODULE JOB``.
 
-It calls ``MODULE.measure(job, parent)`` and writes what that returns. Standard output carries one
-JSON object a line: ``{"at": NAME}`` when the parent has something to do before the measurement
-goes on (it answers with an empty line), and at the end ``{"measures": {...}}``. An exception ends
-the process with a traceback on standard error, and is the reason why the run failed.
+It calls ``MODULE.measure(job, parent)`` and writes the result. Standard output carries one JSON
+object per line: ``{"at": NAME}`` when the parent must act before the measurement continues (it
+answers with an empty line), and at the end ``{"measures": {...}}``. An exception ends the process
+with a traceback on standard error, which becomes the reason of the failed run.
 
-Programs that are not Python (:mod:`benchmarks.peers`) answer in the same way, but with
-``{"failed": REASON}`` in place of an exception.
+Programs that are not Python (:mod:`benchmarks.peers`) use the same protocol, but with ``{"failed":
+REASON}`` in place of an exception.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 
 class RunFailed(Exception):
-    """A run that gave no valid figure; the text says why."""
+    """A run without a valid figure; the text gives the reason."""
 
 
 class Parent:
@@ -31,7 +31,7 @@ class Parent:
         self._answers = answers
 
     def reach(self, name: str) -> None:
-        """Say that this point is reached, and wait until the parent has done its part."""
+        """Report that this point is reached, and wait until the parent has acted."""
         self._write({"at": name})
         if not self._commands.readline():
             raise RunFailed(f"the parent ended at {name!r}")
@@ -46,10 +46,10 @@ class Parent:
 
 def main() -> None:
     module, job = sys.argv[1], json.loads(sys.argv[2])
-    # A hang ends by itself, and shows where every thread stood.
+    # A hang ends the process with the tracebacks of all threads.
     faulthandler.dump_traceback_later(job["limit"], exit=True)
     parent = Parent(sys.stdin, sys.stdout)
-    # Whatever a client prints must not get between the lines of the answer.
+    # A client's own output must not mix with the lines of the protocol.
     sys.stdout = sys.stderr
     parent.finish(importlib.import_module(module).measure(job, parent))
 

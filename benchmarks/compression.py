@@ -1,6 +1,6 @@
 """Compression: the send loop with each codec, on pieces of English text.
 
-Each client compresses at its own default level for the codec, unless ``--level`` says one.
+Each client compresses at its own default level for the codec, unless ``--level`` sets one.
 """
 
 from __future__ import annotations

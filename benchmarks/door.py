@@ -1,6 +1,6 @@
-"""The kernel's front door without a producer behind it: rows go in, chunks come out.
+"""The kernel's entry point without a producer: rows go in, chunks come out.
 
-For what looks at the kernel alone, and for a record batch that is made before the clock starts.
+For benchmarks of the kernel alone, and for record batches that are built before the clock starts.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 
 import crc32c
 
-from pykaproducer import _kernel
-from pykaproducer._clock import Clock
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Slice
-from pykaproducer._wire.compression import Compressor
-from pykaproducer.delivery import HandleContext
+from pykaproducer._util.clock import Clock
+from pykaproducer._util.compression import Compressor
+from pykaproducer.delivery import ProducerRef
 
 TOPIC = "benchmark"
 
 
 class Door(_kernel.BlockAdmission):
-    """Takes messages without bound; nobody fetches them but who calls :meth:`chunks`."""
+    """An admission without a buffer limit; only :meth:`chunks` takes the messages."""
 
     def __init__(self) -> None:
         self._told: list[_kernel.TopicSlot] = []
         self._open(
             _kernel.Budget(1 << 40),
             self._told.append,
-            HandleContext(Clock()),
+            ProducerRef(Clock()),
             delivery_timeout=3600.0,
             max_request_size=1 << 30,
             serializing=False,
@@ -45,11 +45,11 @@ class Door(_kernel.BlockAdmission):
         raise ValueError(f"a message of {size} bytes")
 
     def take_block(self, batches: list[_kernel.Columns]) -> None:
-        """What ``send_many()`` and ``send_arrow()`` do with their columns."""
+        """Add columns, as ``send_many()`` and ``send_arrow()`` do."""
         self._send_block(_kernel.SentBlock(), TOPIC, batches, None, None, ())
 
     def chunks(self) -> list[Chunk]:
-        """All that has been sent and not yet taken."""
+        """Return everything that has been sent and not yet taken."""
         slots = self._told.copy()
         self._told.clear()
         return [chunk for slot in slots for chunk in self._take(slot)]
@@ -58,7 +58,7 @@ class Door(_kernel.BlockAdmission):
 def split(
     chunk: Chunk, partitions: int, partitioner: _kernel.Partitioner | None = None
 ) -> list[Slice]:
-    """The slices of a chunk, by partition."""
+    """Return the slices of a chunk, by partition."""
     available = struct.pack(f"{partitions}i", *range(partitions))
     slices, _ = chunk.split(partitioner, partitions, available)
     return slices
@@ -69,7 +69,7 @@ def record_batch(
     batch_size: int,
     compressor: Compressor | None = None,
 ) -> tuple[bytes, int]:
-    """A record batch of as many of *rows* as fit into *batch_size*, and how many these are."""
+    """Return a record batch of the *rows* that fit into *batch_size*, and their number."""
     door = Door()
     size = 0
     for value, key in rows:

@@ -1,10 +1,10 @@
 """Production faults on real brokers: an outage, a failed disk, a slow link, a failover.
 
-``outage``: all brokers are stopped while messages keep coming, for minutes; what it costs, how
-late messages expire, how soon they flow again. ``disk``: one of a broker's two disks fails under
-load. ``link``: more messages than a slow line takes in the time of one request. ``failover``: the
-leader of a partition dies, and the producer knows thousands of partitions; also beside a thread
-that computes. Only pykaproducer.
+``outage``: all brokers are stopped for minutes while messages keep coming; the cost, the delay of
+expiries, and the time until delivery resumes. ``disk``: one of a broker's two disks fails under
+load. ``link``: more messages than a slow line can carry within the timeout of a request.
+``failover``: the leader of a partition dies, and the producer knows thousands of partitions; also
+while another thread computes. Only pykaproducer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PEERS: tuple[str, ...] = ()
 
-HELP = "what an outage, a failed disk, a slow link and a failover cost"
+HELP = "the cost of an outage, a failed disk, a slow link and a failover"
 
 KINDS = ("outage", "disk", "link", "failover")
 
@@ -45,7 +45,7 @@ COLUMNS = (
     Column("late_s", "latest expiry, s", ".3f", compared=False),
     Column("p99_s", "p99 of outcomes, s", ".2f", compared=False),
     Column("recovery_s", "recovery, s", ".2f", compared=False),
-    Column("seconds", "in all, s", ".1f", compared=False),
+    Column("seconds", "total, s", ".1f", compared=False),
 )
 
 _PARTITIONS = 12
@@ -55,13 +55,22 @@ _TICK = 0.001
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", action="append", choices=KINDS, metavar="KIND", help="repeatable")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=KINDS,
+        metavar="KIND",
+        help="run only this kind (repeatable)",
+    )
     parser.add_argument(
         "--outage-seconds", type=options.positive, default=600, metavar="S", help="%(default)s"
     )
     parser.add_argument("--rate", type=options.positive, default=1000, help="messages/s")
     parser.add_argument(
-        "--partitions", type=options.positive, default=10_000, help="known at a failover"
+        "--partitions",
+        type=options.positive,
+        default=10_000,
+        help="partitions that the producer knows at the failover",
     )
 
 
@@ -130,7 +139,7 @@ def _link(idempotence: bool, client: str) -> Measures:
 
 def _failover(partitions: int, busy: bool, client: str) -> Measures:
     with KafkaCluster(3) as cluster:
-        # Enough to know about, and one on which to wait.
+        # Enough partitions to know, and one to wait for.
         cluster.create_topic("faults", partitions=1, replication_factor=3)
         for number in range(-(-partitions // 1000)):
             cluster.create_topic(f"known-{number}", partitions=1000, replication_factor=1)
@@ -167,7 +176,7 @@ def _records(cluster: KafkaCluster) -> int:
 
 
 class Outcomes:
-    """Counts what became of messages; called in the Reports thread."""
+    """Counts outcomes; called in the Reports thread."""
 
     def __init__(self, partitions: int = _PARTITIONS) -> None:
         self._partitions = partitions
@@ -202,7 +211,7 @@ class Outcomes:
 
 
 class LogLines(logging.Handler):
-    """Counts what the library logs from INFO on."""
+    """Counts the library's log records from INFO on."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -239,8 +248,8 @@ def measure_outage(job: Mapping[str, Any], parent: Parent, lines: LogLines) -> M
     used, logged = Usage.now() - start, lines.count - counted
     above = resident() - idle
     late = max(outcomes.latencies[latencies:], default=timeout) - timeout
-    # Restarting takes seconds, in which the load goes on; the first outcome says how long it took
-    # the producer once the broker was there.
+    # Restarting takes seconds, during which the load continues; the first outcome shows how long
+    # the producer took once the broker was back.
     with _load(outcomes, producer, job["rate"], value):
         parent.reach("up")
         up = time.monotonic()
@@ -254,7 +263,7 @@ def measure_outage(job: Mapping[str, Any], parent: Parent, lines: LogLines) -> M
     return {
         "delivered": outcomes.delivered,
         "failed": outcomes.failed,
-        # The benchmark's own latencies: eight bytes and an object each.
+        # Without the benchmark's own latencies: eight bytes and an object each.
         "rss": above - 32 * (len(outcomes.latencies) - latencies),
         "cpu": used.cpu / used.wall,
         "log_lines": logged / used.wall * 60,

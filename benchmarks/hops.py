@@ -1,9 +1,10 @@
-"""Hops: where the time of a message goes that is waited for, one by one.
+"""Hops: the stages of the latency of a message that is sent alone and waited for.
 
-Six moments of each message are taken in the process, and the five times between them: the hop to
-the dispatcher's thread, its way into the socket, the broker and the wake-up of the thread that
-reads, the judgement of the answer, and the way back to who waits. To take them costs a few
-microseconds. Shown are medians: now and then a refresh of the metadata falls into one.
+Six timestamps of each message are taken in the process, for the five intervals between them: the
+hand-over to the dispatcher's thread, the way to the socket, the broker and the wake-up of the
+reading thread, the handling of the response, and the wake-up of the waiting thread. Taking them
+costs a few microseconds. The medians are shown, because an occasional metadata refresh falls into
+an interval.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 PEERS: tuple[str, ...] = ()
 
-HELP = "where the time of a message goes that is waited for"
+HELP = "the stages of the latency of a single message"
 
 COLUMNS = (
     Column("to_dispatcher", "send() to dispatcher, us", ".0f"),
     Column("to_socket", "dispatcher to socket, us", ".0f"),
     Column("to_answer", "broker and wake-up, us", ".0f"),
-    Column("to_outcome", "answer to outcome, us", ".0f"),
+    Column("to_outcome", "response to outcome, us", ".0f"),
     Column("to_result", "outcome to result(), us", ".0f"),
-    Column("whole", "whole, us", ".0f"),
+    Column("whole", "total, us", ".0f"),
 )
 
 _WARM_UP = 300
@@ -77,19 +78,19 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
 
 
 class _Moments:
-    """When a message passed each place: the last one's."""
+    """The times at which the last message passed each stage."""
 
     def __init__(self) -> None:
         self._seen: dict[str, float] = {}
 
     def watch(self) -> None:
-        """Have the stages tell. In a process of its own: it stays so."""
+        """Patch the stages to record times; the process is separate, so they stay patched."""
         from pykaproducer._net.transport import PlainTransport
         from pykaproducer._pipeline.bridge import Bridge
         from pykaproducer._pipeline.dispatcher import Dispatcher
 
         for owner, method, name, before in (
-            (Dispatcher, "step", "dispatcher", True),
+            (Dispatcher, "handle", "dispatcher", True),
             (PlainTransport, "send", "socket", False),
             (PlainTransport, "receive", "answer", True),
             (Bridge, "on_answer", "outcome", False),
@@ -108,7 +109,10 @@ class _Moments:
         return told
 
     def hops(self, start: float, end: float) -> dict[str, float]:
-        """Seconds between the places. Whoever waits may be there before the judge's method ends."""
+        """Return the seconds between the stages.
+
+        The waiting thread may continue before the method that handles the response returns.
+        """
         seen = self._seen
         outcome = min(seen["outcome"], end)
         return {

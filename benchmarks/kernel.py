@@ -1,7 +1,7 @@
-"""The kernel alone, in nanoseconds a message: microbenchmarks with pyperf, no broker, no thread.
+"""The kernel alone, in nanoseconds per message: microbenchmarks with pyperf, no broker, no thread.
 
-pyperf runs each in many fresh processes. Its JSON files are compared with
-``python -m pyperf compare_to BEFORE.json AFTER.json``.
+pyperf runs each in many fresh processes. Its JSON files are compared with ``python -m pyperf
+compare_to BEFORE.json AFTER.json``.
 """
 
 from __future__ import annotations
@@ -25,18 +25,26 @@ if TYPE_CHECKING:
 
 HELP = "the compiled kernel alone: append, split, encode, settle"
 
-#: Messages of each measurement: less than the kernel puts into one chunk.
+#: Messages of each measurement: fewer than the kernel puts into one chunk.
 _ROWS = 8192
 _PARTITIONS = 12
 _STICKY_BYTES = 16 * 1024
 
-#: One measurement: seconds for so many times :data:`_ROWS` messages.
+#: A measurement: the seconds for that many times :data:`_ROWS` messages.
 _Timed = Callable[[int], float]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="those named so")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="pyperf's file, for compare_to")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="only benchmarks whose names contain these words",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write pyperf's results, for compare_to"
+    )
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--fast", dest="pace", action="store_const", const="--fast")
     pace.add_argument("--rigorous", dest="pace", action="store_const", const="--rigorous")
@@ -45,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="pace",
         action="store_const",
         const="--debug-single-value",
-        help="each a single time: that it runs, no figure",
+        help="run each benchmark once, to check that it works",
     )
 
 
@@ -57,7 +65,7 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 
 
 def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """In a process of its own, which starts pyperf's. The exit status."""
+    """Run in a separate process, which starts pyperf's; return the exit status."""
     command = [sys.executable, "-P", "-m", "benchmarks.kernel"]
     command += [arguments.pace] if arguments.pace else []
     command += ["-o", str(arguments.json.absolute())] if arguments.json else []
@@ -107,7 +115,7 @@ def _all() -> dict[str, _Timed]:
 
 
 class _Nothing:
-    """What a bare call of a Python method costs here."""
+    """The baseline: the cost of a bare call of a Python method."""
 
     def send(
         self,
@@ -204,7 +212,7 @@ def _blocks(columns: Callable[[], list[Any]], loops: int) -> float:
 
 
 def _chunk(how: dict[str, Any], *, keyed: bool = False) -> Any:
-    """A full chunk, its door left behind."""
+    """Return a full chunk; its door is not kept."""
     door = _door()
     for value, key in zip(_values(), itertools.cycle(payloads.keys()), strict=False):
         door.send("benchmark", value, key if keyed else None, **how)
@@ -227,7 +235,7 @@ def _split(name: str, loops: int, *, keyed: bool) -> float:
 
 
 def _whole(how: dict[str, Any]) -> Any:
-    """A full chunk as one slice of a partition."""
+    """Return a full chunk as one slice of a partition."""
     from benchmarks.door import split
     from pykaproducer import partitioners
 

@@ -1,4 +1,4 @@
-"""Where and with what the figures were measured: recorded beside them."""
+"""The machine and the software versions, recorded with the figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pykaproducer.testing import _jars
 
 
 def describe(command: Sequence[str], clients: Sequence[str]) -> dict[str, Any]:
-    """The command, the machine and the versions of everything that takes part."""
+    """Return the command, the machine and the versions of all components."""
     return {
         "command": " ".join(command),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -36,7 +36,7 @@ def describe(command: Sequence[str], clients: Sequence[str]) -> dict[str, Any]:
 
 
 def headline(description: dict[str, Any]) -> str:
-    """The description in three lines."""
+    """Return the description in three lines."""
     machine = description["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in description["clients"].items())
     return (
@@ -58,7 +58,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The source tree's commit, marked where the tree has changes; None if nobody knows."""
+    """Return the source tree's commit, marked if the tree has changes; None if it is unknown."""
     root = Path(__file__).parent
     try:
         found = subprocess.run(

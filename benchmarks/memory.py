@@ -1,7 +1,7 @@
-"""Memory: what a producer takes while the broker is stopped and a loop goes on sending.
+"""Memory: the use of a producer while the broker is stopped and a loop keeps sending.
 
-The broker is stopped with SIGSTOP: its sockets stay open and silent. The loop ends when the
-buffer is full. Then the broker goes on, and every message that was accepted must be delivered.
+The broker is stopped with SIGSTOP: its sockets stay open and silent. The loop ends when the buffer
+is full. Then the broker continues, and every accepted message must be delivered.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
 PEERS = ("confluent-kafka",)
-REFUSED = {"kafka-python": "kafka-python bounds nothing: its buffer would never be full"}
+REFUSED = {"kafka-python": "kafka-python has no buffer limit: its buffer would never be full"}
 
-HELP = "memory when the broker stands still and a loop sends until the buffer is full"
+HELP = "memory when the broker is stopped and a loop sends until the buffer is full"
 
 COLUMNS = (
     Column("rss_share", "RSS above idle / buffer_memory", ".2f"),
@@ -37,7 +37,7 @@ COLUMNS = (
 
 _LIMIT = 150.0
 _WARM_UP_SIZE = 10
-#: No buffer holds more: a client that has accepted as many has no bound.
+#: No buffer holds more: a client that has accepted as many has no limit.
 _ENDLESS = 20_000_000
 
 
@@ -99,7 +99,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     client.flush(job["limit"])
     complaint = tally.complaint(accepted)
     if complaint:
-        raise RunFailed(f"after the broker went on: {complaint}")
+        raise RunFailed(f"after the broker resumed: {complaint}")
     client.abandon()
     assert settings.buffer_memory is not None
     return {
@@ -115,11 +115,11 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
 def _fill(
     client: Client, topic: str, values: list[bytes], tally: payloads.Tally
 ) -> tuple[int, float]:
-    """Send until there is no room: how many were accepted, how long the last send() waited."""
+    """Send until the buffer is full; return the accepted messages and the last send()'s wait."""
     for accepted in range(_ENDLESS):
         start = time.perf_counter()
         try:
             client.send(topic, values[accepted % len(values)], tally.on_delivery)
         except client.buffer_full:
             return accepted, time.perf_counter() - start
-    raise RunFailed(f"{_ENDLESS} messages were accepted and the buffer was not full")
+    raise RunFailed(f"the buffer is not full after {_ENDLESS} messages")

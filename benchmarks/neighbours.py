@@ -1,7 +1,7 @@
-"""How busy the machine was with other things while a run went on (Linux; elsewhere unknown).
+"""How busy the machine was with other work during a run (on Linux; unknown elsewhere).
 
-A figure measured beside somebody else's work is not false, but it is not this program's either:
-the report says how much of the machine others took.
+A figure measured beside other work is not wrong, but it is not the program's own either: the report
+states how much of the machine was used by others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STAT = Path("/proc/stat")
 
 
 class Watch:
-    """Counts from its making on: processors used by everybody but the client and the broker."""
+    """A counter, from its creation on, of the cores used by neither client nor broker."""
 
     def __init__(self, brokers: Iterable[int]) -> None:
         self._brokers = list(brokers)
@@ -27,7 +27,7 @@ class Watch:
         self._ours = self._used()
 
     def other_cores(self) -> float | None:
-        """Cores that others kept busy, on average; call it when the client's process has ended."""
+        """Return the average number of cores used by others; call it after the client has ended."""
         busy = _busy()
         if busy is None or self._busy is None:
             return None
@@ -35,7 +35,7 @@ class Watch:
         return max(0.0, spent / (time.perf_counter() - self._start))
 
     def _used(self) -> float:
-        """Processor seconds of this process, its ended children and the brokers."""
+        """Return the processor seconds of this process, its ended children and the brokers."""
         total = sum(cpu_of_process(pid) or 0.0 for pid in self._brokers)
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
             used = resource.getrusage(who)
@@ -48,7 +48,7 @@ def _tick() -> float:
 
 
 def _busy() -> float | None:
-    """Processor seconds that all processors together have worked, or were kept from us."""
+    """Return the busy seconds of all processors, including stolen time."""
     if not _STAT.exists():
         return None
     with _STAT.open() as lines:

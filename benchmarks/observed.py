@@ -1,8 +1,8 @@
-"""What it costs to be observed: the send loop with metrics, without, and watched by ``top``.
+"""The cost of observation: the send loop with metrics, without, and watched by ``top``.
 
-``metrics-off`` has ``metrics_enabled=False``, ``watched`` a stats socket that ``pykaproducer top``
-asks once a second. The ratios are ours divided by theirs: CPU / metrics-off is what metrics cost,
-CPU / watched below 1 what being watched costs.
+``metrics-off`` has ``metrics_enabled=False``; ``watched`` has a stats socket that ``pykaproducer
+top`` reads once a second. The ratios are ours divided by theirs: CPU / metrics-off is the cost of
+metrics, and CPU / watched below 1 the cost of being watched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.runner import Session
 
 PEERS = tuple(peers.VARIANTS)
 
-HELP = "what metrics cost, and being watched by top"
+HELP = "the cost of metrics, and of being watched by top"
 
 COLUMNS = send.COLUMNS
 

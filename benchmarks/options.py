@@ -1,4 +1,4 @@
-"""Command line options that several benchmarks share, and what becomes of them."""
+"""Command line options that several benchmarks share, and the settings made from them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
+#: As ``pykaproducer._util.compression.CODECS``. Not imported: the process of a peer must not
+#: contain this package, whose memory would count as the peer's.
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 WITH_LEVELS = {"gzip", "lz4", "zstd"}
 
@@ -27,7 +29,7 @@ def positive(text: str) -> int:
     return number
 
 
-#: What the clients are told unless an option or ``--defaults`` says otherwise.
+#: The clients' settings unless an option or ``--defaults`` changes them.
 STANDARD: dict[str, Any] = {
     "acks": "1",
     "idempotence": False,
@@ -42,7 +44,7 @@ STANDARD: dict[str, Any] = {
 def add_producer_options(
     parser: argparse.ArgumentParser, *, compression: bool = True, **standard: object
 ) -> None:
-    """Options for the settings; *standard* differs from :data:`STANDARD` in this benchmark.
+    """Add options for the settings; *standard* overrides :data:`STANDARD` in this benchmark.
 
     *compression*: whether it is an option here.
     """
@@ -56,23 +58,33 @@ def add_producer_options(
             "--compression", choices=("none", *CODECS), help=f"default: {usual['compression']}"
         )
     group.add_argument(
-        "--level", type=int, help="compression level; default: each client's own for the codec"
+        "--level",
+        type=int,
+        help="compression level; default: each client's own level for the codec",
     )
     group.add_argument("--linger-ms", type=float, help=f"default: {usual['linger_ms']:g}")
     group.add_argument("--batch-size", type=positive, help=f"bytes; default: {usual['batch_size']}")
     group.add_argument(
-        "--buffer-memory", type=positive, metavar="MIB", help="bound of what waits; default: 256"
+        "--buffer-memory",
+        type=positive,
+        metavar="MIB",
+        help="limit of buffered messages; default: 256",
     )
     group.add_argument(
         "--defaults",
         action="store_true",
-        help="leave each client its own defaults, but for the settings given here",
+        help="keep each client's own defaults, except for the settings given here",
     )
-    group.add_argument("--poll-every", type=positive, default=1000, help="confluent-kafka: poll(0)")
+    group.add_argument(
+        "--poll-every",
+        type=positive,
+        default=1000,
+        help="confluent-kafka: messages between calls of poll(0)",
+    )
 
 
 def settings(arguments: argparse.Namespace, cluster: KafkaCluster) -> Settings:
-    """The producer options as settings; standard values stand in unless ``--defaults``."""
+    """Return the producer options as settings; standard values apply unless ``--defaults``."""
     buffer = arguments.buffer_memory
     chosen = {
         "acks": arguments.acks,
@@ -92,7 +104,7 @@ def settings(arguments: argparse.Namespace, cluster: KafkaCluster) -> Settings:
 
 
 def contradiction(arguments: argparse.Namespace) -> str | None:
-    """What is wrong with the producer options among themselves, if anything."""
+    """Return the conflict between the producer options, if any."""
     if getattr(arguments, "idempotence", False) and arguments.acks != "all":
         return "--idempotence needs --acks all"
     codecs = getattr(arguments, "codecs", [getattr(arguments, "compression", None)])
@@ -102,7 +114,7 @@ def contradiction(arguments: argparse.Namespace) -> str | None:
 
 
 def needs(arguments: argparse.Namespace) -> set[Feature]:
-    """What a client must have to take part in this command."""
+    """Return the features that a client must have for this command."""
     asked = {
         Feature.KEYS: getattr(arguments, "keyed", False),
         Feature.LEVELS: getattr(arguments, "level", None) is not None,
@@ -113,7 +125,7 @@ def needs(arguments: argparse.Namespace) -> set[Feature]:
 
 @contextmanager
 def fresh_topic(cluster: KafkaCluster, partitions: int) -> Iterator[str]:
-    """A topic of its own for one run, deleted afterwards with its data."""
+    """Yield a separate topic for one run; it is deleted afterwards with its data."""
     name = _topic_name()
     cluster.create_topic(name, partitions, config=_config(partitions))
     try:
@@ -124,7 +136,7 @@ def fresh_topic(cluster: KafkaCluster, partitions: int) -> Iterator[str]:
 
 @contextmanager
 def fresh_topics(cluster: KafkaCluster, count: int, partitions: int) -> Iterator[list[str]]:
-    """Topics of their own for one run, deleted afterwards with their data."""
+    """Yield separate topics for one run; they are deleted afterwards with their data."""
     if count == 1:
         with fresh_topic(cluster, partitions) as topic:
             yield [topic]
@@ -151,17 +163,17 @@ def fresh_topics(cluster: KafkaCluster, count: int, partitions: int) -> Iterator
         admin.close()
 
 
-#: From so many partitions on the broker is spared what it would do for all of them at once.
+#: From this many partitions on, work that the broker would do for all of them at once is disabled.
 _MANY = 100
 
 
 def _config(partitions: int) -> dict[str, str]:
-    # Files go with their topic, not a minute later beside the next run.
+    # Files are deleted with their topic, not a minute later during the next run.
     config = {"file.delete.delay.ms": "0"}
     if partitions >= _MANY:
-        # When a partition has its first 4 KiB the broker writes the first entry of its index, a
-        # new page of a file. Where all of them come to that in the same moment every client waits
-        # for the broker's disk, for seconds.
+        # When a partition has its first 4 KiB the broker writes the first entry of its index, a new
+        # page of a file. If all of them reach that at the same moment, every client waits for the
+        # broker's disk, for seconds.
         config["index.interval.bytes"] = "1000000000"
     return config
 

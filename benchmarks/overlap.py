@@ -1,6 +1,6 @@
-"""Overlap: how much is acknowledged, its callback called, when the send loop ends.
+"""Overlap: the share of messages acknowledged, with their callbacks called, when the loop ends.
 
-A view of ``send``: the same runs, seen from how well the client works beside a busy sender.
+A view of ``send``: the same runs, showing how well the client works beside a busy sender.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from benchmarks import options, send
 from benchmarks.report import Column
 from benchmarks.runner import Session
 
-#: Those who say what has been delivered while the loop goes on.
+#: Clients that report deliveries while the loop runs.
 PEERS = ("confluent-kafka", "kafka-python", "aiokafka", "franz-go", "sarama")
 
 HELP = "the share of messages acknowledged when the send loop ends"

@@ -1,7 +1,7 @@
-"""Many partitions: the send loop at 1 to 5,000 partitions, and at 1,000 topics in turns.
+"""Many partitions: the send loop at 1 to 5,000 partitions, and at 1,000 topics in turn.
 
-Messages without a key go where each client's partitioner puts them, to few partitions at a time;
-``--keyed`` spreads them over all.
+Each client's partitioner assigns messages without a key, to few partitions at a time; ``--keyed``
+spreads them over all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, session: Session) -> None:
     cases = [
-        # A key twice as often as there are partitions reaches nearly all of them.
+        # With twice as many keys as partitions, nearly all of them are reached.
         send.Case(send.named(n), n, warm_up=max(send.WARM_UP, 2 * n))
         for n in arguments.partitions
     ]

@@ -1,4 +1,4 @@
-"""What is sent: real English text, Python's own language reference, cut into pieces."""
+"""The payloads: real English text, Python's own language reference, cut into pieces."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pydoc_data.topics import topics
 from typing import Any
 
-#: How many different values and keys there are; they are taken in turn.
+#: The number of distinct values and keys, which are used in turn.
 DISTINCT = 10_000
-#: Large values are fewer: so many bytes of them are enough.
+#: There are fewer large values: this many bytes are enough.
 _MOST_BYTES = 16 * 2**20
 
 
 def text_values(size: int) -> list[bytes]:
-    """Values of exactly *size* bytes; they repeat when the text is at its end."""
+    """Return values of exactly *size* bytes; they repeat when the text ends."""
     text = "".join(topics[name] for name in sorted(topics)).encode()
     text *= 1 + size // len(text)
     count = max(1, min(DISTINCT, _MOST_BYTES // size))
@@ -26,7 +26,7 @@ def keys() -> list[bytes]:
 
 
 class Tally:
-    """Counts outcomes. ``on_delivery`` is a closure: the cheapest callback a user can write."""
+    """A counter of outcomes; its ``on_delivery`` is a closure, the cheapest callback."""
 
     def __init__(self) -> None:
         delivered = failed = 0
@@ -48,7 +48,7 @@ class Tally:
         return self._look()[0]
 
     def complaint(self, expected: int) -> str | None:
-        """What is wrong if not every one of *expected* messages was delivered."""
+        """Return an error text unless every one of *expected* messages was delivered."""
         delivered, failed, error = self._look()
         if (delivered, failed) == (expected, 0):
             return None

@@ -1,8 +1,8 @@
 """Figures of results: ``python -m benchmarks plot FILE.json ... -o DIR``, as SVG and as PNG.
 
-One figure for each file that ``--json`` wrote, with a panel for each column: bars are medians,
-whiskers go from the least to the greatest run. Beneath stands the command that gave the figures,
-and where; figures of a disturbed machine say so.
+There is one figure for each file written with ``--json``, with a panel for each column: bars are
+medians, and whiskers show the range of the runs. The command and the machine are printed below;
+figures of a disturbed machine are marked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HELP = "draw figures of the files that --json wrote"
+HELP = "draw figures of files written with --json"
 
-#: Colours that people who see colours differently can tell apart (Okabe and Ito), each client's
-#: own in every figure; ours first.
+#: Colours that remain distinct with colour blindness (Okabe and Ito); each client has the same one
+#: in every figure, ours first.
 _COLOURS = dict(
     zip(
         peers.NAMES,
@@ -37,18 +37,18 @@ _COLOURS = dict(
 
 #: Inches.
 _PANEL, _BAR, _MARGIN, _EDGE, _HEAD, _AXIS, _LINE = 3.4, 0.24, 1.9, 0.15, 0.65, 0.65, 0.15
-#: A name in the legend, a row of them, and the narrowest figure.
+#: A name in the legend, a row of them, and the narrowest figure (inches).
 _NAME, _ROW, _NARROWEST = 1.3, 0.2, 8.5
-#: Of the notes, in an inch.
+#: Letters of the notes per inch.
 _LETTERS = 14.5
 _PANELS_IN_A_ROW = 3
-#: Share of a group's height that is left free between two cases.
+#: The gap between two cases, in bars.
 _GAP = 0.9
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a file holds."""
+    """The contents of a file."""
 
     content: Mapping[str, Any]
     clients: Sequence[str]
@@ -56,15 +56,17 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """Raises ``ValueError`` if the file is no such one."""
+        """Read a file; raise ``ValueError`` if it has another format."""
         content = json.loads(path.read_text())
         if not isinstance(content, dict) or "columns" not in content:
-            raise ValueError("it was not written by python -m benchmarks ... --json, or long ago")
+            raise ValueError(
+                "not a file of python -m benchmarks ... --json, or one of an old version"
+            )
         cases = dict.fromkeys(entry["case"] for entry in content["summary"])
         return cls(content, list(content["clients"]), list(cases))
 
     def spread(self, case: str, client: str, key: str) -> Mapping[str, float] | None:
-        """Median, low and high of a measure, None if there was no valid run."""
+        """Return median, low and high of a measure, None if there was no valid run."""
         for entry in self.content["summary"]:
             if (entry["case"], entry["client"]) == (case, client) and "measures" in entry:
                 found: Mapping[str, float] | None = entry["measures"].get(key)
@@ -72,7 +74,7 @@ class Results:
         return None
 
     def columns(self) -> list[Mapping[str, Any]]:
-        """Those with a figure in them."""
+        """Return the columns that have figures."""
         return [
             column
             for column in self.content["columns"]
@@ -106,10 +108,10 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 
 
 def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Draw them all. The exit status."""
+    """Draw all figures, and return the exit status."""
     import matplotlib
 
-    # The same figures give the same file; text stays text, so the command can be copied.
+    # The same results give the same file; text stays text, so the command can be copied.
     matplotlib.rcParams.update(
         {"svg.hashsalt": "pykaproducer", "svg.fonttype": "none", "font.size": 9}
     )
@@ -125,11 +127,11 @@ def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def draw(results: Results, keys: Sequence[str] = ()) -> Figure:
-    """All panels of one file, or those of *keys*."""
+    """Draw all panels of one file, or those of *keys*."""
     from matplotlib.figure import Figure
 
     columns = [column for column in results.columns() if not keys or column["key"] in keys]
-    # Four stand better as two and two.
+    # Four look better as two and two.
     across = 2 if len(columns) == 4 else min(len(columns), _PANELS_IN_A_ROW)
     down = -(-len(columns) // across)
     panel = max(1.0, len(results.cases) * (len(results.clients) + _GAP) * _BAR)
@@ -167,7 +169,7 @@ def draw(results: Results, keys: Sequence[str] = ()) -> Figure:
 
 
 def _panel(axes: Axes, results: Results, column: Mapping[str, Any], *, named: bool) -> None:
-    """One measure: a group of bars for each case."""
+    """Draw one measure: a group of bars for each case."""
     step = len(results.clients) + _GAP
     highest = 0.0
     for i, case in enumerate(results.cases):
@@ -193,7 +195,7 @@ def _panel(axes: Axes, results: Results, column: Mapping[str, Any], *, named: bo
     middles = [i * step + (len(results.clients) - 1) / 2 for i in range(len(results.cases))]
     axes.set_yticks(middles, results.cases if named else [""] * len(middles))
     axes.tick_params(axis="y", length=0)
-    # The first case on top, and room for the number behind the longest bar.
+    # The first case at the top, and space for the number after the longest bar.
     axes.set_ylim(len(results.cases) * step - _GAP / 2 - 0.5, -_GAP / 2 - 0.5)
     axes.set_xlim(0, highest * 1.22 or 1)
     axes.locator_params(axis="x", nbins=4)
@@ -204,7 +206,7 @@ def _panel(axes: Axes, results: Results, column: Mapping[str, Any], *, named: bo
 
 
 def _legend(figure: Figure, results: Results, width: float, height: float, columns: int) -> None:
-    """What it is about, and whose bars these are."""
+    """Draw the title, and the legend of the clients."""
     from matplotlib.patches import Patch
 
     figure.text(_EDGE / width, 1 - 0.1 / height, results.content["title"], fontsize=11, va="top")
@@ -223,7 +225,7 @@ def _legend(figure: Figure, results: Results, width: float, height: float, colum
 
 
 def _notes(content: Mapping[str, Any], letters: int) -> tuple[list[str], list[str]]:
-    """What stands beneath: the recipe and the machine; and a warning, if one is due."""
+    """Return the notes: the command and the machine; and a warning, if needed."""
     machine = content["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in content["clients"].items())
     paragraphs = [

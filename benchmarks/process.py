@@ -1,4 +1,4 @@
-"""What a process has used: processor time, memory, wake-ups."""
+"""Resources used by a process: processor time, memory, wake-ups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CALIBRATIONS, _CALIBRATION_STEPS = 8, 200_000
 
 @dataclass(frozen=True)
 class Usage:
-    """A moment, or (as a difference) a stretch of time, and what all threads used in it."""
+    """A point in time or (as a difference) a period, with the usage of all threads."""
 
-    #: Seconds on the wall.
+    #: Wall-clock seconds.
     wall: float
     #: Seconds of processor time, user and system.
     cpu: float
-    #: How often a thread went to sleep by itself: each time it was woken up again.
+    #: How often a thread blocked voluntarily: each time it was woken up again.
     sleeps: int
 
     @classmethod
@@ -35,9 +35,9 @@ class Usage:
 
 
 def calibrate() -> float:
-    """Nanoseconds for a step of a fixed loop: how fast this machine is at this moment.
+    """Return the nanoseconds for a step of a fixed loop: the present speed of the machine.
 
-    The best of several: an interruption makes one of them longer, a slower machine all.
+    The best of several: an interruption lengthens one of them, a slower machine all.
     """
     best = float("inf")
     for _ in range(_CALIBRATIONS):
@@ -49,17 +49,17 @@ def calibrate() -> float:
 
 
 def resident() -> int:
-    """Resident memory now, in bytes; where the system does not tell, the most there has been."""
+    """Return the resident memory in bytes; the peak, where the system does not provide it."""
     if _STATM.exists():
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_resident()
 
 
 def peak_resident() -> int:
-    """The most resident memory this process has had, in bytes.
+    """Return the peak resident memory of this process, in bytes.
 
-    Linux's ``ru_maxrss`` also remembers what the process was before ``exec``, a copy of its
-    parent: hence ``/proc`` where it exists.
+    Linux's ``ru_maxrss`` also includes what the process was before ``exec``, a copy of its parent:
+    hence ``/proc`` where it exists.
     """
     found = peak_of_process(os.getpid())
     if found is not None:
@@ -69,7 +69,7 @@ def peak_resident() -> int:
 
 
 def peak_of_process(pid: int) -> int | None:
-    """The same of another process; None if it has ended, or nobody tells."""
+    """Return the peak of another process; None if it has ended or is not provided."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -81,9 +81,9 @@ def peak_of_process(pid: int) -> int | None:
 
 
 def threads(pid: int | None = None) -> int | None:
-    """All threads of a process (None: this one), the C libraries' included.
+    """Return all threads of a process (None: this one), including those of C libraries.
 
-    None where nobody tells.
+    None where the system does not provide it.
     """
     try:
         return len(os.listdir(f"/proc/{pid or os.getpid()}/task"))
@@ -92,7 +92,7 @@ def threads(pid: int | None = None) -> int | None:
 
 
 def cpu_of_process(pid: int) -> float | None:
-    """Processor seconds that another process has used so far; None where nobody tells."""
+    """Return the processor seconds that another process has used; None where unavailable."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the broker's log holds, asked with another client: kafka-python's consumer."""
+"""The contents of the broker's log, read with another client: kafka-python's consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.child import RunFailed
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-#: It makes directories and files for thousands of partitions.
+#: The broker makes directories and files for thousands of partitions.
 _TIMEOUT_MS = 120_000
 
 
@@ -23,7 +23,7 @@ def check_log(
     expected: int,
     patience: float = 0.0,
 ) -> None:
-    """Every message is in the log, once, now or within *patience* seconds; else RunFailed."""
+    """Raise RunFailed unless every message is in the log once within *patience* seconds."""
     deadline = time.monotonic() + patience
     with _messages(cluster, topics, partitions) as count:
         found = count()
@@ -31,29 +31,29 @@ def check_log(
             time.sleep(0.1)
             found = count()
     if found != expected:
-        raise RunFailed(f"{expected} messages were sent and the log holds {found}")
+        raise RunFailed(f"{expected} messages were sent, but the log holds {found}")
 
 
 def wait_until_served(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> None:
-    """Wait until the broker leads the partitions that it already says it leads."""
+    """Wait until the broker serves the partitions that its metadata says it leads."""
     with _messages(cluster, topics, partitions) as count:
         count()
 
 
 def wait_for_a_message(cluster: KafkaCluster, topic: str, partitions: int, patience: float) -> None:
-    """Wait until something is in the log; else RunFailed."""
+    """Wait until something is in the log; raise RunFailed on timeout."""
     deadline = time.monotonic() + patience
     with _messages(cluster, [topic], partitions) as count:
         while not count():
             if time.monotonic() > deadline:
-                raise RunFailed(f"nothing came to the log within {patience:g} s")
+                raise RunFailed(f"no message reached the log within {patience:g} s")
 
 
 @contextmanager
 def _messages(
     cluster: KafkaCluster, topics: Sequence[str], partitions: int
 ) -> Iterator[Callable[[], int]]:
-    """A function that counts the messages in the log of all these topics."""
+    """Yield a function that counts the messages in the log of all these topics."""
     from kafka import KafkaConsumer, TopicPartition
 
     places = [TopicPartition(topic, i) for topic in topics for i in range(partitions)]
@@ -65,7 +65,7 @@ def _messages(
 
 
 def log_bytes(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> int:
-    """Bytes of the topics' log."""
+    """Return the size of the topics' log in bytes."""
     from kafka import KafkaAdminClient
 
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""From runs to medians with their ranges: tables for people, JSON for programs."""
+"""Medians with their ranges from runs: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 
 from benchmarks.runner import CALIBRATION, Run
 
-#: From here on the machine counts as disturbed: cores used by others in the median run, and the
-#: slowest calibration against the fastest.
+#: From here on the machine is considered disturbed: cores used by others in the median run, and the
+#: ratio of the slowest to the fastest calibration.
 _DISTURBED_CORES, _DISTURBED_SPEED = 0.1, 1.25
 
 
 @dataclass(frozen=True)
 class Column:
-    """One measure and how a table shows it."""
+    """One measure and its presentation in a table."""
 
     key: str
     title: str
-    #: How to format a value: a format specification.
+    #: A format specification.
     form: str = ".3g"
-    #: What one unit of the title is in units of the measure.
+    #: One unit of the title, in units of the measure.
     unit: float = 1.0
-    #: Whether a ratio of two clients says anything.
+    #: Whether a ratio of two clients is meaningful.
     compared: bool = True
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some values, and the least and the greatest of them."""
+    """The median of some values, the least and the greatest."""
 
     median: float
     low: float
     high: float
-    #: How many values there were.
+    #: The number of values.
     count: int
 
     @classmethod
@@ -54,7 +54,7 @@ class Spread:
 
 
 def values(runs: Iterable[Run], case: str, client: str, key: str) -> dict[int, float]:
-    """The valid values of one measure, by round."""
+    """Return the valid values of one measure, by round."""
     return {
         run.round: run.measures[key]
         for run in runs
@@ -64,13 +64,13 @@ def values(runs: Iterable[Run], case: str, client: str, key: str) -> dict[int, f
 
 
 def ratios(runs: Sequence[Run], case: str, client: str, peer: str, key: str) -> list[float]:
-    """*client* divided by *peer*, round by round, for rounds in which both runs were valid."""
+    """Return *client* divided by *peer*, for each round in which both runs were valid."""
     mine, theirs = values(runs, case, client, key), values(runs, case, peer, key)
     return [mine[i] / theirs[i] for i in sorted(mine.keys() & theirs.keys()) if theirs[i]]
 
 
 def tables(runs: Sequence[Run], clients: Sequence[str], columns: Sequence[Column]) -> str:
-    """A table for each case: a line for each client, then the first one's ratio to each other."""
+    """Return a table per case: a line per client, then the first one's ratio to each other."""
     parts = []
     for case in _cases(runs):
         rows = [["", *(column.title for column in columns)]]
@@ -88,7 +88,7 @@ def tables(runs: Sequence[Run], clients: Sequence[str], columns: Sequence[Column
 
 
 def quietness(runs: Sequence[Run]) -> str:
-    """How far the machine was quiet: what to know before believing the figures."""
+    """Return how quiet the machine was, which determines the value of the figures."""
     counted = [run for run in runs if run.round > 0]
     others = Spread.of([run.other_cores for run in counted if run.other_cores is not None])
     found = (run.measures.get(CALIBRATION) for run in counted)
@@ -97,8 +97,8 @@ def quietness(runs: Sequence[Run]) -> str:
     if others is not None:
         texts.append(f"other processes used {others.show('.2f')} cores during the runs")
     if speed is not None:
-        texts.append(f"a fixed loop took {speed.show('.0f')} ns a step beside them")
-    text = "; ".join(texts) or "how quiet the machine was is not known"
+        texts.append(f"a fixed loop took {speed.show('.0f')} ns per step")
+    text = "; ".join(texts) or "it is unknown how busy the machine was"
     busy = others is not None and others.median > _DISTURBED_CORES
     unsteady = speed is not None and speed.high > _DISTURBED_SPEED * speed.low
     if busy or unsteady:
@@ -109,7 +109,7 @@ def quietness(runs: Sequence[Run]) -> str:
 def summary(
     runs: Sequence[Run], clients: Sequence[str], columns: Sequence[Column]
 ) -> list[dict[str, Any]]:
-    """What the tables show, for programs."""
+    """Return the contents of the tables, for programs."""
     found = []
     for case in _cases(runs):
         for client in clients:
@@ -132,7 +132,7 @@ def write_json(
     clients: Sequence[str],
     columns: Sequence[Column],
 ) -> None:
-    """Everything: command, machine and versions, the summary, each single run."""
+    """Write everything: command, machine and versions, the summary, each single run."""
     content = {
         **description,
         "quietness": quietness(runs),
@@ -143,7 +143,7 @@ def write_json(
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-#: What stands in a line at a column: the values' spread, how to show it.
+#: The contents of a cell: the values' spread, and how to show it.
 _Cell = Callable[[Column], tuple[Spread | None, str, float]]
 
 

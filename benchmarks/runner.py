@@ -1,11 +1,11 @@
-"""Fresh processes, taken in turns.
+"""Runs in fresh processes, in turn.
 
-A :class:`Session` runs every client in every round, each run in a process of its own, and turns
-the order round from one round to the next: whatever drifts (a broker that warms up, a neighbour
-on the machine) meets both. Ratios are taken within a round, between runs that are neighbours.
+A :class:`Session` runs every client in every round, each run in a separate process, and reverses
+the order from one round to the next: a drift (a broker that warms up, other work on the machine)
+affects all clients alike. Ratios are taken within a round, between neighbouring runs.
 
 The fresh process imports this module too, with the benchmark that it runs. So nothing here, nor in
-a benchmark, imports pykaproducer at the top: a peer must not carry our memory and our import time.
+a benchmark, imports pykaproducer at the top: a peer must not include our memory and import time.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from benchmarks.process import calibrate
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-#: What a measurement returns; numbers are summed up, text is kept as it is.
+#: The result of a measurement; numbers are summarised, text is kept unchanged.
 Measures = dict[str, Any]
 
-#: The measure that says how fast the machine was: the same work in each run.
+#: The measure of the machine's speed: the same work in each run.
 CALIBRATION = "calibration_ns"
 
-#: How much of what a failed process said is shown.
+#: The number of lines of a failed process's output that are shown.
 _LAST_LINES = 25
 
-#: Seconds in which a process that has taken too long says where it stands.
+#: The seconds in which a process that has taken too long can print its tracebacks.
 _LAST_WORDS = 5.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """One fresh process and what came of it."""
+    """One fresh process and its result."""
 
     case: str
     client: str
@@ -52,7 +52,7 @@ class Run:
     round: int
     measures: Measures = field(default_factory=dict)
     failure: str | None = None
-    #: Cores that neither the client nor the broker kept busy meanwhile; None if nobody knows.
+    #: The cores that neither the client nor the broker used; None if unknown.
     other_cores: float | None = None
 
     @property
@@ -66,14 +66,14 @@ class Session:
     def __init__(self, clients: Sequence[str], rounds: int, cluster: KafkaCluster) -> None:
         self.clients = clients
         self.rounds = rounds
-        #: Started by those who need it: ``with session.cluster``.
+        #: Started by the benchmarks that need it: ``with session.cluster``.
         self.cluster = cluster
         self.runs: list[Run] = []
 
     def alternate(
         self, case: str, measure: Callable[[str], Measures], *, warm_up_rounds: int = 0
     ) -> None:
-        """Run *measure(client)* for all clients, in turns, round by round."""
+        """Run *measure(client)* for all clients, in turn, round by round."""
         for number in range(1 - warm_up_rounds, self.rounds + 1):
             for client in self.clients if number % 2 else reversed(self.clients):
                 run = self._run(case, client, number, measure)
@@ -109,7 +109,7 @@ def in_fresh_process(
 ) -> Measures:
     """Call ``module.measure(job, parent)`` in a new process; :class:`RunFailed` if it fails.
 
-    *at* says what to do here when the measurement has reached a point (``parent.reach(name)``).
+    *at* maps each point that the measurement reaches (``parent.reach(name)``) to an action here.
     A process that takes longer than *limit* seconds ends with the tracebacks of its threads.
     """
     text = json.dumps({**job, "limit": limit})
@@ -120,12 +120,12 @@ def in_fresh_process(
 
 
 def in_program(command: Sequence[str], *, limit: float) -> Measures:
-    """Run a program that is not Python and answers as :mod:`benchmarks.child` does."""
+    """Run a program that is not Python and uses the protocol of :mod:`benchmarks.child`."""
     return calibrated(lambda: _measured(command, os.environ, {}, limit, 0.0))
 
 
 def calibrated(run: Callable[[], Measures]) -> Measures:
-    """Measure how fast the machine is beside a *run* of a program that cannot do so itself."""
+    """Measure the machine's speed around a *run* of a program that cannot do so itself."""
     before = calibrate()
     measures = run()
     return {**measures, CALIBRATION: (before + calibrate()) / 2}
@@ -138,7 +138,7 @@ def _measured(
     limit: float,
     patience: float,
 ) -> Measures:
-    """*patience*: seconds behind *limit* in which a process ends by itself, with its own words."""
+    """Run the command; it gets *patience* seconds after *limit* to end with its own message."""
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command,
@@ -162,10 +162,10 @@ def _measured(
 
 @contextmanager
 def watched(process: subprocess.Popen[str], limit: float) -> Iterator[threading.Event]:
-    """End *process* when *limit* seconds have passed, and at the end of the block it has ended.
+    """End *process* after *limit* seconds, or at the end of the block.
 
-    The event is set if the time had passed. Before it is killed it is asked, with SIGQUIT, where
-    its threads stand: Go and Java answer.
+    The event is set if the time was exceeded. The process then gets SIGQUIT, to which Go and Java
+    respond with a thread dump, before it is killed.
     """
     overdue = threading.Event()
 
@@ -194,7 +194,7 @@ def watched(process: subprocess.Popen[str], limit: float) -> Iterator[threading.
 def _attend(
     process: subprocess.Popen[str], at: Mapping[str, Callable[[], object]]
 ) -> Mapping[str, Any]:
-    """Answer the child until it has ended; the last that it said."""
+    """Answer the child until it has ended, and return its last object."""
     commands, answers = _pipe(process.stdin), _pipe(process.stdout)
     answer: Mapping[str, Any] = {}
     for line in answers:
@@ -214,7 +214,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 def _reason(status: int | None, errors: str, limit: float, overdue: bool) -> str:
     lines = errors.strip().splitlines()
     if overdue or any(line.startswith("Timeout (") for line in lines):
-        return f"no end within {limit:.0f} s; its threads stood here:\n{errors}"
+        return f"no end within {limit:.0f} s; tracebacks of its threads:\n{errors}"
     expected = "benchmarks.child.RunFailed: "
     if lines and lines[-1].startswith(expected):
         return lines[-1].removeprefix(expected)
@@ -222,13 +222,13 @@ def _reason(status: int | None, errors: str, limit: float, overdue: bool) -> str
 
 
 def last_of(text: str) -> str:
-    """The end of what a process said, where its reason stands."""
+    """Return the end of a process's output, which contains the reason of the failure."""
     lines = text.strip().splitlines()
     return "\n".join(["...", *lines[-_LAST_LINES:]] if len(lines) > _LAST_LINES else lines)
 
 
 def _describe(run: Run) -> str:
-    """One line that shows how it goes on."""
+    """Return a line that shows the progress."""
     if run.failure is not None:
         return f"{run.case}, {run.name}, {run.client}: FAILED: {run.failure}"
     figures = (

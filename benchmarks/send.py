@@ -1,7 +1,7 @@
 """Throughput: a loop that sends many small messages, each with a callback.
 
-A run is valid if every message was delivered, every callback was called, and the broker's log
-holds exactly as many messages as were sent: asked after the run, with another client.
+A run is valid if every message was delivered, every callback was called, and the broker's log holds
+exactly as many messages as were sent, which another client counts after the run.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ COLUMNS = (
     Column("peak_rss", "peak RSS, MiB", ".0f", unit=2**20),
 )
 
-#: Sent and waited for before the clock starts: connections, metadata, every partition.
+#: Sent and awaited before the clock starts: connections, metadata, every partition.
 WARM_UP = 1_000
 
-#: Seconds for a run: this, and a second for each so many messages.
+#: The seconds for a run: this, and one more per that many messages.
 _LIMIT, _SLOWEST = 60.0, 10_000
 
 
 @dataclass(frozen=True)
 class Case:
-    """Runs that are compared with each other: what is sent where, with which settings."""
+    """Runs that are compared with each other: the messages, topics and settings."""
 
     title: str
     partitions: int
-    #: How many topics take turns.
+    #: The number of topics that are used in turn.
     topics: int = 1
-    #: Settings that differ from what the command line says.
+    #: Settings that override the command line.
     settings: Mapping[str, Any] | None = None
     warm_up: int = WARM_UP
-    #: Whether to ask how many bytes the messages take in the log.
+    #: Whether to measure the size of the messages in the log.
     weighed: bool = False
 
 
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="outcome",
         action="store_const",
         const="handles",
-        help="no callback, but keep every handle that send() returns",
+        help="use no callbacks, but keep every handle that send() returns",
     )
     options.add_producer_options(parser)
 
@@ -75,15 +75,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_load_options(
     parser: argparse.ArgumentParser, *, partitions: Iterable[int], messages: int = 1_000_000
 ) -> None:
-    """What is sent."""
+    """Add options for the messages."""
     parser.add_argument("--messages", type=options.positive, default=messages, help="%(default)s")
-    parser.add_argument("--size", type=options.positive, default=100, help="bytes of a value")
+    parser.add_argument(
+        "--size", type=options.positive, default=100, help="bytes of a value; default: %(default)s"
+    )
     parser.add_argument(
         "--partitions", type=options.positive, nargs="+", default=[*partitions], metavar="N"
     )
     parser.add_argument("--keyed", action="store_true", help="give each message a key")
     parser.add_argument(
-        "--warm-up-rounds", type=int, default=1, help="rounds at first that do not count"
+        "--warm-up-rounds", type=int, default=1, help="initial rounds that do not count"
     )
 
 
@@ -96,7 +98,7 @@ def named(partitions: int) -> str:
 
 
 def run_cases(arguments: argparse.Namespace, session: Session, cases: Iterable[Case]) -> None:
-    """All clients in turns, case by case."""
+    """Run all clients in turn, case by case."""
     with session.cluster as cluster:
         warm_up_rounds = arguments.warm_up_rounds
         for case in cases:
@@ -133,7 +135,7 @@ def _one_run(
             topics,
             case.partitions,
             arguments.messages + case.warm_up,
-            # Nobody has said that the broker has read them all.
+            # Without acknowledgements the broker may not have read them all yet.
             patience=10.0 if settings.acks == "0" else 0.0,
         )
         if case.weighed:
@@ -146,7 +148,7 @@ def _one_run(
 
 
 def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
-    """The run itself: from the first send to the last callback."""
+    """Measure a run, from the first send to the last callback."""
     values = payloads.text_values(job["size"])
     keys = payloads.keys()
     client = clients.factory(job["client"])(Settings(**job["settings"]))
@@ -171,7 +173,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
         if complaint:
             raise RunFailed(complaint)
     elif delivered is not None and delivered() != load.count:
-        raise RunFailed(f"of {load.count} messages {delivered()} were delivered")
+        raise RunFailed(f"only {delivered()} of {load.count} messages were delivered")
     client.abandon()
     return {
         "messages_per_s": load.count / used.wall,
@@ -186,19 +188,19 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     }
 
 
-#: What is measured; if it returns something, that says how many messages were delivered.
+#: The measured work; it may return a function that counts the delivered messages.
 _Work = Callable[[], Callable[[], int] | None]
 
 
 def _work(client: Any, load: Load, outcome: str, tally: payloads.Tally) -> _Work:
-    """The send loop, everything made that can be made before the clock starts."""
+    """Return the send loop; everything that can be built before the clock starts is built here."""
     if outcome == "callback":
         return partial(client.send_all, load, tally.on_delivery)
     if outcome == "none":
         return partial(client.send_all, load, None)
     if outcome == "handles":
         return partial(client.send_keeping_handles, load)
-    # "bulk", "arrow", "batches": blocks, made in advance.
+    # "bulk", "arrow", "batches": blocks, built in advance.
     blocks = getattr(client, f"prepare_{outcome}")(load)
     return partial(getattr(client, f"send_{outcome}"), load, blocks)
 
@@ -211,7 +213,7 @@ def warm_up(
     count: int = WARM_UP,
     topics: Iterable[str] = (),
 ) -> None:
-    """Connect and reach every partition (by keys); all of it delivered when this returns."""
+    """Connect and reach every partition (by keys); everything is delivered when this returns."""
     tally = payloads.Tally()
     load = Load(topic, count, values, payloads.keys(), tuple(topics))
     client.send_all(load, tally.on_delivery)

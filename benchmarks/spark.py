@@ -1,8 +1,8 @@
 """Spark: cached rows of a DataFrame, written to a topic by our sink and by Spark's own.
 
-Each sink has an application of its own, which is kept: they take turns, write by write. A row has
-a key of 16 bytes and a value of 100. Before the rounds both write the same keys, and it is looked
-up whether each key is in the same partition.
+Each sink has a separate application, which stays alive: they alternate, write by write. A row has a
+key of 16 bytes and a value of 100. Before the rounds both write the same keys, to check whether
+each key is in the same partition.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from benchmarks.send import named
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-HELP = "rows a second and processor time of a DataFrame that is written"
+HELP = "rows per second and processor time of writing a DataFrame"
 
 COLUMNS = (
     Column("rows_per_s", "M rows/s", unit=1e6),
     Column("worker_us", "Python workers, CPU us/row", compared=False),
-    Column("sink_us", "of it the sink's", compared=False),
+    Column("sink_us", "of that, the sink", compared=False),
     Column("jvm_us", "JVM, CPU us/row"),
     Column("broker_us", "broker, CPU us/row"),
     Column("all_us", "all, CPU us/row"),
     Column("planner_ms", "planners, CPU ms", ".0f", compared=False),
 )
 
-#: Seconds for a write: this, and a second for each so many rows.
+#: The seconds for a write: this, and one more per that many rows.
 _LIMIT, _SLOWEST = 120.0, 20_000
 #: The format of a sink that only counts (``peers/spark_count.py``).
 COUNTING = "counting"
-#: Milliseconds without a message after which no more are to come.
+#: Milliseconds without a message after which no more are expected.
 _READ_MS = 20_000
 
 
@@ -56,27 +56,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[4],
         metavar="N",
-        help="of the topic, case by case; 4",
+        help="partitions of the topic, one case for each number; default: 4",
     )
     parser.add_argument("--rounds", type=options.positive, default=7, help="%(default)s")
     parser.add_argument(
-        "--warm-up-rounds", type=int, default=8, help="rounds at first that do not count; 8"
+        "--warm-up-rounds", type=int, default=8, help="initial rounds that do not count; default: 8"
     )
-    parser.add_argument("--no-jvm", action="store_true", help="ours alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--no-jvm", action="store_true", help="measure only our sink")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     group = parser.add_argument_group("Spark, the same for both sinks")
     group.add_argument("--master", default="local[2]", help="%(default)s")
     group.add_argument(
-        "--tasks", type=options.positive, default=4, help="of a write: the rows' partitions; 4"
+        "--tasks",
+        type=options.positive,
+        default=4,
+        help="tasks per write (partitions of the rows); default: 4",
     )
-    group.add_argument("--memory", default="3g", help="of each JVM; %(default)s")
+    group.add_argument("--memory", default="3g", help="memory of each JVM; default: %(default)s")
     group.add_argument(
         "--conf",
         nargs="+",
         default=[],
         type=partial(_assignment, "spark."),
         metavar="spark.NAME=VALUE",
-        help="of the sessions",
+        help="configuration of the sessions",
     )
     group.add_argument(
         "--set",
@@ -84,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=partial(_assignment, "kafka."),
         metavar="kafka.NAME=VALUE",
-        help="options of the write besides kafka.acks=all; else each sink has its own defaults",
+        help="options of the write; default: kafka.acks=all, otherwise each sink's own defaults",
     )
 
 
@@ -96,7 +99,7 @@ def _assignment(prefix: str, text: str) -> tuple[str, str]:
 
 
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Have everything ready, the jars of Spark's sink too; what is missing ends the command."""
+    """Prepare everything, including the jars of Spark's sink; a missing one ends the command."""
     try:
         arguments.jars = spark.prepare(_sinks(arguments))
     except Unavailable as error:
@@ -106,7 +109,7 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 def run(
     arguments: argparse.Namespace, words: Sequence[str], cluster: KafkaCluster | None = None
 ) -> int:
-    """Measure and print; *cluster* is used instead of a new one. The exit status."""
+    """Measure on *cluster*, or on a new one, print, and return the exit status."""
     from pykaproducer.testing import KafkaCluster
 
     sinks = _sinks(arguments)
@@ -149,7 +152,7 @@ def _description(
 
 
 def _measure(arguments: argparse.Namespace, session: Session) -> str | None:
-    """All rounds. The result: what is wrong with where the keys are, if anything."""
+    """Run all rounds, and return the difference between the keys' partitions, if any."""
     with session.cluster as cluster, ExitStack() as kept:
         load = spark.Load(
             arguments.rows,
@@ -179,7 +182,7 @@ def _measure(arguments: argparse.Namespace, session: Session) -> str | None:
 
 
 def _with_its_own_watch(run: Run) -> Run:
-    """The session takes an application that is kept for somebody else: the write's watch knows."""
+    """Replace the session's measure of other work, which counts the application, by the write's."""
     if "other_cores" not in run.measures:
         return run
     rest = {name: value for name, value in run.measures.items() if name != "other_cores"}
@@ -208,7 +211,7 @@ def _watched_write(
     cluster: KafkaCluster, application: spark.Application, topic: str, limit: float
 ) -> Measures:
     brokers = [broker.pid for broker in cluster.brokers]
-    # The other application stands idle: what it uses all the same is others' use.
+    # The other application is idle; any processor time it uses counts as other work.
     watch = Watch([*brokers, *application.processes()])
     before = sum(cpu_of_process(pid) or 0.0 for pid in brokers)
     found = application.write("rows", topic, limit)
@@ -217,9 +220,9 @@ def _watched_write(
 
 
 def measures(rows: int, found: Mapping[str, Any], counted: float | None = None) -> Measures:
-    """Seconds of one write (``wall``, and of processors) as what the table shows.
+    """Convert the seconds of one write (``wall``, and of processors) to the table's units.
 
-    *counted*: what the workers take for a sink that only counts the rows.
+    *counted*: the workers' processor time with a sink that only counts the rows.
     """
     jvm, workers, planners = found["jvm"], found["workers"], found["planners"]
     broker, each = found["broker"], 1e6 / rows
@@ -236,13 +239,13 @@ def measures(rows: int, found: Mapping[str, Any], counted: float | None = None) 
     }
 
 
-# Where the keys are
+# The partitions of the keys
 
 
 def _compare_places(
     cluster: KafkaCluster, applications: Mapping[str, spark.Application], partitions: int
 ) -> str | None:
-    """Whether both sinks write each key to the same partition; a complaint if not."""
+    """Check that both sinks write each key to the same partition; return the difference, if any."""
     if len(applications) == 1:
         return None
     places: dict[str, dict[bytes, set[int]]] = {}
@@ -259,7 +262,7 @@ def _compare_places(
 
 
 def difference(ours: Mapping[bytes, set[int]], theirs: Mapping[bytes, set[int]]) -> str | None:
-    """The first key that is not where it should be, and how many there are."""
+    """Return the first key with another partition, and the number of such keys."""
     wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     if not wrong:
         return None
@@ -273,7 +276,7 @@ def difference(ours: Mapping[bytes, set[int]], theirs: Mapping[bytes, set[int]])
 def _places(
     cluster: KafkaCluster, topic: str, partitions: int, count: int
 ) -> dict[bytes, set[int]]:
-    """In which partitions the messages of each key are, read with kafka-python's consumer."""
+    """Return the partitions of each key's messages, read with kafka-python's consumer."""
     from kafka import KafkaConsumer, TopicPartition
 
     found: dict[bytes, set[int]] = {}
@@ -295,7 +298,7 @@ def _places(
 
 
 def rounds(runs: Sequence[Run], sinks: Sequence[str]) -> str:
-    """A line for each round that counts: thousands of rows a second, and the ratio."""
+    """Return a line for each counted round: thousands of rows per second, and the ratio."""
     counted = [run for run in runs if run.round > 0]
     head = [*(f"{sink}, k rows/s" for sink in sinks), *(["ratio"] * (len(sinks) > 1))]
     lines = []

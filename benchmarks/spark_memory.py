@@ -1,8 +1,8 @@
-"""Spark, memory: what the Python workers take while the broker stands still in a write.
+"""Spark, memory: the use of the Python workers while the broker is stopped during a write.
 
-The broker is stopped with SIGSTOP once rows of the write are in the log, and goes on after some
-seconds. Every row must be there in the end. What is told is the most that any Python worker has
-held: the highest resident set of its life, which the system keeps.
+The broker is stopped with SIGSTOP once rows of the write are in the log, and continues after some
+seconds. Every row must be there in the end. The reported figure is the peak resident memory of any
+Python worker, as recorded by the system.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from benchmarks.process import peak_of_process
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-HELP = "memory of the Python workers while the broker stands still in a write"
+HELP = "memory of the Python workers while the broker is stopped during a write"
 
-#: Seconds for the write besides the pause: this, and a second for so many rows.
+#: The seconds for the write besides the pause: this, and one more per that many rows.
 _LIMIT, _SLOWEST = 180.0, 20_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=options.positive, default=5_000_000, help="%(default)s")
     parser.add_argument("--pause", type=float, default=5.0, metavar="S", help="default: 5")
-    parser.add_argument("--partitions", type=options.positive, default=4, metavar="N", help="4")
+    parser.add_argument(
+        "--partitions", type=options.positive, default=4, metavar="N", help="default: 4"
+    )
     parser.add_argument(
         "--buffer-memory", type=options.positive, default=64, metavar="MIB", help="default: 64"
     )
     parser.add_argument("--master", default="local[2]", help="%(default)s")
-    parser.add_argument("--tasks", type=options.positive, default=4, help="of the write: 4")
+    parser.add_argument(
+        "--tasks", type=options.positive, default=4, help="tasks of the write; default: 4"
+    )
 
 
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -48,7 +52,7 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 def run(
     arguments: argparse.Namespace, words: Sequence[str], cluster: KafkaCluster | None = None
 ) -> int:
-    """Measure and print; the exit status."""
+    """Measure, print, and return the exit status."""
     from pykaproducer.testing import KafkaCluster
 
     buffer = arguments.buffer_memory * options.MIB
@@ -83,7 +87,7 @@ def run(
 def _peaks(
     arguments: argparse.Namespace, cluster: KafkaCluster, application: spark.Application
 ) -> dict[int, int]:
-    """The most that each Python worker has held, in bytes."""
+    """Return the peak memory of each Python worker, in bytes."""
     partitions, limit = arguments.partitions, _LIMIT + arguments.rows / _SLOWEST
     found: dict[str, Any] = {}
     with options.fresh_topic(cluster, partitions) as topic:
@@ -114,7 +118,7 @@ def _peaks(
 
 
 def _workers(application: spark.Application) -> dict[int, int]:
-    """The Python processes of the executors that have a producer: each forks none."""
+    """Return the peak memory of each Python process of the executors, by process id."""
     own = set(application.processes())
     workers = [
         process.pid

@@ -1,7 +1,7 @@
-"""Start: how long the constructor and the first ``send()`` hold up a program whose server is away.
+"""Start: the time of the constructor and the first ``send()`` while the server is unreachable.
 
-Two kinds of absence: a port where nobody listens (the connection is refused) and a server that
-takes the connection and never says a word.
+There are two cases: a port that refuses connections, and a server that accepts the connection and
+never answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = (
     Column("import_ms", "import, ms", ".0f"),
 )
 
-#: kafka-python alone waits in its constructor, half a minute; and then in send().
+#: Only kafka-python waits in its constructor, half a minute; and then in send().
 _LIMIT = 120.0
 
 

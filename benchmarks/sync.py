@@ -1,6 +1,6 @@
-"""Latency: one message at a time, each waited for before the next is sent; no linger.
+"""Latency: one message at a time, each awaited before the next is sent; no linger.
 
-``raw`` is the round trip on a bare socket, with the request made before.
+``raw`` is the round trip on a bare socket, with a prebuilt request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PEERS = ("confluent-kafka", "kafka-python", "aiokafka", "raw")
 
-HELP = "latency of a message that is waited for"
+HELP = "latency of single messages, each awaited before the next"
 
 COLUMNS = (
     Column("p50_us", "p50, us", ".0f"),
@@ -36,22 +36,24 @@ COLUMNS = (
 #: Sent before, in the same way, and not counted.
 _WARM_UP = 500
 
-#: Seconds for a run: this, and a second for each so many messages.
+#: The seconds for a run: this, and one more per that many messages.
 _LIMIT, _SLOWEST = 60.0, 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=_at_least_100, default=10_000, help="default: 10000")
-    parser.add_argument("--size", type=options.positive, default=100, help="bytes of a value")
+    parser.add_argument(
+        "--size", type=options.positive, default=100, help="bytes of a value; default: %(default)s"
+    )
     parser.add_argument("--partitions", type=options.positive, nargs="+", default=[1], metavar="N")
     parser.add_argument(
-        "--warm-up-rounds", type=int, default=1, help="rounds at first that do not count"
+        "--warm-up-rounds", type=int, default=1, help="initial rounds that do not count"
     )
     options.add_producer_options(parser, linger_ms=0)
 
 
 def _at_least_100(text: str) -> int:
-    """The 99th percentile of fewer is none."""
+    """Parse a number; a 99th percentile needs at least 100 messages."""
     number = options.positive(text)
     if number < 100:
         raise argparse.ArgumentTypeError(f"must be at least 100, not {number}")
@@ -103,7 +105,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     client.flush(job["limit"])
     client.abandon()
     if len(times) != load.count:
-        raise RunFailed(f"of {load.count} messages {len(times)} were sent")
+        raise RunFailed(f"only {len(times)} of {load.count} messages were sent")
     percentiles = quantiles(times, n=100, method="inclusive")
     return {
         "p50_us": percentiles[49] / 1000,

@@ -1,8 +1,8 @@
-"""Many topics and partitions: what those that do not exist cost the ones that do.
+"""Many topics and partitions: the cost of unknown topics for the existing ones.
 
-``unknown``: a loop sends to a topic that is there, alone, and then while messages wait for
-thousands of topics that the cluster does not know. ``partitions``: one message to each of
-thousands of partitions. Both close with everything still in place. Only pykaproducer.
+``unknown``: a loop sends to an existing topic, first alone, and then while messages wait for
+thousands of topics that the cluster does not know. ``partitions``: one message to each of thousands
+of partitions. Both close with all of these still in place. Only pykaproducer.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 PEERS: tuple[str, ...] = ()
 
-HELP = "what thousands of unknown topics, or of partitions, cost"
+HELP = "the cost of thousands of unknown topics, or of partitions"
 
 COLUMNS = (
-    Column("share", "speed beside the unknown, %", ".0f", unit=0.01, compared=False),
+    Column("share", "speed with unknown topics, %", ".0f", unit=0.01, compared=False),
     Column("send_s", "send() to all, s", ".2f", compared=False),
     Column("delivered_s", "all delivered, s", ".2f", compared=False),
-    Column("rss", "RSS more, MiB", ".0f", unit=2**20, compared=False),
+    Column("rss", "RSS increase, MiB", ".0f", unit=2**20, compared=False),
     Column("idle_ms", "idle CPU ms/s", ".1f", compared=False),
     Column("threads", "threads", ".0f", compared=False),
     Column("close_s", "close(), s", ".2f", compared=False),
@@ -102,7 +102,7 @@ def _partitions(producer: Producer, topic: str, count: int) -> dict[str, float |
 
 
 def _speed(producer: Producer, topic: str) -> float:
-    """Messages a second, until the last callback has been called."""
+    """Return messages per second, measured until the last callback."""
     tally, value = payloads.Tally(), bytes(100)
     start = time.perf_counter()
     for _ in range(_MESSAGES):

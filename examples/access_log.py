@@ -4,14 +4,14 @@
 
     python examples/access_log.py LOGS --bootstrap-servers HOST:PORT [--checkpoint DIR] [--once]
 
-Reads the files in the directory LOGS, in the common or the combined log format (nginx, Apache,
-``python -m http.server``), each once, and those that are moved there later, too. It writes
+Reads each file in the directory LOGS once, in the common or the combined log format (nginx, Apache,
+``python -m http.server``), including files that are moved there later. It writes to these topics:
 
-- to topic ``requests`` each request: its client's address as key, what was asked for as JSON, the
-  file's name as a header, and the time of the request as the message's timestamp;
-- to topic ``unparsed`` the lines that are no request, as they are;
-- to topic ``status-counts`` how many requests of a minute had which status. A count that has
-  changed is written again under the same key: the last one is right.
+- ``requests``: each request, with the client's address as the key, the request as JSON, the file's
+  name as a header, and the time of the request as the timestamp;
+- ``unparsed``: lines that are not requests, unchanged;
+- ``status-counts``: the number of requests per minute and status. A changed count is written again
+  with the same key, so the last one is valid.
 
 ``examples/README.rst`` shows how to run it on real logs.
 """
@@ -27,23 +27,23 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pykaproducer.spark import write
 
-#: A line of the common log format; the combined one has referrer and user agent behind it.
+#: A line of the common log format; the combined format appends referrer and user agent.
 LINE = (
     r'^(\S+) \S+ .+ \[([^\]]+)\] "([A-Z]+) (\S+)(?: (HTTP/[\d.]+))?" (\d{3}) (\d+|-)'
     r'(?: "(.*?)" "(.*?)")?(?: .*)?$'
 )
 FIELDS = ("client", "time", "method", "path", "protocol", "status", "size", "referrer", "agent")
 
-#: The common log format's time, and that of http.server, which says no time zone.
+#: The time in the common log format, and in that of http.server, which has no time zone.
 TIMES = ("dd/MMM/yyyy:HH:mm:ss Z", "dd/MMM/yyyy HH:mm:ss")
 
-#: A request that comes later than that behind the newest one is not counted any more: Spark has
-#: forgotten its minute.
+#: A request that is older than the newest one by more than this is not counted, because Spark has
+#: dropped the count of its minute.
 LATEST = "1 day"
 
 
 def read(spark: SparkSession, logs: str) -> DataFrame:
-    """The lines of the logs, with their fields, which are null where a line is no request."""
+    """Return the lines of the logs and their fields, which are null in lines without a request."""
     lines = spark.readStream.text(logs).select("value", "_metadata.file_name").where("value != ''")
     found = [
         _given(sf.regexp_extract("value", LINE, number)).alias(name)
@@ -54,12 +54,12 @@ def read(spark: SparkSession, logs: str) -> DataFrame:
 
 
 def _given(text: Column) -> Column:
-    """*text*, but null for what stands in a log where there is nothing."""
+    """Return *text*, or null if it is the placeholder of a missing value."""
     return sf.when(~text.isin("", "-"), text)
 
 
 def messages(lines: DataFrame) -> DataFrame:
-    """A message for each line, in the columns of the sink."""
+    """Return a message for each line, in the columns of the sink."""
     request = sf.to_json(
         sf.struct(
             sf.date_format("time", "yyyy-MM-dd'T'HH:mm:ssXXX").alias("time"),
@@ -81,7 +81,7 @@ def messages(lines: DataFrame) -> DataFrame:
 
 
 def counts(lines: DataFrame) -> DataFrame:
-    """How many requests of each minute had which status, as messages."""
+    """Return the number of requests per minute and status, as messages."""
     requests = lines.where("time IS NOT NULL").withWatermark("time", LATEST)
     minute = sf.date_format("window.start", "yyyy-MM-dd'T'HH:mmXXX").alias("minute")
     status = sf.col("status").cast("int").alias("status")
@@ -124,7 +124,7 @@ def start(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQue
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until Ctrl-C, or with ``--once`` until everything is written that is there."""
+    """Run until Ctrl-C, or with ``--once`` until all existing files are processed."""
     parser = argparse.ArgumentParser(description="Web-server access logs into Kafka.")
     parser.add_argument("logs", metavar="LOGS", help="the directory with finished log files")
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
@@ -132,21 +132,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--checkpoint",
         default="access-log-checkpoint",
         metavar="DIR",
-        help="where Spark remembers what it has written; %(default)s",
+        help="where Spark records its progress; default %(default)s",
     )
-    parser.add_argument("--once", action="store_true", help="write what is there, and end")
+    parser.add_argument("--once", action="store_true", help="process the existing files, then exit")
     options = parser.parse_args(arguments)
-    # A count lives in one of so many partitions; 200, Spark's default, suits a cluster.
+    # The number of partitions of the counts. Spark's default, 200, is for a cluster.
     builder = SparkSession.builder.appName("access-log").config("spark.sql.shuffle.partitions", 2)
     with builder.getOrCreate() as spark:
         queries = start(spark, options)
         try:
             if not options.once:
-                spark.streams.awaitAnyTermination()  # that is: until one fails
+                spark.streams.awaitAnyTermination()  # until one fails
             for query in queries:
                 query.awaitTermination()
         except KeyboardInterrupt:
-            print("interrupted; the next start goes on from the checkpoint")
+            print("interrupted; the next run continues from the checkpoint")
 
 
 if __name__ == "__main__":

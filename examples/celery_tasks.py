@@ -15,7 +15,7 @@ from pykaproducer import Producer
 
 app = Celery("celery_tasks")
 
-# A broker without a server, for trying it out: tasks are files in a directory.
+# A message queue without a server, for local tests: tasks are files in a directory.
 QUEUE = pathlib.Path(os.environ.get("CELERY_QUEUE", "celery-queue"))
 for folder in ("tasks", "control"):
     (QUEUE / folder).mkdir(parents=True, exist_ok=True)
@@ -26,11 +26,11 @@ app.conf.broker_transport_options = {
     "control_folder": str(QUEUE / "control"),
 }
 
-# Made before the pool forks: each of its processes has it, empty, and connects with its first use.
+# Created before the pool forks. In each process it is empty, and connects on first use.
 producer = Producer(bootstrap_servers=os.environ.get("KAFKA_SERVERS", "localhost:9092"))
 
 
 @app.task
 def greet(name: str) -> None:
-    """Not waited for: delivered meanwhile, at the latest when the process ends."""
+    """Send a greeting. It is delivered in the background, at the latest when the process ends."""
     producer.send("greetings", f"hello {name}".encode())

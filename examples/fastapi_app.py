@@ -1,4 +1,4 @@
-"""A FastAPI application: ``await`` the delivery of a message, without holding up the others.
+"""A FastAPI application that awaits deliveries without blocking other requests.
 
 ::
 
@@ -15,7 +15,7 @@ from fastapi import FastAPI, HTTPException
 
 from pykaproducer import BufferFullError, Producer
 
-# max_block_ms=0: a full buffer is an error at once, for waiting would hold up the event loop.
+# max_block_ms=0: raise immediately if the buffer is full; waiting would block the event loop.
 producer = Producer(
     bootstrap_servers=os.environ.get("KAFKA_SERVERS", "localhost:9092"), max_block_ms=0
 )
@@ -23,7 +23,7 @@ producer = Producer(
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Deliver what was accepted before the server ends: uvicorn runs no exit hook of Python."""
+    """Deliver pending messages before the server ends: uvicorn does not run exit hooks."""
     yield
     await asyncio.to_thread(producer.close, 10)
 
@@ -33,7 +33,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/readings/{reading}")
 async def read(reading: float) -> dict[str, int]:
-    """Answer when it is in the log."""
+    """Send a reading, and respond when it is in the log."""
     try:
         metadata = await producer.send("readings", str(reading).encode())
     except BufferFullError:

@@ -1,4 +1,4 @@
-"""A Flask application, made by a factory: each request is a message.
+"""A Flask application factory. Each request sends a message.
 
 ::
 
@@ -16,19 +16,19 @@ kafka = Kafka(bootstrap_servers=os.environ.get("KAFKA_SERVERS", "localhost:9092"
 
 
 def create_app() -> Flask:
-    """The application."""
+    """Return the application."""
     app = Flask(__name__)
     kafka.init_app(app)
 
     @app.post("/events")
     def event() -> tuple[str, int]:
-        """Accept, and answer at once: the message is delivered meanwhile."""
+        """Accept an event, and respond immediately; it is delivered in the background."""
         kafka.send("events", request.get_data())
         return "", 202
 
     @app.post("/payments")
     def payment() -> dict[str, int]:
-        """Answer when it is in the log; an error of the delivery is an error of the request."""
+        """Send a payment, and respond when it is in the log; a delivery error fails the request."""
         metadata = kafka.send("payments", request.get_data()).result(timeout=10)
         return {"partition": metadata.partition, "offset": metadata.offset}
 

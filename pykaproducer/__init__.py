@@ -1,4 +1,4 @@
-"""A Kafka producer made of threads that each do one thing.
+"""A Kafka producer with background threads, each of which does one task.
 
 >>> from pykaproducer import Producer
 >>> with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
@@ -9,12 +9,12 @@
 from __future__ import annotations
 
 try:
-    from pykaproducer import _kernel
+    import pykaproducer._kernel as _kernel
 except ImportError as error:
     raise ImportError(
-        "pykaproducer's kernel is not compiled here. In a directory with the sources Python finds "
-        "those before the installed package: run it from another directory, or build them in "
-        "place with `pip install -e .`"
+        "pykaproducer's compiled kernel is missing. In a directory with the sources, Python "
+        "imports those instead of the installed package: run it from another directory, or build "
+        "them in place with `pip install -e .`"
     ) from error
 from pykaproducer._version import VERSION
 from pykaproducer.block import BlockDelivery, BlockFailures, BlockMetadata
@@ -40,7 +40,7 @@ from pykaproducer.errors import (
     RetriesExhaustedError,
     UnsupportedFeatureError,
 )
-from pykaproducer.kafka_producer import KafkaProducer
+from pykaproducer.kafka_python.producer import KafkaProducer
 from pykaproducer.producer import Producer
 
 del _kernel

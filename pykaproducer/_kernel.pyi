@@ -1,136 +1,318 @@
-"""Types of the compiled kernel.
+"""Types of the compiled kernel, with its documentation for editors.
 
-What each thing does is written in ``_kernel.pyx`` and, by subject, in ``_kernel_parts/*.pxi``.
+The implementation is in ``_kernel.pyx`` and, by subject, in ``_kernel_parts/*.pxi``.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from socket import socket
 from typing import Any, final
 
+from pykaproducer.delivery import RecordMetadata
+
+#: A chunk is closed at this many rows.
 CHUNK_ROWS: int
+#: A chunk is closed at this many payload bytes.
 CHUNK_BYTES: int
+#: Bytes of ``buffer_memory`` that a row takes besides its payload.
 ROW_COST: int
+#: Upper bound on the bytes that the record format adds to a payload.
 RECORD_OVERHEAD: int
+#: Bytes per record besides its payload, for estimating the size of a batch.
 RECORD_ALLOWANCE: int
+#: Bytes of the header of a record batch.
 BATCH_HEADER: int
+#: Maximum number of buffers that :func:`write_buffers` writes in one call.
 MOST_BUFFERS: int
 
+#: Hashing: keys are ignored.
 NO_HASH: int
+#: Hashing: the Java client's murmur2.
 MURMUR2: int
+#: Hashing: CRC-32, as in librdkafka's consistent partitioners.
 CRC32: int
+#: Hashing: FNV-1a, as in Sarama's hash partitioner.
 FNV1A: int
+#: Keyless rows: one partition for a number of bytes, then another (KIP-794).
 STICKY: int
+#: Keyless rows: a random partition for each row.
 RANDOM: int
+#: Keyless rows: the next partition for each row.
 ROUND_ROBIN: int
+#: Keyless rows: hash them as an empty key.
 HASH_EMPTY: int
 
 Bytes = bytes | bytearray | memoryview
 
 @final
 class Budget:
+    """The bytes of ``buffer_memory``: reserved at admission, released as rows are reported.
+
+    ``used`` never exceeds ``limit``. Waiting threads are served first come, first served.
+    """
+
+    #: Total bytes.
     limit: int
+    #: Bytes reserved now.
     used: int
+    #: Number of waiting threads.
     waiting: int
-    def __init__(self, limit: int) -> None: ...
-    def fits(self, amount: int) -> bool: ...
-    def wake_all(self) -> None: ...
+    def __init__(self, limit: int) -> None:
+        """Create a budget of *limit* bytes."""
+    def fits(self, amount: int) -> bool:
+        """Return whether *amount* bytes are free now."""
+    def wake_all(self) -> None:
+        """Wake every waiting thread, because nothing more is admitted."""
 
 @final
 class Turn:
+    """A thread's place in the queue for bytes of a :class:`Budget`."""
+
+    #: Bytes that the thread waits for.
     amount: int
+    #: Held by the thread; released when the bytes are granted.
     lock: Any
+    #: Whether the bytes are reserved for the thread.
     granted: bool
 
 @final
 class Chunk:
+    """Rows of one topic, in the order of their ``send()``.
+
+    The garbage collector does not track it. Rows are named by their number in the chunk.
+    """
+
+    #: Topic of all rows.
     topic: str
+    #: Number in order of opening.
     serial: int
-    home: Any
+    #: The producer's ``ProducerRef``.
+    owner: Any
+    #: Errors of failed rows, shared by rows that failed together.
     errors: list[BaseException]
+    #: acks=0: delivered only means written to the socket.
     unconfirmed: bool
+    #: Payload bytes.
     nbytes: int
+    #: Number of rows that are not yet settled and reported.
     unsettled: int
+    #: Number of live handles.
     handles: int
+    #: No row expires before this (monotonic seconds).
     next_deadline: float
+    #: When the first message arrived (monotonic seconds).
     opened: float
+    #: Whether a thread is waiting for one of the rows.
     has_waiters: bool
-    def __len__(self) -> int: ...
-    def expired(self, now: float) -> list[Slice]: ...
-    def overdue(self, now: float) -> None: ...
-    def pick(self, rows: Sequence[int], partition: int = ...) -> Slice: ...
-    def whole(self) -> Slice: ...
-    def key(self, row: int) -> bytes | None: ...
-    def value(self, row: int) -> bytes | None: ...
-    def unassigned(self) -> list[int]: ...
-    def partition_of(self, row: int) -> int: ...
-    def accepted(self) -> list[float]: ...
-    def assign(self, row: int, partition: int) -> None: ...
+    def __len__(self) -> int:
+        """Return the number of rows."""
+    def expired(self, now: float) -> list[Slice]:
+        """Return slices of the unsettled rows whose deadline is at or before *now*.
+
+        There is one slice per partition (-1: not partitioned yet). *now*: monotonic seconds. This
+        does not settle the rows.
+        """
+    def overdue(self, now: float) -> None:
+        """Let ``expired(now)`` return expired rows again, as they could not be settled."""
+    def pick(self, rows: Sequence[int], partition: int = ...) -> Slice:
+        """Return a slice of these row numbers.
+
+        It is empty once all rows of the chunk are reported. Raises IndexError for a row that does
+        not exist.
+        """
+    def whole(self) -> Slice:
+        """Return all rows as one unpartitioned slice; empty once they are reported."""
+    def key(self, row: int) -> bytes | None:
+        """Return a row's key, or None if it has none or its memory has been released."""
+    def value(self, row: int) -> bytes | None:
+        """Return a row's value, or None if it has none or its memory has been released."""
+    def unassigned(self) -> list[int]:
+        """Return the rows with neither partition nor outcome, for a user's partitioner."""
+    def partition_of(self, row: int) -> int:
+        """Return the partition of a row, -1 if none has been assigned."""
+    def accepted(self) -> list[float]:
+        """Return when each row was accepted (monotonic seconds).
+
+        For settled rows this is when the chunk was opened.
+        """
+    def assign(self, row: int, partition: int) -> None:
+        """Assign a partition to one row, for a user's partitioner."""
     def split(
         self, partitioner: Partitioner | None, partitions: int, available: bytes
-    ) -> tuple[list[Slice], Slice | None]: ...
+    ) -> tuple[list[Slice], Slice | None]:
+        """Partition every row and return ``(slices, strays)``.
+
+        Args:
+            partitioner: None if every row has been assigned already.
+            partitions: the topic's number of partitions.
+            available: the partitions with a leader, as packed int32. Rows without a key go to
+                these.
+
+        Returns:
+            One slice per partition with rows in order, and a slice of the rows whose partition the
+            topic does not have, or None.
+        """
 
 @final
-class Series:
-    def __init__(self, window: float, samples: int, spread: bool = ...) -> None: ...
+class SampledStat:
+    """Count, sum and maximum of recorded values, since the start and over recent samples."""
+
+    def __init__(self, window: float, samples: int, histogram: bool = ...) -> None:
+        """Create a stat of *samples* samples, each covering *window* seconds.
+
+        *histogram*: the values are durations in seconds, and percentiles are available. Raises
+        ValueError if *window* is not positive or *samples* is less than 1.
+        """
+    #: Number of values since the start.
     count: int
+    #: Sum since the start.
     sum: float
+    #: Maximum since the start.
     largest: float
-    def add(self, now: float, value: float, times: int = ...) -> None: ...
-    def lately(self, now: float) -> tuple[int, float, float, float]: ...
-    def percentiles(self, now: float, *fractions: float) -> list[float | None]: ...
-    def spread(self, bounds: Sequence[float]) -> list[int]: ...
+    def add(self, now: float, value: float, times: int = ...) -> None:
+        """Record *value* *times* times at *now* (monotonic seconds)."""
+    def recent(self, now: float) -> tuple[int, float, float, float]:
+        """Return ``(count, sum, largest, seconds)`` of the recent samples.
+
+        *seconds* is the time that they cover.
+        """
+    def percentiles(self, now: float, *fractions: float) -> list[float | None]:
+        """Return the recent durations (seconds) at these fractions, such as 0.99.
+
+        Each is None if there are no recent durations. Accurate within 7 %.
+        """
+    def histogram(self, bounds: Sequence[float]) -> list[int]:
+        """Return the number of durations since the start in each interval between *bounds*.
+
+        *bounds* are in seconds, ascending. The result has one more number: the durations above the
+        last bound.
+        """
 
 @final
 class Slice:
+    """Rows of one chunk that are processed together: claimed, settled, reported."""
+
+    #: The chunk of the rows.
     chunk: Chunk
+    #: Number of rows.
     count: int
+    #: Their partition, -1 if not partitioned.
     partition: int
+    #: Payload bytes.
     nbytes: int
+    #: Retry level: number of failed attempts.
     level: int
+    #: Failed attempts that ended with a retriable broker error.
     retries_used: int
+    #: Maximum rows in one batch; 0: as many as fit.
     most: int
+    #: Topic of the rows.
     topic: str
+    #: Whether a row of the chunk may have a callback to run.
     wants_report: bool
+    #: Whether all rows have an outcome.
     is_settled: bool
-    def __len__(self) -> int: ...
-    def row_numbers(self) -> list[int]: ...
-    def waiting(self) -> int: ...
-    def oldest_deadline(self) -> float | None: ...
-    def claim(self, room: int, most: int, at_least_one: bool = ...) -> Slice | None: ...
-    def take_along(self) -> None: ...
-    def doubt(self) -> None: ...
-    def unclaim(self) -> None: ...
+    def __len__(self) -> int:
+        """Return the number of rows."""
+    def row_numbers(self) -> list[int]:
+        """Return the row numbers in the chunk, in order."""
+    def waiting(self) -> int:
+        """Return the number of rows without an outcome."""
+    def oldest_deadline(self) -> float | None:
+        """Return the earliest deadline of the unsettled rows (monotonic seconds), or None."""
+    def claim(self, room: int, most: int, at_least_one: bool = ...) -> Slice | None:
+        """Remove rows from the front for a batch with *room* bytes and *most* rows left.
+
+        Expired rows are skipped. The claimed rows count as possibly persisted until
+        :meth:`unclaim`, and their payload is pinned until :func:`encode_batch` has read it.
+
+        Args:
+            room: bytes left in the batch.
+            most: rows left in the batch.
+            at_least_one: take the first row whatever its size.
+
+        Returns:
+            A slice of the claimed rows, or None if there are none or the first does not fit.
+        """
+    def detach_payload(self) -> None:
+        """Copy the payload of these rows out of memory that they share with other rows.
+
+        For a slice that has to wait long. None of its rows may be being encoded.
+        """
+    def mark_ambiguous(self) -> None:
+        """Mark these rows as possibly appended, so that any later failure reports it."""
+    def unclaim(self) -> None:
+        """Revert :meth:`claim`, because the batch with these rows was not appended."""
     def deliver(
         self,
         base_offset: int,
         timestamp: int = ...,
         *,
         wake: bool = ...,
-        latency: Series | None = ...,
+        latency: SampledStat | None = ...,
         now: float = ...,
-    ) -> Slice | None: ...
+    ) -> Slice | None:
+        """Settle these rows as delivered.
+
+        Args:
+            base_offset: offset of the first row; -1 if offsets are unknown.
+            timestamp: the broker's timestamp in ms if the topic uses LogAppendTime, else -1.
+            wake: wake the threads that wait for one of the rows. If false, the caller must call
+                :meth:`wake_waiters` of the returned slice.
+            latency: records the age of each row at *now*.
+            now: monotonic seconds.
+
+        Returns:
+            A slice of the rows that this call settled, to be passed to :meth:`report`, or None.
+        """
     def fail(
         self,
         not_persisted: BaseException,
         possibly_persisted: BaseException,
         *,
         wake: bool = ...,
-    ) -> Slice | None: ...
-    def report(self, on_error: Callable[[Any, BaseException], None]) -> bool: ...
-    def wake_waiters(self) -> None: ...
-    def finish(self) -> bool: ...
-    def first_error(self) -> BaseException | None: ...
-    def untold_failures(self) -> int: ...
+    ) -> Slice | None:
+        """Settle these rows as failed.
+
+        Args:
+            not_persisted: error of the rows that are certainly not in the log.
+            possibly_persisted: error of the rows that an attempt may have appended to the log.
+            wake: as for :meth:`deliver`.
+
+        Returns:
+            A slice of the rows that this call settled, to be passed to :meth:`report`, or None.
+        """
+    def report(self, on_error: Callable[[Any, BaseException], None]) -> bool:
+        """Run the callbacks of these settled rows, then release their memory.
+
+        *on_error* is called as ``on_error(callback, exception)`` if a callback raises. Returns True
+        if these were the last rows of the chunk.
+        """
+    def wake_waiters(self) -> None:
+        """Wake the threads that wait for one of these settled rows."""
+    def finish(self) -> bool:
+        """Release the memory of these reported rows. Return True if they were the chunk's last."""
+    def first_error(self) -> BaseException | None:
+        """Return the error of the first row that failed, or None if none did."""
+    def unreported_failures(self) -> int:
+        """Return the number of failed rows without a callback whose outcome was never read."""
 
 @final
 class RecordBatch:
+    """The bytes of a record batch, for a socket or a codec: a read-only buffer."""
+
+    #: Its size without compression, in bytes.
     plain_size: int
+    #: Bytes of its largest record, without the length.
     largest_record: int
-    def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int:
+        """Return the size in bytes."""
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Return a read-only view of the bytes."""
 
 @final
 class Partitioner:
+    """One topic's partitioner: the hash of keys, and the state for rows without a key."""
+
     def __init__(
         self,
         hashing: int,
@@ -139,11 +321,35 @@ class Partitioner:
         empty_is_keyless: bool = ...,
         sticky_bytes: int = ...,
         seed: int = ...,
-    ) -> None: ...
-    is_sticky: bool
-    def favour(self, available: bytes, bounds: bytes | None) -> None: ...
+    ) -> None:
+        """Create a partitioner, to be used by one thread at a time.
 
-def partition_for(hashing: int, key: bytes, partitions: int) -> int: ...
+        Args:
+            hashing: NO_HASH, MURMUR2, CRC32 or FNV1A.
+            keyless: STICKY, RANDOM, ROUND_ROBIN or HASH_EMPTY.
+            empty_is_keyless: treat an empty key as no key.
+            sticky_bytes: with STICKY, bytes after which another partition is chosen.
+            seed: of the random numbers.
+        """
+    #: Whether rows without a key stick to a partition, and :meth:`favour` applies.
+    is_sticky: bool
+    def favour(self, available: bytes, bounds: bytes | None) -> None:
+        """Distribute rows without a key unevenly, as long as exactly *available* is available.
+
+        Args:
+            available: the partitions with a leader, as packed int32.
+            bounds: cumulative weight of each of them, as packed uint32. None: equal shares.
+
+        Raises:
+            ValueError: the lengths differ.
+        """
+
+def partition_for(hashing: int, key: bytes, partitions: int) -> int:
+    """Return the partition of *key*, hashed by MURMUR2, CRC32 or FNV1A.
+
+    Raises ValueError if *partitions* is less than 1.
+    """
+
 def encode_batch(
     parts: list[Slice],
     checksum: Callable[[Any], int],
@@ -153,60 +359,174 @@ def encode_batch(
     producer_id: int = ...,
     producer_epoch: int = ...,
     base_sequence: int = ...,
-) -> tuple[RecordBatch, int]: ...
-def write_buffers(fd: int, buffers: Sequence[Bytes], patience_ms: int) -> int: ...
-def poll_events(watched: list[tuple[int, int]], timeout_ms: int) -> list[int]: ...
-def read_into(fd: int, into: memoryview) -> int | None: ...
-def poke(sock: socket) -> None: ...
-def drain(fd: int) -> None: ...
-def pool_use() -> tuple[int, int]: ...
-def refuse_memory(behind: int, times: int) -> None: ...
-def stage_wanted() -> None: ...
-def stage_runs() -> None: ...
-def set_behaviour(behaviour: object) -> None: ...
+) -> tuple[RecordBatch, int]:
+    """Encode claimed slices as one record batch and return ``(batch, number of records)``.
+
+    Args:
+        parts: newly claimed slices of one partition, in order. They are unpinned.
+        checksum: CRC-32C of a buffer.
+        compress: compresses the records, or None.
+        attributes: of the batch; the low bits are the number of the codec.
+        producer_id, producer_epoch, base_sequence: -1 without idempotence.
+
+    Raises:
+        ValueError: there are no rows, or a slice is not claimed.
+        MemoryError: there is no memory for the batch.
+    """
+
+def write_buffers(fd: int, buffers: Sequence[Bytes], patience_ms: int) -> int:
+    """Write *buffers* to a non-blocking socket and return the number of bytes written.
+
+    Waits without the GIL, for at most *patience_ms* after the socket is first full. Uses only the
+    first :data:`MOST_BUFFERS` buffers. Raises OSError if nothing could be written.
+    """
+
+def poll_events(watched: list[tuple[int, int]], timeout_ms: int) -> list[int]:
+    """Wait for one of *watched*, pairs ``(fd, events of poll(2))``.
+
+    Waits without the GIL for at most *timeout_ms*, forever for -1. Returns the events of each
+    descriptor, all 0 after a timeout or a signal. Raises ValueError for too many descriptors, and
+    OSError.
+    """
+
+def read_into(fd: int, into: memoryview) -> int | None:
+    """Read from a non-blocking socket into a buffer and return the number of bytes.
+
+    Returns None if no data is available, 0 at the end of the stream. Raises OSError.
+    """
+
+def poke(sock: socket) -> None:
+    """Send one byte to a non-blocking socket, unless it is full or closed."""
+
+def drain(fd: int) -> None:
+    """Read and discard all available data of a non-blocking socket."""
+
+def pool_use() -> tuple[int, int]:
+    """Return ``(mapped, in use)``: bytes of the memory pool of this process."""
+
+def refuse_memory(after: int, times: int) -> None:
+    """Let the kernel's next *after* allocations succeed, then fail *times* of them, for tests."""
+
+def stage_wanted() -> None:
+    """Note that a stage has work to do, so its thread will soon want the GIL."""
+
+def stage_runs() -> None:
+    """Note that a stage's thread, which was woken, has acquired the GIL."""
+
+def set_behaviour(behaviour: object) -> None:
+    """Register the module with a Delivery's methods that wait or make objects."""
 
 @final
 class Delivery:
+    """One message's future and report: returned by ``send()`` and passed to ``on_delivery``.
+
+    It has the methods of :class:`concurrent.futures.Future` and of kafka-python's
+    ``FutureRecordMetadata``, and can be awaited. It cannot be created, copied or pickled.
+    """
+
+    #: Internal: the chunk of the message.
     chunk: Chunk
+    #: Internal: the number of the message in the chunk.
     row: int
+    #: Topic that the message was sent to.
     topic: str
+    #: Partition; None until it has been chosen.
     partition: int | None
+    #: Offset in the partition; None until delivered, -1 if the broker gave none.
     offset: int | None
+    #: Milliseconds since the epoch; the broker's with LogAppendTime, once delivered.
     timestamp: int
+    #: Serialized key, or None if there is none or it has been released (see ``value``).
     key: bytes | None
+    #: Serialized value; released when the message is reported, unless it failed.
     value: bytes | None
+    #: Bytes of the serialized key, -1 if there is none.
     serialized_key_size: int
+    #: Bytes of the serialized value, -1 if there is none.
     serialized_value_size: int
+    #: Whether the message has its outcome (an attribute, as in kafka-python).
     is_done: bool
+    #: Error of a failed message, else None.
     error: BaseException | None
+    #: :class:`Status`: whether the message is, is not, or may be in the log.
     status: Any
-    def settled(self) -> bool: ...
-    def possibly_persisted(self) -> bool: ...
-    def failure(self) -> BaseException | None: ...
-    def look(self) -> BaseException | None: ...
-    def watch(self, lock: Any) -> bool: ...
-    def unwatch(self, lock: Any) -> None: ...
-    def when_settled(self, function: Callable[[Delivery], object]) -> bool: ...
-    def result(self, timeout: float | None = ...) -> Any: ...
-    def exception(self, timeout: float | None = ...) -> BaseException | None: ...
-    def done(self) -> bool: ...
-    def add_done_callback(self, function: Callable[[Delivery], object]) -> None: ...
-    def __await__(self) -> Generator[Any, None, Any]: ...
-    def get(self, timeout: float | None = ...) -> Any: ...
+    def settled(self) -> bool:
+        """Return whether the message has its outcome."""
+    def possibly_persisted(self) -> bool:
+        """Return whether an attempt may have appended the message to the log."""
+    def failure(self) -> BaseException | None:
+        """Return the error of a failed message, else None, and mark the outcome as observed."""
+    def look(self) -> BaseException | None:
+        """Return the same as :meth:`failure` without marking the outcome as observed."""
+    def watch(self, lock: Any) -> bool:
+        """Have *lock* released when the message is settled. Return False if it is already."""
+    def unwatch(self, lock: Any) -> None:
+        """Cancel :meth:`watch`."""
+    def when_settled(self, function: Callable[[Delivery], object]) -> bool:
+        """Have ``function(delivery)`` called in the Reports thread when the message is settled.
+
+        Returns False, without calling it, if the message is settled already.
+        """
+    def result(self, timeout: float | None = ...) -> RecordMetadata:
+        """Wait for the outcome and return the topic, partition and offset of the message.
+
+        Args:
+            timeout: seconds. None waits for the outcome, which arrives by the message's deadline.
+                0 does not wait.
+
+        Returns:
+            RecordMetadata: of the delivered message.
+
+        Raises:
+            DeliveryError: the message failed; the subclass says why.
+            OutcomeTimeoutError: there was no outcome within *timeout*; the message is still
+                pending.
+            CallbackThreadError: the message is pending, and the caller is a callback or a
+                partitioner, which would deadlock waiting for its own thread.
+            ForkedProducerError: the message was pending when this process was forked.
+        """
+    def exception(self, timeout: float | None = ...) -> BaseException | None:
+        """Wait for the outcome and return the message's error, or None if it was delivered.
+
+        Args:
+            timeout: seconds, as for :meth:`result`.
+
+        Raises:
+            OutcomeTimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
+        """
+    def done(self) -> bool:
+        """Return whether the message has its outcome."""
+    def add_done_callback(self, function: Callable[[Delivery], object]) -> None:
+        """Have ``function(delivery)`` called once there is an outcome.
+
+        It runs in the Reports thread, or at once in this thread if the outcome is already there.
+        """
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        """Wait for the outcome in an event loop; returns and raises as :meth:`result`."""
+    def get(self, timeout: float | None = ...) -> RecordMetadata:
+        """Return :meth:`result`, under its name in kafka-python."""
     def add_callback(
         self, function: Callable[..., object], *args: object, **kwargs: object
-    ) -> Delivery: ...
+    ) -> Delivery:
+        """Have ``function(*args, record_metadata, **kwargs)`` called on delivery; return self."""
     def add_errback(
         self, function: Callable[..., object], *args: object, **kwargs: object
-    ) -> Delivery: ...
+    ) -> Delivery:
+        """Have ``function(*args, error, **kwargs)`` called on failure; return self."""
     def add_both(
         self, function: Callable[..., object], *args: object, **kwargs: object
-    ) -> Delivery: ...
-    def succeeded(self) -> bool: ...
-    def failed(self) -> bool: ...
+    ) -> Delivery:
+        """Add *function* as both a callback and an errback; return self."""
+    def succeeded(self) -> bool:
+        """Return whether the message is delivered."""
+    def failed(self) -> bool:
+        """Return whether the message has failed."""
 
 @final
 class Columns:
+    """The columns of one block, with a cell of each for each row."""
+
+    #: Number of rows.
     count: int
 
 def columns_of(
@@ -215,45 +535,116 @@ def columns_of(
     headers: Any = ...,
     partitions: Any = ...,
     timestamps_ms: Any = ...,
-) -> Columns: ...
-def columns_of_arrow(data: Any) -> list[Columns]: ...
+) -> Columns:
+    """Return the columns of ``send_many()``.
+
+    Args:
+        values, keys: sequences of bytes-like objects or None, or NumPy or Arrow arrays.
+        headers: a sequence of lists of ``(str, bytes or None)``, or of None.
+        partitions, timestamps_ms: sequences or Arrow arrays of integers or None.
+
+    Raises:
+        TypeError, ValueError: a column is invalid; the text names the column and the row.
+    """
+
+def columns_of_arrow(data: Any) -> list[Columns]:
+    """Return the columns of each record batch of *data*, for ``send_arrow()``.
+
+    *data*: a RecordBatch, a Table, or any object with ``__arrow_c_array__`` or
+    ``__arrow_c_stream__``. A stream is read to its end. Raises TypeError or ValueError.
+    """
 
 @final
 class SentBlock:
+    """The result of sending a block: the chunks of its rows, and the rows not accepted."""
+
+    #: Number of rows.
     count: int
+    #: Number of rows accepted; they come first.
     accepted: int
+    #: Error of the rows that were not accepted, or None.
     refusal: BaseException | None
-    def pending(self) -> Delivery | None: ...
+    def pending(self) -> Delivery | None:
+        """Return a handle of a row without outcome, or None if all rows are settled."""
     def watch_each(
         self, watchers: list[Callable[[Delivery], object]]
-    ) -> list[Callable[[Delivery], object]]: ...
-    def failures(self) -> int: ...
+    ) -> list[Callable[[Delivery], object]]:
+        """Have ``watchers[row](delivery)`` called for each accepted row when it is settled.
+
+        A watcher runs in the Reports thread, or now if its row is settled already. Returns the
+        watchers of the rows that were not accepted.
+        """
+    def failures(self) -> int:
+        """Return the number of rows that have failed, without marking them as observed."""
     def outcomes(
         self,
     ) -> tuple[
         dict[tuple[str, int], tuple[int, int, list[list[int]]]], list[tuple[int, BaseException]]
-    ]: ...
+    ]:
+        """Return ``(delivered, failed)`` of the settled rows, and mark their outcomes as observed.
+
+        *delivered* maps (topic, partition) to ``(rows, bytes, [[first, last], ...])``, with the
+        offset ranges in row order. *failed* lists ``(row, error)``, in row order.
+        """
 
 @final
 class TopicSlot:
+    """One topic's open chunk, and the full chunks that wait ahead of it."""
+
+    #: The topic.
     topic: str
 
 @final
 class Intercepted:
+    """A replacement for ``on_delivery`` of a message that has been through the interceptors."""
+
+    #: Whether the message is accepted, so that *watcher* will be called.
     accepted: bool
-    def __init__(self, on_delivery: Any, watcher: Callable[[Delivery], object]) -> None: ...
+    def __init__(self, on_delivery: Any, watcher: Callable[[Delivery], object]) -> None:
+        """Wrap the user's callback *on_delivery*, or None.
+
+        *watcher*: called as ``watcher(delivery)`` once there is an outcome.
+        """
 
 class Admission:
+    """The compiled base class of ``Producer``: :meth:`send` in one C call.
+
+    A subclass implements these hooks, which are not called for every message:
+
+    - ``_start()``: called while not ``_ready``. Starts the pipeline on first use. Raises if
+      messages, or this message, are not accepted any more.
+    - ``_check_topic(topic)``: called for a new topic. Raises if the name is invalid.
+    - ``_serialize(topic, key, value, headers)``: returns the key and the value as bytes. Called if
+      ``_open()`` was called with *serializing*.
+    - ``_not_bytes(name, data)``: may raise if ``_serialize()`` returned another type.
+    - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``. Calls
+      ``_accept()``, which does the rest of ``send()``.
+    - ``_too_large(topic, size)``: raises.
+    - ``_may_wait(size)``: called if *size* bytes are not available. Returns a held lock, or None if
+      this thread must not wait. Raises if there can never be enough space.
+    - ``_wait_for_space(turn)``: returns when *turn* is granted or messages are not accepted any
+      more. Raises after the maximum waiting time.
+    - ``_buffer_is_full(size)``: raises. Called in a thread that must not wait.
+    """
+
+    #: Number of messages accepted.
     accepted: int
+    #: Bytes of their keys, values and headers.
     accepted_bytes: int
+    #: Whether ``send()`` calls ``_intercept()``.
     _intercepting: bool
     @property
-    def _ready(self) -> bool: ...
+    def _ready(self) -> bool:
+        """Whether the producer is started and accepts messages."""
     @property
-    def _closing(self) -> bool: ...
-    def _admit(self) -> None: ...
-    def _begin_to_close(self) -> None: ...
-    def _shut(self) -> None: ...
+    def _closing(self) -> bool:
+        """Whether only messages for which ``_start()`` does not raise are accepted."""
+    def _admit(self) -> None:
+        """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
+    def _begin_to_close(self) -> None:
+        """Call ``_start()`` for each message from now on. Has no effect after ``_shut()``."""
+    def _shut(self) -> None:
+        """Accept no more messages, permanently. On return the last one has been appended."""
     def send(
         self,
         topic: str,
@@ -265,27 +656,85 @@ class Admission:
         *,
         on_delivery: Callable[[BaseException | None, Delivery], object] | None = ...,
         delivery_timeout_ms: int | None = ...,
-    ) -> Delivery: ...
+    ) -> Delivery:
+        """Accept one message for sending and return its :class:`Delivery` immediately.
+
+        Never waits for the network. If ``buffer_memory`` has no space for the message, waits up to
+        ``max_block_ms`` for it (KIP-286).
+
+        Args:
+            topic: topic name.
+            value: bytes-like, or None (a tombstone). Any object if ``value_serializer`` is set.
+            key: bytes-like, or None; decides the partition. Any object if ``key_serializer`` is
+                set.
+            headers: list of ``(str, bytes or None)``, or None.
+            partition: partition to send to. None: the partitioner decides.
+            timestamp_ms: milliseconds since the epoch. None: the current time.
+            on_delivery: called once as ``on_delivery(error, delivery)`` in the Reports thread. The
+                error is None if the message was delivered.
+            delivery_timeout_ms: milliseconds until this message is delivered or fails. None: the
+                setting ``delivery_timeout_ms``.
+
+        Returns:
+            The message's future and report.
+
+        Raises:
+            TypeError, ValueError: invalid argument (type, topic name, negative partition).
+            MessageTooLargeError: larger than ``max_request_size`` or ``buffer_memory``.
+            BufferFullError: no space within ``max_block_ms``; immediately in a callback.
+            ProducerClosedError: after ``close()``.
+            ProducerBrokenError: an internal error stopped the producer; the cause is chained.
+            Exception: any exception of a serializer.
+
+        If it raises, the message was not accepted. After an asynchronous exception such as
+        ``KeyboardInterrupt`` it may have been accepted, and will then be sent.
+        """
     def _open(
         self,
         budget: Budget,
         announce: Callable[[TopicSlot], bool | None],
-        home: Any,
+        owner: Any,
         *,
         delivery_timeout: float,
         max_request_size: int,
         serializing: bool,
         unconfirmed: bool,
         fake_clock: Any = ...,
-    ) -> None: ...
-    def _take(self, slot: TopicSlot) -> list[Chunk]: ...
-    def _take_all(self) -> list[Chunk]: ...
-    def _let_go(self, topic: str) -> bool: ...
-    def _unannounced(self) -> list[TopicSlot]: ...
-    def _open_rows(self) -> tuple[int, int, float | None]: ...
-    def _accept(self, record: Any, past: Intercepted, delivery_timeout_ms: Any) -> Delivery: ...
+    ) -> None:
+        """Set up without any messages: at construction, and again in a forked child.
+
+        Args:
+            announce: called as ``announce(slot)`` when a topic has an open chunk to take. Returns
+                False if the next message must announce it again.
+            owner: a reference for each handle, as ``chunk.owner``.
+            delivery_timeout: seconds.
+            max_request_size: bytes.
+            serializing: call ``_serialize()``.
+            unconfirmed: acks=0.
+            fake_clock: a clock object to use instead of the system clock, for tests.
+
+        Raises:
+            ValueError: *delivery_timeout* is out of range.
+        """
+    def _take(self, slot: TopicSlot) -> list[Chunk]:
+        """Close the topic's open chunk and return all waiting chunks, in order."""
+    def _take_all(self) -> list[Chunk]:
+        """Take and return the chunks of all topics."""
+    def _let_go(self, topic: str) -> bool:
+        """Remove the topic's slot. Return False, and keep it, if it has messages."""
+    def _unannounced(self) -> list[TopicSlot]:
+        """Return slots with rows of which the dispatcher may not have been notified."""
+    def _open_rows(self) -> tuple[int, int, float | None]:
+        """Return ``(rows, bytes, time)`` of the chunks not yet taken.
+
+        The time is when the oldest was opened (monotonic seconds), or None.
+        """
+    def _accept(self, record: Any, past: Intercepted, delivery_timeout_ms: Any) -> Delivery:
+        """Send *record*, the message as modified by ``_intercept()``."""
 
 class BlockAdmission(Admission):
+    """Admission of many messages at once: ``send_many()`` and ``send_arrow()``."""
+
     def _send_block(
         self,
         block: SentBlock,
@@ -294,4 +743,17 @@ class BlockAdmission(Admission):
         delivery_timeout_ms: int | None,
         watch: Callable[[Delivery], object] | None,
         refusals: tuple[type[BaseException], ...],
-    ) -> None: ...
+    ) -> None:
+        """Accept the rows of *batches* as *block*.
+
+        Args:
+            topic: None if each row names its topic.
+            delivery_timeout_ms: as for :meth:`send`.
+            watch: called in the Reports thread with the handle of the last row once that is
+                settled.
+            refusals: exceptions that are recorded as ``block.refusal`` if a part of the block has
+                been accepted already. The rest of the block then fails.
+
+        Raises:
+            Exception: as :meth:`send`, naming the row. Then nothing is accepted.
+        """

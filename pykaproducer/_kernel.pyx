@@ -2,31 +2,31 @@
 # cython: initializedcheck=False, binding=True, embedsignature=False, auto_pickle=False
 """The compiled hot path: rows in columnar chunks, partitioned, encoded and settled in C.
 
-A message is a *row*: one fixed-size ``Row`` in its chunk's table, its key, value and encoded
-headers side by side in one of the chunk's *blocks* of memory. Nothing here is a Python object
-per message but the handle that ``send()`` returns, and that one is invisible to the cyclic
-garbage collector (a million tracked objects, walked again and again, were the largest cost of
-an earlier prototype).
+A message is a *row*: one fixed-size ``Row`` in its chunk's table, with its key, value and encoded
+headers side by side in one of the chunk's *blocks* of memory. The only Python object per message is
+the handle that ``send()`` returns, and the cyclic garbage collector does not track it. (In an
+earlier prototype, repeatedly traversing a million tracked objects was the largest cost.)
 
-What a row goes through:
+The life of a row:
 
 1. ``Admission.send`` reserves its bytes in the ``Budget`` and appends it to its topic's open
    ``Chunk``.
 2. The dispatcher takes the chunk from its ``TopicSlot``; ``Chunk.split`` partitions it and
    gives one ``Slice`` (chunk + row numbers) per partition.
 3. ``encode_batch`` writes slices as one record batch of message format v2.
-4. ``Slice.deliver`` or ``Slice.fail`` settles rows, each once; ``Slice.report`` runs the
-   callbacks; the chunk's memory goes when its last row is settled and reported.
+4. ``Slice.deliver`` or ``Slice.fail`` settles rows, each once. ``Slice.report`` runs the
+   callbacks. The chunk's memory is released when its last row is settled and reported.
 
-Locks. One guard in ``Admission`` guards the open chunks and the topic slots, one in each
-``Chunk`` the flags of its rows. Neither is ever held while Python code runs, and never both.
-With the GIL they are free when uncontended; without it the code stays right.
+Locks. One guard in ``Admission`` protects the open chunks and the topic slots. A lock in each
+``Chunk`` protects the flags of its rows. Neither is ever held while Python code runs, and a thread
+never holds both. With the GIL they cost nothing when uncontended; without it the code stays
+correct.
 
-The GIL is let go for what takes long: partitioning, encoding, writing to a socket, waiting for
-one. Not for a walk over a slice's flags: to get it back beside a busy thread costs more. So nobody
-holds a mutex without the GIL, and a fork finds all of them free.
+The GIL is released for long operations: partitioning, encoding, writing to a socket and waiting for
+one. It is kept for a walk over a slice's flags, because reacquiring it next to a busy thread costs
+more than the walk. No mutex is therefore held without the GIL, and a fork finds all of them free.
 
-This module imports nothing of the package.
+This module imports nothing from the package.
 """
 
 cimport cython
@@ -41,7 +41,7 @@ from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.unicode cimport PyUnicode_AsUTF8String
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -62,7 +62,7 @@ cdef extern from "Python.h":
     bint PyLong_CheckExact(object o)
 
 include "_kernel_parts/c_helpers.pxi"
-include "_kernel_parts/gil.pxi"
+include "_kernel_parts/gil_handoff.pxi"
 
 
 # ---------------------------------------------------------------------------
@@ -72,27 +72,27 @@ cdef enum Flag:
     SETTLED = 1     # has its one outcome
     FAILED = 2      # that outcome is an error
     POSSIBLY = 4    # an attempt may have put it into the log (message status POSSIBLY_PERSISTED)
-    CLAIMED = 16    # is in a sealed batch that is not refused: may be under way
-    TOLD = 8        # somebody has read the outcome, or a callback was given it
-    OWN_TIME = 32   # it has a delivery timeout of its own: see accepted_at()
+    CLAIMED = 16    # is in a sealed batch that has not been rejected, so it may be in flight
+    OBSERVED = 8    # the outcome was read by the user or passed to a callback
+    OWN_TIME = 32   # has its own delivery timeout: see accepted_at()
 
 cdef struct Row:            # one cache line
     const uint8_t *key
     const uint8_t *value
     const uint8_t *headers  # wire form: count, then each header
     int64_t timestamp       # ms since the epoch; the broker's once delivered with LogAppendTime
-    int64_t deadline        # monotonic ns until settled, the offset afterwards
+    int64_t deadline        # monotonic ns until settled; afterwards the offset
     int32_t key_size        # -1: None
     int32_t value_size      # -1: None
     int32_t headers_size    # 0: none
     int32_t partition       # -1 until partitioned
     uint16_t block
     uint8_t padding
-    uint8_t holders         # handles of it that are alive; 255 stays
+    uint8_t handle_count    # its live handles; the count stays at 255 once it gets there
     uint16_t error          # index into Chunk.errors
     uint8_t flags           # written under the chunk's lock until SETTLED
 
-cdef struct Outcome:        # what is left of a Row once its chunk is reported: for handles
+cdef struct Outcome:        # the remainder of a Row once its chunk is reported, for handles
     int64_t timestamp
     int64_t offset
     int32_t key_size
@@ -100,7 +100,7 @@ cdef struct Outcome:        # what is left of a Row once its chunk is reported: 
     int32_t partition
     uint16_t error
     uint8_t flags
-    uint8_t holders
+    uint8_t handle_count
 
 cdef struct Block:
     uint8_t *data
@@ -108,17 +108,17 @@ cdef struct Block:
     uint32_t used
     uint32_t live           # rows in it that are not yet reported
 
-#: What a row costs `buffer_memory` beside its payload: its line in the table and its callback.
+#: Bytes of `buffer_memory` that a row takes besides its payload: its table entry and its callback.
 ROW_COST = sizeof(Row) + sizeof(void *)
-#: A chunk is closed at this many rows or bytes; the next one is opened behind it.
+#: A chunk is closed at this many rows or bytes, and the next one is opened.
 CHUNK_ROWS = 32768
 CHUNK_BYTES = 4 << 20
-#: An upper bound of what the record format adds to a row's payload: length, attributes,
+#: An upper bound on the bytes that the record format adds to a row's payload: length, attributes,
 #: timestamp and offset deltas, key and value lengths, header count.
 RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 1
-#: What the size of a batch is reckoned with for each record beside its payload, before it is
-#: encoded. A record adds 7 bytes to a small message alone in its batch, and 11 to one of a
-#: kilobyte among thousands: with more than that, the records do not become more than was asked for.
+#: Bytes assumed for each record besides its payload when the size of a batch is estimated before
+#: encoding. The real overhead is 7 bytes for a small message alone in its batch, and 11 for a
+#: kilobyte among thousands. The estimate is higher, so the records never exceed the size asked for.
 RECORD_ALLOWANCE = 16
 BATCH_HEADER = 61
 
@@ -135,31 +135,32 @@ cdef Py_ssize_t _RECORD_ALLOWANCE = RECORD_ALLOWANCE
 
 cdef object _behaviour = None
 
+
 def set_behaviour(behaviour):
-    """Where a Delivery's methods that wait or make objects are written: ``delivery.py``."""
+    """Register the module with a Delivery's methods that wait or make objects: ``delivery.py``."""
     global _behaviour
     _behaviour = behaviour
 
 
-# In the order of a row's life; a class must stand before those that use its C fields.
+# In the order of a row's life. A class must come before those that use its C fields.
 include "_kernel_parts/budget.pxi"
 include "_kernel_parts/pool.pxi"
 include "_kernel_parts/chunk.pxi"
 include "_kernel_parts/outcome.pxi"
 include "_kernel_parts/waiters.pxi"
-include "_kernel_parts/series.pxi"
+include "_kernel_parts/sampled_stat.pxi"
 include "_kernel_parts/slice.pxi"
-include "_kernel_parts/take_along.pxi"
+include "_kernel_parts/detach.pxi"
 include "_kernel_parts/partition.pxi"
 include "_kernel_parts/encode.pxi"
-include "_kernel_parts/delivery.pxi"
+include "_kernel_parts/handle.pxi"
 include "_kernel_parts/payload.pxi"
 include "_kernel_parts/numbers.pxi"
 include "_kernel_parts/columns.pxi"
 include "_kernel_parts/arrow.pxi"
 include "_kernel_parts/arrow_layout.pxi"
 include "_kernel_parts/block_tally.pxi"
-include "_kernel_parts/block.pxi"
+include "_kernel_parts/block_rows.pxi"
 include "_kernel_parts/open_chunks.pxi"
 include "_kernel_parts/admission.pxi"
 include "_kernel_parts/block_admission.pxi"
@@ -167,21 +168,22 @@ include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
 
 
-# Made by C code of this module alone: without a chunk their fields would be followed to nowhere.
+# Only the C code of this module may create these: an instance without a chunk would have invalid
+# pointers.
 cdef extern from *:
     """
     static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         const char *dot = strrchr(type->tp_name, '.');
         const char *name = dot ? dot + 1 : type->tp_name;
         (void)args, (void)kwargs;
-        PyErr_Format(PyExc_TypeError, "a %s is made by %s", name,
-                     strcmp(name, "Delivery") ? "the library alone" : "send()");
+        PyErr_Format(PyExc_TypeError, "a %s can only be created by %s", name,
+                     strcmp(name, "Delivery") ? "the library itself" : "send()");
         return NULL;
     }
-    /* The compiled code calls the function that was at tp_new by its name. */
+    /* Compiled code is not affected: it calls the original tp_new function by name. */
     static void forbid_new(PyObject *type) {
         ((PyTypeObject *)type)->tp_new = refuse_new;
-        ((PyTypeObject *)type)->tp_vectorcall = NULL;   /* which would not ask tp_new */
+        ((PyTypeObject *)type)->tp_vectorcall = NULL;   /* which would bypass tp_new */
         PyType_Modified((PyTypeObject *)type);
     }
     """

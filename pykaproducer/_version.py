@@ -1,3 +1,3 @@
-"""The version, in the one place where it is written."""
+"""The version of the package."""
 
 VERSION = "0.1.0"

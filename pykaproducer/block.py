@@ -1,8 +1,8 @@
-"""Many messages in one call: ``send_many()`` and ``send_arrow()``, and what becomes of them.
+"""Many messages in one call: ``send_many()``, ``send_arrow()`` and their outcomes.
 
-The columns are read where they lie, without an object for each message, and without the GIL
-(``_kernel_parts/columns.pxi``, ``arrow.pxi``, ``block.pxi``). From the slot of their topic on the
-messages take the way of those that ``send()`` accepts.
+The columns are read in place, without an object per message and without the GIL
+(``_kernel_parts/columns.pxi``, ``arrow.pxi``, ``block.pxi``). From their topic's slot on, the
+messages are handled like those of ``send()``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pykaproducer import _kernel, delivery
+import pykaproducer._kernel as _kernel
+from pykaproducer import delivery
 from pykaproducer import interceptors as _interceptors
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
@@ -25,38 +26,39 @@ from pykaproducer.errors import (
 if TYPE_CHECKING:
     from pykaproducer.config import Config
 
-#: What fails the rest of a block of which a part has been accepted already.
+#: The errors that fail the rest of a block after a part of it has been accepted.
 _REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError)
 
 
 class Delivered(NamedTuple):
-    """What of a block was delivered to one partition."""
+    """The messages of a block that were delivered to one partition."""
 
-    #: How many messages.
+    #: Number of messages.
     rows: int
-    #: The bytes of their keys and values.
+    #: Bytes of their keys and values.
     size: int
 
 
 class BlockMetadata(NamedTuple):
-    """What became of a block."""
+    """The outcome of a block."""
 
-    #: How many messages it has.
+    #: Number of messages in the block.
     rows: int
-    #: The offsets of those that were delivered, by partition, in the order of the log. (Without
-    #: those to which the broker gave none: ``acks=0``, or a retry that it knew already.)
+    #: Offsets of the delivered messages by partition, in the order of the log. Messages for which
+    #: the broker returned no offset are missing (``acks=0``, or a retry of a batch that the broker
+    #: already had).
     offsets: dict[TopicPartition, list[range]]
-    #: Row numbers, from 0, and errors of those that were not, in order.
+    #: Row numbers (from 0) and errors of the failed messages, in order.
     failed: list[tuple[int, BaseException]]
-    #: How many were delivered, by partition: also those without an offset.
+    #: The delivered messages by partition, including those without an offset.
     delivered: dict[TopicPartition, Delivered]
 
 
 class BlockFailures(DeliveryFailures):
     """Messages of a block were not delivered.
 
-    Raised by :meth:`BlockDelivery.result`. ``metadata`` has every row that failed, with its error,
-    and the offsets of those that were delivered; ``count`` and ``errors`` are as for
+    Raised by :meth:`BlockDelivery.result`. ``metadata`` has every failed row with its error, and
+    the offsets of the delivered ones. ``count`` and ``errors`` are as in
     :class:`DeliveryFailures`.
     """
 
@@ -82,45 +84,48 @@ class BlockDelivery:
         self._refused: RefusedRows | None = None
 
     def __len__(self) -> int:
-        """How many messages it has."""
+        """Return the number of messages."""
         return self._block.count
 
     def __bool__(self) -> bool:
-        return True  # also without messages
+        return True  # even without messages
 
     @property
     def accepted(self) -> int:
-        """How many of its messages were accepted: the first so many. The others found no space in
-        ``buffer_memory``, and have failed."""
+        """The number of accepted messages, which are the first ones of the block.
+
+        The others did not fit into ``buffer_memory`` and have failed.
+        """
         return self._block.accepted
 
     def done(self) -> bool:
-        """Whether every message has its outcome."""
+        """Return whether every message has its outcome."""
         return self._block.pending() is None
 
     def outcome(self, timeout: float | None = None) -> BlockMetadata:
-        """Wait for every message's outcome, and return them, failures too.
+        """Wait for the outcomes of all messages and return them, including failures.
 
         Args:
-            timeout (float): seconds; None: until the last message's deadline. 0: do not wait.
+            timeout (float): seconds; None waits until the last message's deadline, 0 does not wait.
 
         Raises:
-            OutcomeTimeoutError: some have none after *timeout*; they are still on their way.
+            OutcomeTimeoutError: some messages have no outcome after *timeout*; they are still
+                being sent.
             CallbackThreadError, ForkedProducerError: as for ``Delivery.result``.
         """
         deadline = None
         while (pending := self._block.pending()) is not None:
-            clock = pending.chunk.home.clock
+            clock = pending.chunk.owner.clock
             if deadline is None and timeout is not None:
                 deadline = clock.after(timeout)
             delivery.exception(pending, None if deadline is None else deadline - clock.monotonic())
         return self._metadata()
 
     def result(self, timeout: float | None = None) -> BlockMetadata:
-        """As :meth:`outcome`; raises if a message failed.
+        """Return the outcomes as :meth:`outcome` does, or raise if a message failed.
 
         Raises:
-            BlockFailures: with every row that failed, and its error.
+            BlockFailures: has every failed row with its error.
         """
         found = self.outcome(timeout)
         if found.failed:
@@ -128,7 +133,7 @@ class BlockDelivery:
         return found
 
     def exception(self, timeout: float | None = None) -> BlockFailures | None:
-        """What :meth:`result` would raise; None: every message was delivered."""
+        """Return what :meth:`result` would raise, or None if every message was delivered."""
         found = self.outcome(timeout)
         return BlockFailures(found) if found.failed else None
 
@@ -149,19 +154,19 @@ class BlockDelivery:
                 offsets[place] = [range(first, last + 1) for first, last in sorted(ranges)]
         return BlockMetadata(self._block.count, offsets, failed, delivered)
 
-    def _go_on(self, _settled: object = None) -> None:
-        """A message has its outcome: call back if it is the last, or wait for the next.
+    def _on_settled(self, _settled: object = None) -> None:
+        """Call back if all messages have their outcome, or wait for the next one.
 
-        Called in the Reports thread; or, where that would never come to it (no message was
-        accepted, or the last piece was refused), in the thread of the call.
+        Runs on the Reports thread. If that thread would never call it, because no message was
+        accepted or the last piece was rejected, it runs on the calling thread.
         """
         assert self._on_delivery is not None
         while (pending := self._block.pending()) is not None:
-            if pending.when_settled(self._go_on):
+            if pending.when_settled(self._on_settled):
                 return
         try:
             self._on_delivery(self.exception(0), self)
-        except Exception as error:  # the user's: it harms nobody else (P9)
+        except Exception as error:  # from the user's callback: it must affect nothing else (P9)
             delivery.log_callback_error(self._on_delivery, error)
 
     def __repr__(self) -> str:
@@ -170,7 +175,7 @@ class BlockDelivery:
 
 
 class RefusedRows:
-    """The rows of a block that found no space, for ``_pipeline/untold.py``."""
+    """The rows of a block that did not fit into the buffer, for ``_pipeline/unreported.py``."""
 
     __slots__ = ("_made", "count", "error", "read", "topic")
 
@@ -187,7 +192,7 @@ class RefusedRows:
         """Return 1 while the outcomes may still be read, then 0."""
         return int(self._made() is not None)
 
-    def untold_failures(self) -> int:
+    def unreported_failures(self) -> int:
         """Return how many rows failed and were not read."""
         return 0 if self.read else self.count
 
@@ -197,7 +202,7 @@ class RefusedRows:
 
 
 class BlockProducer(_kernel.BlockAdmission):
-    """What a producer takes at once. ``producer.Producer`` derives from it."""
+    """The bulk methods of a producer, from which ``producer.Producer`` derives."""
 
     config: Config
     _interceptors: _interceptors.Interceptors | None = None
@@ -216,40 +221,42 @@ class BlockProducer(_kernel.BlockAdmission):
     ) -> BlockDelivery:
         """Accept many messages for one topic at once, in order.
 
-        A block that fits into ``buffer_memory`` is accepted whole, or not at all. A larger one goes
-        in by pieces; messages that then find no space for ``max_block_ms`` fail, each with its row
-        number, and those before them go on.
+        A block that fits into ``buffer_memory`` is accepted completely or not at all. A larger
+        block is accepted in pieces: messages that find no space within ``max_block_ms`` fail, each
+        with its row number, and those before them are sent.
 
         Args:
             topic (str): topic name.
-            values: sequence of bytes-like or None; a NumPy array of bytes (trailing NULs are
-                padding there, and not sent) or of objects; an Arrow array of binary, string,
-                fixed-size binary, their large and view kinds, or dictionary-encoded. Sequences of
-                anything with ``value_serializer``.
-            keys: as *values*; None: no message has a key.
+            values: sequence of bytes-like or None; a NumPy array of bytes (whose trailing NULs are
+                padding and not sent) or of objects; an Arrow array of binary, string, fixed-size
+                binary, their large and view types, or dictionary-encoded. With
+                ``value_serializer``, a sequence of anything.
+            keys: as *values*; None if no message has a key.
             headers: sequence with a list of ``(str, bytes or None)``, or None, for each message.
-            partitions: sequence, NumPy or Arrow array of int, dictionary-encoded too; None in it:
-                the partitioner decides.
-            timestamps_ms: as *partitions*; milliseconds since the epoch, or an Arrow array of
-                times; None in it: now.
-            on_delivery: ``on_delivery(error, block)``, called once when all have their outcome;
-                error is None if all are in the log, else ``BlockFailures``.
+            partitions: sequence, NumPy or Arrow array of int, also dictionary-encoded. For None
+                the partitioner chooses.
+            timestamps_ms: as *partitions*: milliseconds since the epoch, or an Arrow array of
+                times. None means now.
+            on_delivery: ``on_delivery(error, block)``, called once when all messages have their
+                outcome; *error* is None if all were delivered, else ``BlockFailures``.
             delivery_timeout_ms (int): as for ``send()``, for each message.
 
         Returns:
             BlockDelivery: the block's future.
 
         Raises:
-            TypeError, ValueError: a column or a row can never be right; it is named. An error of
-                one row has its number, from 0, as ``row``.
-            MessageTooLargeError: a message is larger than ``max_request_size``; its row is named.
+            TypeError, ValueError: a column or row is invalid; the text names it. An error in a row
+                has its number, from 0, as ``row``.
+            MessageTooLargeError: a message is larger than ``max_request_size``; the text names its
+                row.
             BufferFullError, ProducerClosedError, ProducerBrokenError: as for ``send()``.
 
-        Nothing is accepted then.
+        If it raises, nothing was accepted.
 
-        A sequence counts as long as what it yields. Arrays are read where they lie: they must not
-        be written to until the call returns. Of Arrow arrays, lengths, offsets and indices are
-        checked; how large a buffer is, only their exporter knows, and its word is taken for it.
+        The length of a sequence is the number of items that it yields. Arrays are read in place
+        and must not be modified until the call returns. Lengths, offsets and indices of Arrow
+        arrays are checked, but the sizes of their buffers are known to their exporter only and are
+        trusted.
         """
         columns = (values, keys, headers, partitions, timestamps_ms)
         if self._interceptors is None:
@@ -281,30 +288,30 @@ class BlockProducer(_kernel.BlockAdmission):
         on_delivery: Callable[[BlockFailures | None, BlockDelivery], object] | None = None,
         delivery_timeout_ms: int | None = None,
     ) -> BlockDelivery:
-        """Accept the rows of Arrow data, in order; else as :meth:`send_many`.
+        """Accept the rows of Arrow data, in order, like :meth:`send_many`.
 
         Args:
-            data: a RecordBatch, a Table, anything with ``__arrow_c_array__`` or
+            data: a RecordBatch, a Table, or any object with ``__arrow_c_array__`` or
                 ``__arrow_c_stream__`` (Arrow's PyCapsule interface; no Arrow library is needed). A
-                stream is read to its end first. Columns as in Spark's Kafka sink: ``value``, and
-                if need be ``key``, ``topic``, ``partition``, ``headers`` (list of structs with the
-                fields ``key`` and ``value``, or map; the names are UTF-8), ``timestamp`` (a time,
-                or milliseconds since the epoch). Any but ``headers`` may be dictionary-encoded.
-                The structs of a struct array may not be null.
-            topic (str): for all rows; None: column ``topic`` says it.
+                stream is first read to its end. The columns are those of Spark's Kafka sink:
+                ``value``, and optionally ``key``, ``topic``, ``partition``, ``headers`` (a map, or
+                a list of structs with the fields ``key`` and ``value``; names are UTF-8) and
+                ``timestamp`` (a time, or milliseconds since the epoch). All except ``headers`` may
+                be dictionary-encoded. The structs of a struct array must not be null.
+            topic (str): topic of all rows; None uses the column ``topic``.
             on_delivery, delivery_timeout_ms: as for :meth:`send_many`.
 
-        Serializers are for Python's objects, interceptors for records: with one configured,
+        Serializers and interceptors work on Python objects, not on columns: if one is configured,
         ValueError is raised.
         """
         for name in ("key_serializer", "value_serializer", "interceptors"):
             if getattr(self.config, name):
-                raise ValueError(f"send_arrow() sends columns as they are, and {name} is set")
+                raise ValueError(f"send_arrow() cannot be used when {name} is set")
         batches = _kernel.columns_of_arrow(data)
         return self._send_columns(topic, batches, on_delivery, delivery_timeout_ms)
 
     def _serialized(self, topic: str, headers: Any, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Each row's key and value by themselves, as ``send()`` would serialize them."""
+        """Serialize each row's key and value separately, as ``send()`` does."""
         config = self.config
         if config.key_serializer is not None and keys is not None:
             keys = _each(config.key_serializer, topic, headers, keys, "keys")
@@ -323,16 +330,16 @@ class BlockProducer(_kernel.BlockAdmission):
             raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
         if inspect.iscoroutinefunction(on_delivery):
             raise TypeError(
-                "on_delivery is an async function, which no event loop would run; await the block "
-                "instead, or give a plain function"
+                "on_delivery is an async function, which would never be awaited; await the block "
+                "instead, or pass a plain function"
             )
         made = BlockDelivery(on_delivery)
-        block, watch = made._block, None if on_delivery is None else made._go_on
+        block, watch = made._block, None if on_delivery is None else made._on_settled
         self._send_block(block, topic, batches, delivery_timeout_ms, watch, _REFUSALS)
         if watch is not None and (block.refusal is not None or not block.count):
             watch()
         elif block.refusal is not None:
-            # Without its traceback, whose frames hold the block: it would never be let go.
+            # Without its traceback, whose frames refer to the block and would keep it alive.
             made._refused = RefusedRows(made, topic, block.refusal.with_traceback(None))
             self._rows_refused(made._refused)
         return made

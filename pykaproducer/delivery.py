@@ -1,8 +1,8 @@
-"""What becomes of a message: :class:`Delivery`, its outcome, and how to wait for it.
+"""The outcome of a message: :class:`Delivery`, and how to wait for it.
 
-``Delivery`` itself is a class of the compiled kernel, one small object per message that the
-garbage collector does not see. Its methods that wait, or make objects, are the functions of this
-module: the kernel calls them by name.
+``Delivery`` is a class of the compiled kernel: one small object per message that the garbage
+collector does not track. Its methods that wait or create objects are the functions of this module,
+which the kernel calls by name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from kafka.structs import TopicPartition
 
-from pykaproducer import _kernel
-from pykaproducer import _threads as threads
-from pykaproducer._clock import Clock
-from pykaproducer._frames import copied as copied
-from pykaproducer._frames import without_frames as without_frames
+import pykaproducer._kernel as _kernel
+from pykaproducer._errors.formatting import format_partition
+from pykaproducer._errors.tracebacks import copied as copied
+from pykaproducer._errors.tracebacks import without_frames as without_frames
 from pykaproducer._kernel import Delivery
-from pykaproducer._texts import place
+from pykaproducer._util import threads
+from pykaproducer._util.clock import Clock
 from pykaproducer.errors import (
     CallbackThreadError,
     ForkedProducerError,
@@ -37,51 +37,51 @@ log = logging.getLogger("pykaproducer.delivery")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a delivered message is, with the fields of kafka-python's ``RecordMetadata``."""
+    """The position of a delivered message, with the fields of kafka-python's ``RecordMetadata``."""
 
     topic: str
     partition: int
     topic_partition: TopicPartition
-    #: Offset in the partition; -1 where the broker gave none (``acks=0``, or a retry that the
-    #: broker knew already).
+    #: Offset in the partition; -1 if the broker returned none (``acks=0``, or a retry of a batch
+    #: that the broker already had).
     offset: int
-    #: Milliseconds since the epoch: the message's, or the broker's where the topic says so.
+    #: Milliseconds since the epoch: the message's, or the broker's if the topic is set up so.
     timestamp: int
-    #: Always None: since message format v2 a checksum covers the batch.
+    #: Always None: since message format v2, a checksum covers the whole batch.
     checksum: None
     #: Bytes of the serialized key and value, -1 for None.
     serialized_key_size: int
     serialized_value_size: int
-    #: -1: not kept.
+    #: Always -1: it is not kept.
     serialized_header_size: int
 
 
-class HandleContext:
-    """What a handle must know of the producer that it came from, and nothing that holds it.
+class ProducerRef:
+    """The data of its producer that a handle needs, without a reference that keeps it alive.
 
-    A handle may outlive its producer, and must not keep the pipeline alive.
+    A handle may outlive its producer and must not keep the pipeline alive.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.pid = os.getpid()
-        #: Whether the caller is one of the producer's own threads: it runs a user's callback,
-        #: partitioner or logging handler.
+        #: Returns whether the caller is on one of the producer's threads, which run callbacks,
+        #: partitioners and logging handlers.
         self.in_own_thread: Callable[[], bool] = _never
 
     def check_may_wait(self, delivery: Delivery) -> None:
-        """Raise if the outcome of a pending *delivery* can never reach the caller."""
+        """Raise if the caller can never receive the outcome of the pending *delivery*."""
         if self.pid != os.getpid():
             raise ForkedProducerError(
-                f"{place(delivery.topic)}: the message was pending in process {self.pid} when "
-                f"process {os.getpid()} was forked from it; its outcome is known there only",
+                f"{format_partition(delivery.topic)}: the message was pending in process "
+                f"{self.pid} when process {os.getpid()} was forked; only process {self.pid} knows "
+                f"its outcome",
                 topic=delivery.topic,
             )
         if self.in_own_thread():
             raise CallbackThreadError(
-                "a callback (or a partitioner) waits for the result of a pending message, which "
-                "only its own thread could bring; use add_done_callback(), or wait in another "
-                "thread"
+                "a callback or partitioner waits for the result of a pending message, which would "
+                "deadlock; use add_done_callback(), or wait in another thread"
             )
 
 
@@ -90,10 +90,10 @@ def _never() -> bool:
 
 
 def wait(delivery: Delivery, timeout: float | None) -> bool:
-    """Wait for the outcome; false if there is none after *timeout* seconds."""
+    """Wait for the outcome; return False if there is none after *timeout* seconds."""
     if delivery.settled():
         return True
-    context: HandleContext = delivery.chunk.home
+    context: ProducerRef = delivery.chunk.owner
     context.check_may_wait(delivery)
     clock = context.clock
     deadline = clock.after(timeout)
@@ -102,7 +102,7 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
     if not delivery.watch(lock):
         return True
     try:
-        # A wait longer than the platform's longest is cut in pieces: hence the loop.
+        # The loop is needed because a wait longer than the platform's limit is split.
         while not threads.acquire(clock, lock, deadline):
             if deadline is not None and clock.monotonic() >= deadline:
                 return delivery.settled()
@@ -112,30 +112,30 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
 
 
 def exception(delivery: Delivery, timeout: float | None = None) -> BaseException | None:
-    """The error of a message, None if it was delivered."""
+    """Return the error of a message, or None if it was delivered."""
     if not wait(delivery, timeout):
         raise OutcomeTimeoutError(
-            f"{place(delivery.topic, delivery.partition)}: no outcome within {timeout:.3g} s; the "
-            f"message is still on its way (delivery_timeout_ms ends it)"
+            f"{format_partition(delivery.topic, delivery.partition)}: no outcome within "
+            f"{timeout:.3g} s; the message is still being sent, until delivery_timeout_ms ends it"
         )
     return delivery.failure()
 
 
 def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
-    """Where the message is; raises its error if it failed."""
+    """Return the position of the message, or raise its error."""
     error = exception(delivery, timeout)
     if error is not None:
         try:
             raise error
         finally:
-            # Its traceback refers to this frame, and so to the callers': without this line they
-            # would stay until the garbage collector comes.
+            # The traceback refers to this frame and thereby to the callers' frames. Without this
+            # line, they would stay alive until the garbage collector runs.
             del error
     return metadata(delivery)
 
 
 def metadata(delivery: Delivery) -> RecordMetadata:
-    """The RecordMetadata of a delivered message."""
+    """Return the RecordMetadata of a delivered message."""
     topic, partition, offset = delivery.topic, delivery.partition, delivery.offset
     assert partition is not None, "a delivered message has a partition"
     assert offset is not None, "a delivered message has an offset"
@@ -153,7 +153,7 @@ def metadata(delivery: Delivery) -> RecordMetadata:
 
 
 def status(delivery: Delivery) -> Status:
-    """Whether the message may be in the log, as far as is known now."""
+    """Return whether the message may be in the log, as far as is known now."""
     error = delivery.failure()
     if error is not None:
         found = getattr(error, "status", None)
@@ -164,9 +164,9 @@ def status(delivery: Delivery) -> Status:
 
 
 def add_done_callback(delivery: Delivery, function: Callable[[Delivery], object]) -> None:
-    """Have *function* called with the settled *delivery*, once."""
+    """Call *function* once with *delivery* when it is settled."""
     if not delivery.when_settled(function):
-        # Settled already: run here, as concurrent.futures does.
+        # Already settled: call it here, as concurrent.futures does.
         try:
             function(delivery)
         except Exception as error:
@@ -179,7 +179,7 @@ def add_callback(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> Delivery:
-    """Have *function* called with the metadata, if the message is delivered."""
+    """Call *function* with the metadata if the message is delivered."""
     return _when_done(delivery, _metadata_if_delivered, function, args, kwargs)
 
 
@@ -189,7 +189,7 @@ def add_errback(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> Delivery:
-    """Have *function* called with the error, if the message fails."""
+    """Call *function* with the error if the message fails."""
     return _when_done(delivery, Delivery.failure, function, args, kwargs)
 
 
@@ -204,7 +204,7 @@ def _when_done(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> Delivery:
-    """Have *function* called with what *outcome* says of the settled message, if not None."""
+    """Call *function* with the result of *outcome* for the settled message, unless it is None."""
 
     def on_done(settled: Delivery) -> None:
         found = outcome(settled)
@@ -216,12 +216,12 @@ def _when_done(
 
 
 def log_callback_error(function: object, error: BaseException) -> None:
-    """A user's callback has raised: it harms its own message only (docs/design.rst, P9)."""
-    log.error("callback %r raised; the other messages are not harmed", function, exc_info=error)
+    """Log a user callback's exception, which affects no other message (docs/design.rst, P9)."""
+    log.error("exception in delivery callback %r", function, exc_info=error)
 
 
 class _LoopWaiter:
-    """Stands in for a lock in the kernel's table of waiters, and wakes an event loop."""
+    """A waiter that wakes an event loop, with the interface of a lock for the kernel's table."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -231,7 +231,7 @@ class _LoopWaiter:
         try:
             self.loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            pass  # the loop was closed meanwhile: nobody waits any more
+            pass  # the loop was closed in the meantime, so there is no waiter left
 
     def _wake(self) -> None:
         if not self.settled.done():
@@ -239,16 +239,18 @@ class _LoopWaiter:
 
 
 def wait_in_event_loop(delivery: Delivery) -> Generator[Any, None, RecordMetadata]:
-    """``await delivery``: :func:`result` without blocking the loop."""
+    """Implement ``await delivery``: :func:`result` without blocking the loop."""
     yield from settled_in_event_loop(delivery)
     return result(delivery)
 
 
 def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:
-    """Wait for the outcome without blocking the loop. (A generator: a coroutine that is
-    interrupted between its making and its first step would be complained of.)"""
+    """Wait for the outcome without blocking the loop.
+
+    (A generator, because abandoning an unstarted coroutine emits a "never awaited" warning.)
+    """
     if not delivery.settled():
-        delivery.chunk.home.check_may_wait(delivery)
+        delivery.chunk.owner.check_may_wait(delivery)
         waiter = _LoopWaiter(asyncio.get_running_loop())
         if delivery.watch(waiter):
             try:
@@ -258,17 +260,17 @@ def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:
 
 
 def describe(delivery: Delivery) -> str:
-    """``repr()``: where the message is bound and what became of it; never its payload."""
+    """Implement ``repr()``: the destination and the outcome, but never the payload."""
     where = delivery.topic
     if delivery.partition is not None:
         where += f"[{delivery.partition}]"
     if not delivery.settled():
         return f"<Delivery {where} pending>"
-    error = delivery.look()  # a log, or a debugger, takes no failure from flush()
+    error = delivery.look()  # without marking the failure as reported: flush() still raises it
     if error is not None:
         return f"<Delivery {where} failed: {error}>"
     return f"<Delivery {where} offset {delivery.offset}>"
 
 
-# `copied` and `without_frames` are for the kernel.
+# The kernel uses `copied` and `without_frames`.
 _kernel.set_behaviour(sys.modules[__name__])

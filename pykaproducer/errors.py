@@ -1,15 +1,14 @@
-"""Everything the library raises: one root, few classes.
+"""All exceptions that the library raises.
 
 Each class is also the class of :mod:`kafka.errors` that kafka-python raises in the same
-situation, so code written for kafka-python keeps its ``except`` clauses. Each error can be
-pickled, whole: its attributes, its notes and the chain of its causes travel along, also out
-of a worker process.
+situation, so code written for kafka-python keeps its ``except`` clauses. Errors can be pickled
+completely, including their attributes, notes and chain of causes, and so leave a worker process.
 
-Who made the mistake? :class:`ConfigurationError`, :class:`UnsupportedFeatureError`,
-:class:`MessageTooLargeError`, :class:`ProducerClosedError` and :class:`CallbackThreadError`
-are raised in the caller's face and are the caller's to repair. :class:`DeliveryError` and what
-derives from it is what may become of a message that was accepted: its ``status`` says whether
-the log may hold the message, its ``retriable`` whether sending it again could succeed.
+:class:`ConfigurationError`, :class:`UnsupportedFeatureError`, :class:`MessageTooLargeError`,
+:class:`ProducerClosedError` and :class:`CallbackThreadError` are raised synchronously by the
+offending call, for the caller to fix. :class:`DeliveryError` and its subclasses are the outcomes
+of messages whose delivery was not confirmed: ``status`` says whether the log may contain the
+message, ``retriable`` whether sending it again could succeed.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from kafka.errors import (
     MessageSizeTooLargeError,
 )
 
-from pykaproducer._advice import ADVICE
-from pykaproducer._frames import bare_copy, without_frames
-from pykaproducer._pickling import chain_causes, picklable_chain
-from pykaproducer._texts import code_text, kafka_class, place
+from pykaproducer._errors.formatting import format_error_code, format_partition, kafka_class
+from pykaproducer._errors.hints import ADVICE
+from pykaproducer._errors.pickling import chain_causes, picklable_chain
+from pykaproducer._errors.tracebacks import bare_copy, without_frames
 
 
 class Status(enum.Enum):
-    """Whether a message is in the log, as far as this client can know."""
+    """The state of a message in the log, as far as this client knows."""
 
-    #: It was never written: sending it again cannot make it appear twice.
+    #: It was never written. Sending it again cannot duplicate it.
     NOT_PERSISTED = 0
-    #: It was written to the network (or more) and no broker confirmed it: it may be in the log.
+    #: It was written to the network, but no broker confirmed it. It may be in the log.
     POSSIBLY_PERSISTED = 1
     #: A broker confirmed it.
     PERSISTED = 2
@@ -51,16 +50,16 @@ _STATUS_TEXT = {
 
 
 class PykaproducerError(KafkaError):
-    """The root of all errors of this library. Catch it to catch them all, and nothing else."""
+    """The base class of all errors of this library."""
 
     __cause__: BaseException | None
 
     def __str__(self) -> str:
-        # kafka-python puts the class name in front, which a traceback does as well.
+        # kafka-python puts the class name in front, although tracebacks show it anyway.
         return Exception.__str__(self)
 
-    # By value, as kafka-python's: a message's error is a new object each time it is asked for.
-    # With a hash, which kafka-python's lack.
+    # Equality is by value, as in kafka-python, because each access to a message's error creates a
+    # new object. Unlike kafka-python's, these errors are hashable.
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -78,7 +77,7 @@ class PykaproducerError(KafkaError):
         return found
 
     def _recipe(self) -> tuple[Any, ...]:
-        """What :func:`_rebuild` makes the class of this error from."""
+        """Return what :func:`_rebuild` needs to find the class of this error."""
         return (type(self),)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,40 +88,41 @@ class PykaproducerError(KafkaError):
 class ConfigurationError(PykaproducerError, KafkaConfigurationError, ValueError):
     """A setting has an unknown name, a wrong type or a value out of range.
 
-    Raised by the constructor. The text names the setting, what was given and what is allowed.
+    Raised by the constructor. The text names the setting, the given value and the allowed values.
     """
 
 
 class UnsupportedFeatureError(PykaproducerError):
-    """A setting or a method of kafka-python asks for something that is not built.
+    """A setting or method of kafka-python requires a feature that is not supported.
 
-    Raised at once where it is asked for; the text names it. Leave it out, or use what the text
-    proposes.
+    Raised immediately by the offending call; the text names the feature. Do without it, or use
+    what the text suggests.
     """
 
 
 class ProducerClosedError(PykaproducerError, IllegalStateError):
-    """The producer has been closed: it accepts no more messages.
+    """The producer has been closed and accepts no more messages.
 
-    Raised by ``send()`` and the like after ``close()``. Make a new producer, or close later.
+    Raised by ``send()`` and similar methods after ``close()``. Create a new producer, or close
+    this one later.
     """
 
 
 class CallbackThreadError(PykaproducerError, IllegalStateError):
-    """A callback asked to wait for something that only the callback's own thread can do.
+    """A callback tried to wait for something that only its own thread can do.
 
-    Raised at once by ``flush()``, ``partitions_for()`` and ``result()`` of a pending handle inside
-    a callback or a partitioner, which would wait for itself for ever. Use ``add_done_callback``,
-    or wait in another thread.
+    Raised immediately by ``flush()``, ``partitions_for()`` and ``result()`` of a pending handle
+    when they are called from a callback or a partitioner, where they would deadlock. Use
+    ``add_done_callback``, or wait in another thread.
     """
 
 
 class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueError):
     """A message is larger than ``max_request_size``; nothing was accepted.
 
-    Raised by ``send()`` at once. Send less, or raise ``max_request_size`` and the topic's
-    ``max.message.bytes`` together. ``row`` is its number in a block, None outside of blocks.
-    ``status`` is ``NOT_PERSISTED``, as nothing was accepted.
+    Raised immediately by ``send()``. Send smaller messages, or increase ``max_request_size`` and
+    the topic's ``max.message.bytes`` together. ``row`` is the row number in a block, or None
+    outside of blocks. ``status`` is ``NOT_PERSISTED``, as nothing was accepted.
     """
 
     status = Status.NOT_PERSISTED
@@ -130,31 +130,31 @@ class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueErr
     def __init__(self, about: str, *, row: int | None = None) -> None:
         super().__init__(about if row is None else f"row {row}: {about}")
         self.row = row
-        #: The text without the number.
+        #: The text without the row number.
         self.about_row = about
 
 
 class MetadataTimeoutError(PykaproducerError, KafkaTimeoutError):
-    """No metadata of a topic had come when ``max_block_ms`` had passed.
+    """The metadata of a topic was not available within ``max_block_ms``.
 
-    Raised by ``partitions_for()``, the one call that waits for the network. The text says why.
+    Raised by ``partitions_for()``, the only call that waits for the network. The text says why.
     """
 
 
 class OutcomeTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
-    """A message had no outcome when the time given to ``result()``, or ``get()``, had passed.
+    """A message had no outcome within the timeout of ``result()`` or ``get()``.
 
-    It goes on and has its outcome by its own deadline: that would be a
-    :class:`DeliveryTimeoutError`, which is no ``TimeoutError`` of Python's, so that the two can be
-    told apart.
+    The message is still being sent, and has an outcome by its own deadline. If that passes, the
+    outcome is a :class:`DeliveryTimeoutError`, which is not a ``TimeoutError``, so that ``except``
+    clauses can distinguish the two.
     """
 
 
 class FlushTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
-    """Some messages had no outcome when the time given to ``flush()`` had passed.
+    """Some messages had no outcome within the timeout of ``flush()``.
 
-    They are not lost: they go on and get their outcome by their own deadline. Flush again to
-    wait on. ``pending`` says how many they were.
+    They are not lost: each is still being sent and has an outcome by its own deadline. Call
+    ``flush()`` again to keep waiting. ``pending`` is the number of such messages.
     """
 
     def __init__(self, message: str, *, pending: int = 0) -> None:
@@ -163,10 +163,11 @@ class FlushTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
 
 
 class DeliveryFailures(PykaproducerError):
-    """Messages failed and nobody had been told.
+    """Messages failed and the failures had not been reported.
 
-    Raised by ``flush()``, once, for messages that had no callback and whose handles' outcomes
-    nobody has read. ``count`` says how many, ``errors`` holds the first of them.
+    Raised by ``flush()`` for messages that had no callback and whose outcome has not been read from
+    their handle. Each failure is raised only once. ``count`` is the number of such messages,
+    ``errors`` has the first of their errors.
     """
 
     def __init__(self, count: int, errors: Iterable[BaseException] = ()) -> None:
@@ -178,13 +179,16 @@ class DeliveryFailures(PykaproducerError):
 
 
 class DeliveryError(PykaproducerError):
-    """A message that was accepted was not delivered.
+    """The outcome of a message whose delivery was not confirmed.
 
-    The base of all such outcomes: what ``result()`` raises and callbacks are given.
-    ``status`` says whether the log may hold the message, ``retriable`` whether sending it again
-    could succeed, ``topic`` and ``partition`` where it was bound (``None``: not known), and
-    ``__cause__`` why (without its traceback: an outcome is kept for as long as the message's
-    handle). Each call, and each callback, gets an object of its own.
+    The base class of all such outcomes: ``result()`` raises it, and callbacks receive it.
+    ``send()`` raises its subclasses :class:`BufferFullError` and :class:`ProducerBrokenError` for a
+    message that it does not accept.
+
+    ``status`` says whether the log may contain the message, ``retriable`` whether sending it again
+    could succeed. ``topic`` and ``partition`` are its destination, None if unknown. ``__cause__``
+    is the reason, without its traceback, because an outcome is kept for as long as the message's
+    handle. Each call and each callback gets a separate object.
     """
 
     def __init__(
@@ -204,7 +208,7 @@ class DeliveryError(PykaproducerError):
         if retriable is not None:
             self.retriable = retriable
         if cause is not None:
-            # Messages and their handles keep this error: no frame may be reached through it.
+            # Messages and their handles keep this error, so it must not refer to any frame.
             self.__cause__ = without_frames(cause)
 
     def __str__(self) -> str:
@@ -214,8 +218,8 @@ class DeliveryError(PykaproducerError):
 class DeliveryTimeoutError(DeliveryError, KafkaTimeoutError):
     """A message's deadline (``delivery_timeout_ms``) passed before a broker confirmed it.
 
-    The text says how long it waited and the last known reason. Repair what it names (the
-    address, the credentials, the cluster) or allow more time. ``waited`` is in seconds.
+    The text has the time waited and the last known reason. Fix what the reason names (the address,
+    the credentials, the cluster) or allow more time. ``waited`` is in seconds.
     """
 
     def __init__(
@@ -228,7 +232,7 @@ class DeliveryTimeoutError(DeliveryError, KafkaTimeoutError):
         reason: str | None = None,
         cause: BaseException | None = None,
     ) -> None:
-        text = f"{place(topic, partition)}: not delivered within {waited:.3g} s"
+        text = f"{format_partition(topic, partition)}: not delivered within {waited:.3g} s"
         if reason:
             text += f": {reason}"
         super().__init__(text, status=status, topic=topic, partition=partition, cause=cause)
@@ -237,10 +241,10 @@ class DeliveryTimeoutError(DeliveryError, KafkaTimeoutError):
 
 
 class BufferFullError(DeliveryError, KafkaTimeoutError):
-    """There was no room in ``buffer_memory`` within ``max_block_ms``; nothing was accepted.
+    """``buffer_memory`` stayed full for ``max_block_ms``; the message was not accepted.
 
-    Raised by ``send()``, and the outcome of a block's rows that found no room. Slow down, send
-    it again later, or raise ``buffer_memory``.
+    Raised by ``send()``, and the outcome of a block's rows that were not accepted. Send more
+    slowly, retry later, or increase ``buffer_memory``.
     """
 
     def __init__(
@@ -250,26 +254,26 @@ class BufferFullError(DeliveryError, KafkaTimeoutError):
 
 
 class AbortedError(DeliveryError):
-    """The message was given up on request: by ``abort()``, or when ``close()`` ran out of time.
+    """The message was given up because of ``abort()``, or because ``close()`` timed out.
 
-    Give ``close()`` more time if it should have been delivered.
+    Give ``close()`` a longer timeout if the message should have been delivered.
     """
 
 
 class PartitionerError(DeliveryError, ValueError):
     """No partition could be chosen for the message.
 
-    The partition asked for does not exist, or the partitioner failed (its own exception is the
-    cause, and a note says where it was raised) or returned what is not a partition of the topic.
-    Other messages are not harmed.
+    The requested partition does not exist, or the partitioner raised (its exception is the cause,
+    and a note says where it was raised) or returned something that is not a partition of the
+    topic. Other messages are not affected.
     """
 
 
 class ForkedProducerError(DeliveryError):
     """The message was pending in the parent process when this process was forked.
 
-    Raised in the child by ``result()`` and the like. The parent delivers the message and knows
-    what became of it; in the child it has no outcome.
+    Raised in the child by ``result()`` and similar methods. The parent delivers the message and
+    has its outcome; the child never learns it.
     """
 
     def __init__(self, message: str, *, topic: str | None = None) -> None:
@@ -277,19 +281,19 @@ class ForkedProducerError(DeliveryError):
 
 
 class ProducerBrokenError(DeliveryError):
-    """A part of the producer died of an error in the library itself, which is the cause.
+    """A part of the producer stopped because of an internal error, which is the cause.
 
-    The outcome of all messages it held, and raised by every later ``send()``. Report the cause;
-    make a new producer to go on.
+    The outcome of all messages that the part held, and raised by every later ``send()``. Report
+    the cause as a bug, and create a new producer to continue.
     """
 
 
 class BrokerRejectedError(DeliveryError):
-    """The broker refused the message.
+    """The broker rejected the message.
 
-    ``code`` is Kafka's error code. The object is at the same time an instance of the class that
-    kafka-python has for the code, so ``except kafka.errors.TopicAuthorizationFailedError`` catches
-    it. Made by :func:`delivery_error_for` only.
+    ``code`` is Kafka's error code. The object is also an instance of kafka-python's class for the
+    code, so ``except kafka.errors.TopicAuthorizationFailedError`` catches it. Created by
+    :func:`delivery_error_for` only.
     """
 
     code: int
@@ -300,9 +304,10 @@ class BrokerRejectedError(DeliveryError):
 
 
 class RetriesExhaustedError(BrokerRejectedError):
-    """The broker refused the message, for a reason that may pass, ``retries`` times in a row.
+    """The broker rejected the message ``retries`` times with a retriable error.
 
-    Raise ``retries`` (by default time alone governs) or find out why the broker keeps refusing.
+    Increase ``retries`` (by default only ``delivery_timeout_ms`` limits retries), or find out why
+    the broker keeps rejecting the message.
     """
 
 
@@ -315,18 +320,19 @@ def delivery_error_for(
     detail: str | None = None,
     retries_used: int | None = None,
 ) -> BrokerRejectedError:
-    """The error for a message that a broker refused with Kafka's error *code*.
+    """Return the error for a message that a broker rejected with Kafka's error *code*.
 
-    *detail* is what the broker said beside the code. With *retries_used* it is a
+    *detail* is the broker's message besides the code. With *retries_used* the error is a
     :class:`RetriesExhaustedError`.
     """
     base = BrokerRejectedError if retries_used is None else RetriesExhaustedError
     kind = kafka_class(code)
-    text = f"{place(topic, partition)}: the broker refused it: {code_text(code)}"
+    where = format_partition(topic, partition)
+    text = f"{where}: the broker rejected it: {format_error_code(code)}"
     if detail:
         text += f": {detail}"
     if retries_used is not None:
-        text += f" (still so after {retries_used} retries)"
+        text += f" (after {retries_used} retries)"
     if code in ADVICE:
         text += f"; {ADVICE[code]}"
     error = _combined(base, code)(
@@ -335,19 +341,19 @@ def delivery_error_for(
         topic=topic,
         partition=partition,
         retriable=bool(kind.retriable),
-        cause=kind(detail or kind.description or code_text(code)),
+        cause=kind(detail or kind.description or format_error_code(code)),
     )
     error.code = code
     return error
 
 
-#: The classes made by _combined(). Two threads may make one at the same time: setdefault()
-#: lets the first of them win for both.
+#: The classes made by _combined(). If two threads make the same class at once, setdefault() keeps
+#: the first one for both.
 _COMBINED: dict[tuple[type[BrokerRejectedError], int], type[BrokerRejectedError]] = {}
 
 
 def _combined(base: type[BrokerRejectedError], code: int) -> type[BrokerRejectedError]:
-    """The class that is both *base* and kafka-python's class for *code*."""
+    """Return the class that is both *base* and kafka-python's class for *code*."""
     made = _COMBINED.get((base, code))
     if made is None:
         kind = kafka_class(code)
@@ -374,15 +380,15 @@ def reasons(errors: Iterable[BaseException], most: int = 3) -> str:
 
 
 def _rebuild(
-    recipe: tuple[Any, ...],
+    class_key: tuple[Any, ...],
     args: tuple[Any, ...],
     attributes: dict[str, Any],
     chain: list[BaseException],
 ) -> PykaproducerError:
-    """Make a pickled error again: class, text, attributes and causes as they were."""
-    kind = recipe[0] if len(recipe) == 1 else _combined(*recipe)
+    """Rebuild a pickled error with its class, text, attributes and causes."""
+    kind = class_key[0] if len(class_key) == 1 else _combined(*class_key)
     error: PykaproducerError = kind.__new__(kind, *args)
-    error.args = args  # which an OSError, as a TimeoutError is one, takes in __init__ only
+    error.args = args  # __new__ does not set them for an OSError, of which TimeoutError is one
     error.__dict__.update(attributes)
     chain_causes(error, chain)
     return error

@@ -1,7 +1,7 @@
-"""Interceptors: code of the user's that sees each message on its way in, and its outcome.
+"""Interceptors: user code that is called for each message and for its outcome.
 
-The interface is that of the Java client's ``ProducerInterceptor``, with one thing added: the
-record is handed to :meth:`Interceptor.on_acknowledgement`, too.
+The interface is that of the Java client's ``ProducerInterceptor``, except that
+:meth:`Interceptor.on_acknowledgement` also receives the record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("pykaproducer.interceptors")
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A message as ``send()`` was given it, before serializers. :meth:`replace` makes another."""
+    """A message as passed to ``send()``, before serialization; immutable, see :meth:`replace`."""
 
     topic: Any
     value: Any = None
@@ -30,25 +30,25 @@ class ProducerRecord:
     headers: Sequence[tuple[str, bytes | None]] | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
-    #: The interceptors' own, from ``on_send()`` to ``on_acknowledgement()`` of this message.
+    #: For use by interceptors, from ``on_send()`` to ``on_acknowledgement()`` of this message.
     context: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other fields: ``record.replace(headers=[...])``."""
+        """Return a copy with some fields changed: ``record.replace(headers=[...])``."""
         return dataclasses.replace(self, **changes)
 
 
 class Interceptor:
-    """What an interceptor may do; each method does nothing. Deriving from it is not asked for."""
+    """The interface of an interceptor. Deriving from this class is optional; it does nothing."""
 
     def configure(self, configs: dict[str, Any]) -> None:
-        """The producer is made: its settings, without secrets."""
+        """Receive the producer's settings, without secrets, when the producer is created."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
-        """A message is to be sent: called in the thread of ``send()``, before the serializers.
+        """Change a message before it is sent, on the thread of ``send()``, before serialization.
 
-        Returns the record that is sent in its place; None: this one. If it raises, that is logged,
-        and the record goes on as it was.
+        Returns the record to send instead, or None to send this one. If it raises, the exception
+        is logged and the record is sent unchanged.
         """
         return None
 
@@ -58,19 +58,22 @@ class Interceptor:
         exception: BaseException | None,
         record: ProducerRecord,
     ) -> None:
-        """The message has its outcome: called in the thread that runs callbacks, where nothing may
-        take long. (Of a message that ``send()`` refuses: in the thread of that call.)
+        """Receive the outcome of a message.
 
-        *metadata*: where it is; without an offset (-1) if it failed, with *exception*. *record*:
-        what was sent, with its ``context``. A method that takes two arguments gets the first two.
+        Runs on the thread that runs callbacks and must not block it. For a message that ``send()``
+        did not accept, it runs on the thread of that call.
+
+        *metadata* is the message's position, without an offset (-1) if it failed with *exception*.
+        *record* is the message that was sent, with its ``context``. A method that accepts only two
+        arguments is called with the first two.
         """
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Release resources when the producer is closed."""
 
 
 class Interceptors:
-    """The interceptors of one producer, in their order."""
+    """The interceptors of one producer, in order."""
 
     def __init__(self, given: Iterable[Any], configs: dict[str, Any]) -> None:
         self._all = [each() if isinstance(each, type) else each for each in given]
@@ -85,7 +88,7 @@ class Interceptors:
                 each.configure(dict(configs))
 
     def sent(self, record: ProducerRecord) -> ProducerRecord:
-        """What is to be sent in place of *record*."""
+        """Return the record to send instead of *record*."""
         for each in self._all:
             if not hasattr(each, "on_send"):
                 continue
@@ -95,46 +98,48 @@ class Interceptors:
                     continue
                 if not isinstance(changed, ProducerRecord):
                     raise TypeError(f"on_send() returned {type(changed).__name__}")
-                # One that was made anew has none of what others have left.
+                # A newly created record lacks the context of the other interceptors.
                 record = changed.replace(context=record.context)
-            except Exception as error:  # a user's: the message goes on as it was (P9)
-                _tell(each, "on_send", error)
+            except Exception as error:  # from user code: the message is sent unchanged (P9)
+                _log_error(each, "on_send", error)
         return record
 
     def refused(self, record: ProducerRecord, error: BaseException) -> None:
-        """``send()`` has raised *error* for it."""
+        """Report *error*, which ``send()`` raised for *record*, to the interceptors."""
         partition = record.partition if isinstance(record.partition, int) else -1
         topic = str(record.topic)
         self._acknowledged(record, _nowhere(topic, partition, record.timestamp_ms), error)
 
     def watcher(self, record: ProducerRecord) -> Callable[[Delivery], None]:
-        """What is to be called with the settled message."""
+        """Return a function to be called with the settled message."""
 
         def settled(delivery: Delivery) -> None:
             self._acknowledged(record, _where(delivery), delivery.look())
 
         return settled
 
-    # Of many -----------------------------------------------------------------------------------
+    # Blocks --------------------------------------------------------------------------------------
 
     def sent_rows(self, topic: str, columns: tuple[Any, ...]) -> list[ProducerRecord]:
-        """The rows of ``send_many()``, as they are to be sent."""
+        """Return the rows of ``send_many()`` after the interceptors have changed them."""
         lists = [_as_list(column, len(columns[0])) for column in columns]
         if len({len(each) for each in lists}) > 1:
-            raise ValueError("the columns must have one length, that of values")
+            raise ValueError("all columns must have the same length as values")
         values, keys, headers, partitions, timestamps = lists
         rows = []
         for row in zip(values, keys, headers, partitions, timestamps, strict=True):
             record = self.sent(ProducerRecord(topic, *row))
             if record.topic != topic:
-                log.error("%s: an interceptor names another topic in send_many()", topic)
+                log.error(
+                    "%s: an interceptor changed the topic in send_many(); ignored the change", topic
+                )
                 record = record.replace(topic=topic)
             rows.append(record)
         return rows
 
     @contextlib.contextmanager
     def refusing(self, rows: list[ProducerRecord]) -> Iterator[None]:
-        """What is raised meanwhile is the outcome of all *rows*."""
+        """Report an exception raised in the block as the outcome of all *rows*."""
         try:
             yield
         except BaseException as error:
@@ -143,7 +148,7 @@ class Interceptors:
             raise
 
     def watch_rows(self, block: SentBlock, rows: list[ProducerRecord]) -> None:
-        """Tell of the outcomes of *rows*, which were sent as *block*."""
+        """Report the outcomes of *rows*, which were sent as *block*, to the interceptors."""
         block.watch_each([self.watcher(row) for row in rows])
         if block.refusal is not None:
             for row in rows[block.accepted :]:
@@ -155,11 +160,11 @@ class Interceptors:
         for each, function in self._acknowledge:
             try:
                 function(metadata, error, record)
-            except Exception as failure:  # a user's: it harms nobody else (P9)
-                _tell(each, "on_acknowledgement", failure)
+            except Exception as failure:  # from user code: it must affect nothing else (P9)
+                _log_error(each, "on_acknowledgement", failure)
 
     def close(self) -> None:
-        """The producer is closed: once, whoever says it first."""
+        """Close the interceptors. Further calls have no effect."""
         if self._closed:
             return
         self._closed = True
@@ -168,17 +173,17 @@ class Interceptors:
                 continue
             try:
                 each.close()
-            except Exception as error:  # a user's: the producer is closed all the same
-                _tell(each, "close", error)
+            except Exception as error:  # from user code: close the producer anyway
+                _log_error(each, "close", error)
 
 
-def _tell(interceptor: object, method: str, error: Exception) -> None:
-    log.error("interceptor %r: %s() raised; it goes on", interceptor, method, exc_info=error)
+def _log_error(interceptor: object, method: str, error: Exception) -> None:
+    log.error("exception in %s() of interceptor %r", method, interceptor, exc_info=error)
 
 
 def _taking_a_record(method: Callable[..., object]) -> Callable[..., object]:
-    """*method*, called with three arguments; Java's takes two."""
-    with contextlib.suppress(TypeError, ValueError):  # it cannot be looked at
+    """Return *method* as a function of three arguments; Java's method takes two."""
+    with contextlib.suppress(TypeError, ValueError):  # it has no signature
         try:
             inspect.signature(method).bind(None, None, None)
         except TypeError:
@@ -214,7 +219,7 @@ def _nowhere(
 
 
 def columns(rows: list[ProducerRecord]) -> tuple[Any, ...]:
-    """What ``send_many()`` takes: values, keys, headers, partitions, timestamps."""
+    """Return the arguments of ``send_many()``: values, keys, headers, partitions, timestamps."""
     return (
         [row.value for row in rows],
         _column([row.key for row in rows]),
@@ -229,7 +234,7 @@ def _column(cells: list[Any]) -> list[Any] | None:
 
 
 def _as_list(column: Any, count: int) -> list[Any]:
-    """A column, as Python has it: NumPy's and Arrow's have a method for that."""
+    """Return a column as a list; NumPy and Arrow arrays have a method for that."""
     if column is None:
         return [None] * count
     for name in ("to_pylist", "tolist"):

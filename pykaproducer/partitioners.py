@@ -1,4 +1,4 @@
-"""Which partition a message goes to: the named partitioners, and the protocol for your own.
+"""The named partitioners, and the protocol for custom ones.
 
 ====================== ====================== ===================== =======================
 name                   a key's hash           without a key         as in
@@ -15,9 +15,9 @@ name                   a key's hash           without a key         as in
 ``random``             ignored                random                Sarama, librdkafka
 ====================== ====================== ===================== =======================
 
-*Sticky* fills one partition with ``batch_size`` bytes before it takes another, so that batches
-are large (KIP-794). Rows without a key go only to partitions that have a leader; keyed rows may
-go to any, for a key must always mean the same partition.
+*Sticky* fills one partition with ``batch_size`` bytes before it chooses another, so that batches
+are large (KIP-794). Messages without a key are only sent to partitions that have a leader. Messages
+with a key may be sent to any partition, because a key must always map to the same one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 
 
 class PartitionerFunction(Protocol):
-    """A partitioner of your own: any callable of this form.
+    """A custom partitioner: any callable with this signature.
 
-    It is called in the topic's worker thread, once a message, with the serialized key (or None),
-    all partition numbers of the topic, and those of them that have a leader. It returns one of the
-    numbers. If it raises or returns anything else, that message fails with
-    :class:`pykaproducer.errors.PartitionerError`; others are not harmed.
+    It is called on the topic's worker thread, once per message, with the serialized key (or None),
+    all partition numbers of the topic, and those that have a leader. It returns one of these
+    numbers. If it raises or returns anything else, the message fails with
+    :class:`pykaproducer.errors.PartitionerError`; other messages are not affected.
     """
 
     def __call__(
@@ -43,7 +43,7 @@ class PartitionerFunction(Protocol):
     ) -> int: ...
 
 
-#: name -> (hash of a key, what a row without a key does, an empty key counts as none)
+#: name -> (hash of a key, handling of messages without a key, whether an empty key counts as none)
 _NAMED: dict[str, tuple[int, int, bool]] = {
     "murmur2": (_kernel.MURMUR2, _kernel.STICKY, False),
     "murmur2_random": (_kernel.MURMUR2, _kernel.RANDOM, False),
@@ -57,15 +57,15 @@ _NAMED: dict[str, tuple[int, int, bool]] = {
     "random": (_kernel.NO_HASH, _kernel.RANDOM, False),
 }
 
-#: Other names by which people know them.
+#: Other common names.
 _ALIASES = {"default": "murmur2", "crc32": "consistent_random", "roundrobin": "round_robin"}
 
-#: Every name that the ``partitioner`` setting takes.
+#: Every name that the setting ``partitioner`` accepts.
 NAMES: tuple[str, ...] = (*_NAMED, *_ALIASES)
 
 
 def named(name: str, *, sticky_bytes: int) -> _kernel.Partitioner:
-    """A fresh partitioner for one topic."""
+    """Return a new partitioner for one topic."""
     hashing, keyless, empty_is_keyless = _NAMED[_ALIASES.get(name, name)]
     return _kernel.Partitioner(
         hashing,

@@ -1,9 +1,9 @@
 """The producer: ``send()``, ``flush()``, ``close()``. The file to open first.
 
-A message's way: :meth:`Producer.send` (compiled, ``_kernel.Admission``) appends it to its topic's
-open chunk and tells the dispatcher; from there follow ``_pipeline/dispatcher.py``, ``topic.py``,
+:meth:`Producer.send` (compiled, ``_kernel.Admission``) appends a message to its topic's open chunk
+and notifies the dispatcher. From there, follow ``_pipeline/dispatcher.py``, ``topic.py``,
 ``partition.py``, ``broker.py``, ``bridge.py``, and back through ``broker.py`` and ``reports.py``.
-``docs/design.rst`` has the whole journey in numbered steps.
+``docs/design.rst`` describes the whole way in numbered steps.
 """
 
 from __future__ import annotations
@@ -13,102 +13,108 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
-from pykaproducer import _closing as closing
-from pykaproducer import _lifetime as lifetime
-from pykaproducer import _remaking as remaking
-from pykaproducer._clock import Clock
-from pykaproducer._kernel import Budget, TopicSlot, Turn
+from pykaproducer._errors.formatting import check_topic
+from pykaproducer._kernel import Admission, Budget, TopicSlot, Turn
 from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import Network
-from pykaproducer._no_transactions import NoTransactions
-from pykaproducer._pipeline.meter import Meter
-from pykaproducer._pipeline.untold import Taken
+from pykaproducer._observability.observed_producer import ObservedProducer
+from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
+from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import Errand, spawn, spawn_later
-from pykaproducer._space import Space
-from pykaproducer._texts import check_topic
+from pykaproducer._process import closing, lifecycle, producer_pickle
+from pykaproducer._transactions import NoTransactions
+from pykaproducer._util.clock import Clock
 from pykaproducer.block import BlockProducer, RefusedRows
 from pykaproducer.config import Config
-from pykaproducer.delivery import HandleContext
+from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
     BufferFullError,
     CallbackThreadError,
+    DeliveryError,
     FlushTimeoutError,
     MessageTooLargeError,
     ProducerBrokenError,
     ProducerClosedError,
     Status,
 )
-from pykaproducer.observe import ObservedProducer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from pykaproducer._kernel import Delivery
+    from pykaproducer.settings import ProducerSettings
 
 log = logging.getLogger("pykaproducer.producer")
 
-#: How long the threads are waited for once nothing is left to be delivered (seconds). They take
-#: milliseconds, unless the resolver holds one up.
+#: How long to wait for the threads after everything has its outcome (seconds). They need
+#: milliseconds, unless the resolver blocks one of them.
 _STOP_TIME = 0.5
-#: How long close() waits for that end, which a thread of the producer carries out (seconds).
+#: How long close() waits for the thread of the producer that stops the others (seconds).
 _END_TIME = 0.9
 
 
 class Producer(BlockProducer, ObservedProducer, NoTransactions):
     """A Kafka producer.
 
-    ``Producer(**settings)``: the settings are those of kafka-python's ``KafkaProducer`` and more
-    (see the settings table). Neither the constructor nor :meth:`send` ever waits for the network;
-    threads start with the first use. To be used from any number of threads; after a fork the
-    child's producer is empty and works.
+    ``Producer(**settings)`` takes the settings of kafka-python's ``KafkaProducer`` and more (see
+    the settings table). Neither the constructor nor :meth:`send` ever waits for the network. The
+    threads start with the first use. A producer is thread-safe; after a fork, the child's producer
+    is empty and usable.
 
     Raises:
         ConfigurationError: a setting is unknown, of a wrong type or out of range.
-        UnsupportedFeatureError: a setting asks for what is not built.
+        UnsupportedFeatureError: a setting requires a feature that is not supported.
     """
 
-    #: What tests put in place of the machine's clock and network.
+    #: Tests replace these to control time and the network.
     _clock: Clock = Clock()
     _network_type: Callable[[Config], Network] = staticmethod(network_for)
     _config_type: type[Config] = Config
 
-    #: What it was made with, by position and by name.
+    #: The arguments of the constructor, by position and by name.
     _given: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         made = super().__new__(cls)
-        # For __reduce__; here, so that a subclass may have a constructor of its own.
+        # For __reduce__. Stored here so that a subclass may have a different constructor.
         made._given = (arguments, settings)
         return made
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, **settings: Unpack[ProducerSettings]) -> None:
         if arguments:
             raise TypeError(
                 f"{type(self).__name__}() takes settings by name, not a "
-                f"{type(arguments[0]).__name__}: write bootstrap_servers='host:9092', and ** in "
-                f"front of a dict of settings"
+                f"{type(arguments[0]).__name__}: write bootstrap_servers='host:9092', and ** "
+                f"before a dict of settings"
             )
         self.config = self._config_type.from_kwargs(settings)
         self._name = self.config.client_id
-        # Held by the thread that ends the pipeline; never by a user's, which may be interrupted.
+        # Held by the thread that stops the pipeline; never by a user thread, which an exception
+        # may interrupt.
         self._ending = threading.Lock()
-        # The thread that closes because a callback has asked for it.
+        # The thread that closes the producer after a callback has called close().
         self._closer: Errand | None = None
-        # The end of a `with` block waits for what failed.
+        # Receives the failures for the `with` block that raises them.
         self._handover: closing.Handover | None = None
         self._closed = False
         self._make_interceptors()
         self._reset()
-        lifetime.watch(self)
+        lifecycle.register(self)
 
     def _reset(self) -> None:
-        """Empty and not started: at construction, and in the child of a fork."""
-        self._home = HandleContext(self._clock)
+        """Become empty and not started: at construction, and in the child of a fork."""
+        self._home = ProducerRef(self._clock)
         self._budget = Budget(self.config.buffer_memory)
-        self._space = Space(self._budget, self._clock, self.config.max_block_ms)
+        self._space = BufferSpaceWaiters(self._budget, self._clock, self.config.max_block_ms)
         self._pipeline: Pipeline | None = None
-        self._meter = Meter.of(self.config)
-        # The one that was made, for setdefault(), which no signal can divide.
+        self._metrics = ProducerMetrics.of(self.config)
+        # The pipeline under a fixed key, for setdefault(), which no signal can interrupt.
         self._made: dict[str, Pipeline] = {}
         self._open(
             self._budget,
@@ -122,19 +128,69 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             fake_clock=None if self._clock.is_real else self._clock,
         )
 
-    # What send() asks for, when it is not per message ----------------------------------------
+    # Sending. Compiled: _kernel_parts/admission.pxi ---------------------------------------------
+
+    if TYPE_CHECKING:
+
+        def send(
+            self,
+            topic: str,
+            value: Any = None,
+            key: Any = None,
+            headers: Sequence[tuple[str, Buffer | None]] | None = None,
+            partition: int | None = None,
+            timestamp_ms: int | None = None,
+            *,
+            on_delivery: Callable[[DeliveryError | None, Delivery], object] | None = None,
+            delivery_timeout_ms: int | None = None,
+        ) -> Delivery:
+            """Accept one message for sending and return its :class:`Delivery` immediately.
+
+            Never waits for the network. If ``buffer_memory`` has no space for the message, waits
+            up to ``max_block_ms`` for it (KIP-286).
+
+            Args:
+                topic (str): topic name.
+                value: bytes-like, or None (a tombstone). Any object if ``value_serializer`` is set.
+                key: bytes-like, or None; decides the partition. Any object if ``key_serializer`` is
+                    set.
+                headers: list of ``(str, bytes or None)``, or None.
+                partition (int): partition to send to. None: the partitioner decides.
+                timestamp_ms (int): milliseconds since the epoch. None: the current time.
+                on_delivery: called once as ``on_delivery(error, delivery)`` in the Reports thread.
+                    The error is None if the message was delivered.
+                delivery_timeout_ms (int): milliseconds until this message is delivered or fails.
+                    None: the setting ``delivery_timeout_ms``.
+
+            Returns:
+                Delivery: the message's future and report.
+
+            Raises:
+                TypeError, ValueError: invalid argument (type, topic name, negative partition).
+                MessageTooLargeError: larger than ``max_request_size`` or ``buffer_memory``.
+                BufferFullError: no space within ``max_block_ms``; immediately in a callback.
+                ProducerClosedError: after ``close()``.
+                ProducerBrokenError: an internal error stopped the producer; the cause is chained.
+                Exception: any exception of a serializer.
+
+            If it raises, the message was not accepted. After an asynchronous exception such as
+            ``KeyboardInterrupt`` it may have been accepted, and will then be sent.
+            """
+    else:
+        send = Admission.send
+
+    # Called by send() on rare occasions ------------------------------------------------------
 
     def _start(self) -> None:
-        """First use, or no more use: called by ``send()`` while the producer is not ready.
+        """Start on first use, or raise if closed.
 
-        Several threads may come here at once, and a signal handler in the middle of it, which may
-        close the producer: no lock is held, the first pipeline that is made counts, and after
-        ``_shut()`` nothing is admitted whoever says that it is ready.
+        May run concurrently in several threads and be interrupted by a signal handler that closes
+        the producer. Lock-free: the first pipeline created wins, and ``_shut()`` is final.
         """
         self._check_not_closed()
         pipeline = self._pipeline
         if pipeline is None:
-            lifetime.first_use()
+            lifecycle.before_first_start()
             made = Pipeline(
                 self.config,
                 self._clock,
@@ -144,17 +200,17 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
                 self._take_all,
                 self._broke,
                 self._let_go,
-                self._meter,
+                self._metrics,
             )
             pipeline = self._made.setdefault("pipeline", made)
             self._home.in_own_thread = pipeline.own_threads()
             self._pipeline = pipeline
             if pipeline is made:
                 self._end_lingering_when_full(pipeline)
-                self._begin_to_look()
-                lifetime.warn_of_many()
+                self._start_observing()
+                lifecycle.warn_of_many()
         self._admit()
-        # Looked at behind that: who closes (1) says so, (2) shuts.
+        # Check again after _admit(): close() sets _closed first and shuts admission second.
         self._check_not_closed()
         if pipeline.broken is not None:
             self._refuse_broken(pipeline.broken)
@@ -164,7 +220,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             raise ProducerClosedError("the producer is closed")
 
     def _may_still_send(self) -> bool:
-        """Return whether this is a callback while ``close()`` waits (``_closing.py``)."""
+        """Return whether this is a callback while ``close()`` waits (``_process/closing.py``)."""
         pipeline = self._pipeline
         return (
             self._closing
@@ -173,9 +229,9 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         )
 
     def _announce(self, slot: TopicSlot) -> bool:
-        """Announce a topic's open chunk. Return false if the next message must repeat that."""
+        """Announce a topic's open chunk. Return False if the next message must repeat that."""
         pipeline = self._pipeline
-        # None: close() has ended it between the append and this, and has found the chunk.
+        # None: close() removed it between the append and this call, and has found the chunk.
         return pipeline is None or pipeline.dispatcher.announce(slot)
 
     def _check_topic(self, topic: object) -> None:
@@ -186,9 +242,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         if size <= self.config.max_request_size:
             allowed = f"buffer_memory is {self._budget.limit} bytes"
         where = "" if topic is None else f"topic {topic!r}: "
-        raise MessageTooLargeError(
-            f"{where}the message would take {size} bytes; {allowed}", row=row
-        )
+        raise MessageTooLargeError(f"{where}the message needs {size} bytes; {allowed}", row=row)
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
         name = "key_serializer"
@@ -199,7 +253,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             if self.config.value_serializer is not None:
                 value = self.config.value_serializer(topic, headers, value)
         except Exception as error:
-            error.add_note(f"raised by {name}, for a message to topic {topic!r}")
+            error.add_note(f"raised by {name} for a message to topic {topic!r}")
             raise
         return key, value
 
@@ -213,14 +267,14 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         pipeline = self._pipeline
-        # None: close() has ended it, and has logged what failed.
+        # None: close() has removed it and logged the failures.
         if pipeline is not None:
             pipeline.settler.refuse(rows, rows)
         else:
-            log.error("%d rows of a block were refused: %s", rows.count, rows.error)
+            log.error("%d rows of a block were not accepted: %s", rows.count, rows.error)
 
     def _may_wait(self, amount: int) -> _thread.LockType | None:
-        """Return a lock to wait with for ``buffer_memory``; None in a callback."""
+        """Return a lock for waiting for ``buffer_memory``, or None in a callback."""
         self._space.check_can_ever_fit(amount)
         if self._home.in_own_thread():
             return None
@@ -233,9 +287,9 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         full = weakref.WeakMethod(pipeline.buffer_is_full)  # the pipeline refers to the space
 
         def on_full() -> None:
-            tell = full()
-            if tell is not None:
-                tell()
+            notify = full()
+            if notify is not None:
+                notify()
 
         pipeline.space_wanted = lambda: space.wanted
         space.on_full = on_full
@@ -246,67 +300,68 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
     def _buffer_is_full(self, amount: int) -> NoReturn:
         self._space.lacks(amount)
         raise BufferFullError(
-            f"buffer_memory ({self._budget.limit} bytes) is full, and in a callback (or a "
-            f"partitioner) send() cannot wait for space: it may be its own thread that frees it"
+            f"buffer_memory ({self._budget.limit} bytes) is full; send() cannot wait for space in "
+            f"a callback or partitioner, because the wait might block the thread that frees it"
         )
 
     # Flush and close ---------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything accepted before has its outcome, and say what failed.
+        """Wait until all messages accepted so far have their outcome, and raise if any failed.
 
-        Lingering is ignored meanwhile; messages sent later do not extend the wait.
+        Lingering is ignored during the wait. Messages sent later do not extend it.
 
         Args:
-            timeout (float): seconds; None: until the last deadline (``delivery_timeout_ms``).
+            timeout (float): seconds; None waits until the last deadline (``delivery_timeout_ms``).
 
         Raises:
-            FlushTimeoutError: some have no outcome by then; they go on.
+            FlushTimeoutError: some messages have no outcome after *timeout*; they are still being
+                sent.
             DeliveryFailures: messages have failed since the last flush, and neither a callback nor
                 a read outcome has reported it.
-            CallbackThreadError: called in a callback, whose own end it would wait for.
+            CallbackThreadError: called from a callback, which would deadlock waiting for itself.
         """
         pipeline = self._pipeline
         if pipeline is None or not self.accepted:
             return
         self._check_may_wait("flush()")
-        self._announce_strays()
+        self._announce_missed_slots()
         deadline = self._clock.after(timeout)
         pending = pipeline.flush(deadline)
         if pending:
             raise FlushTimeoutError(
-                f"{pending} messages had no outcome after {timeout:.3g} s; they go on until their "
-                f"deadline (delivery_timeout_ms)",
+                f"{pending} messages had no outcome after {timeout:.3g} s; they are still being "
+                f"sent, until delivery_timeout_ms ends them",
                 pending=pending,
             )
-        self._flushed(pipeline.untold.take())
+        self._flushed(pipeline.unreported.take())
 
     def _flushed(self, taken: Taken) -> None:
-        """Report what :meth:`flush` has found."""
+        """Raise the failures that :meth:`flush` has found."""
         closing.raise_failures(taken.failures)
 
-    def _announce_strays(self) -> None:
-        # A KeyboardInterrupt may have cut send() between the append and the announcement.
+    def _announce_missed_slots(self) -> None:
+        # A KeyboardInterrupt may have interrupted send() between the append and the announcement.
         for slot in self._unannounced():
             self._announce(slot)
 
     def close(self, timeout: float | None = None) -> None:
-        """End admission, flush, fail the rest at the deadline, end every thread.
+        """Stop accepting messages, flush, fail the rest at the deadline, and stop all threads.
 
         A callback may still send while this waits. Failures that neither a callback nor a read
-        outcome has reported are written to the log, not raised. May be called again, and from
-        several threads: each call returns when the producer is closed. In a callback it does not
-        wait: nothing more is accepted, and a background thread closes the producer.
+        outcome has reported are logged, not raised. Idempotent and thread-safe; every call returns
+        once the producer is closed. From a callback it does not wait: no more messages are
+        accepted, and a background thread closes the producer.
 
         Args:
-            timeout (float): seconds for the flush; None: until the last message's deadline (of
-                what callbacks send in the meantime: ``delivery_timeout_ms`` after the call).
-                0: fail what has no outcome now.
+            timeout (float): seconds for the flush; None waits until the last message's deadline.
+                (For messages that callbacks send in the meantime, that is ``delivery_timeout_ms``
+                after the call.) 0 fails all messages without an outcome immediately.
         """
-        self._clock.after(timeout)  # no number: nothing has happened
+        self._clock.after(timeout)  # raises before anything happens if it is not a number
         in_own_thread = self._home.in_own_thread()
         if in_own_thread and self._closed:
-            return  # somebody closes it, and may wait for this very thread
+            return  # another thread is closing it, and may wait for this very thread
         self._end_admission()
         if timeout == 0 or in_own_thread:
             self._shut()
@@ -319,13 +374,13 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             self._closer.join(_END_TIME)
 
     def abort(self) -> None:
-        """Fail everything that is not delivered, at once, and close."""
+        """Fail all messages that are not delivered, and close."""
         self.close(timeout=0)
 
     def _end_admission(self) -> None:
         self._closed = True
         self._begin_to_close()
-        # Those who wait for space, or for metadata, learn that the producer is closed.
+        # Threads that wait for space or metadata raise ProducerClosedError.
         self._space.came()
         pipeline = self._pipeline
         if pipeline is not None:
@@ -335,37 +390,39 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         pipeline = self._pipeline
         if pipeline is None:
             self._shut()
-            self._end_looking()
+            self._stop_observing()
             return
         # Several threads may wait here at once, each with its own timeout.
         reason = closing.finish(self, pipeline, timeout)
-        # In a thread of its own: an outcome must not be cut in two by a KeyboardInterrupt that
-        # strikes here, and the end goes on if whoever waits for it is interrupted.
+        # On a separate thread, so that a KeyboardInterrupt in this one can neither divide an
+        # outcome nor stop the shutdown.
         try:
             end = spawn(f"{self._name}-end", functools.partial(self._end, pipeline, reason))
-        except (RuntimeError, MemoryError):  # no thread can be started; end it all the same
+        except (RuntimeError, MemoryError):  # no thread can be started; stop on this one
             self._end(pipeline, reason)
             return
         end.join(_END_TIME)
         if end.is_alive():
-            log.warning("close(): the producer has not ended after %.3g s; it goes on", _END_TIME)
+            log.warning(
+                "close(): not all threads stopped within %.3g s; stopping continues", _END_TIME
+            )
 
     def _end(self, pipeline: Pipeline, reason: str | None) -> None:
-        """Fail what has no outcome, for *reason*, and end every thread."""
+        """Fail all messages without an outcome for *reason*, and stop all threads."""
         if reason is not None:
             pipeline.abort(reason)
         with self._ending:
             if self._pipeline is not pipeline:
-                return  # another thread has ended it meanwhile
+                return  # another thread has stopped it in the meantime
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))
-            # Without waiting: a flush() that takes them at this moment reports them.
-            taken = pipeline.untold.take_what_nobody_takes()
+            # Non-blocking: a flush() that takes them at this moment reports them.
+            taken = pipeline.unreported.try_take()
             if self._handover is None or not self._handover.give(taken):
                 closing.report(taken, "close()")
             self._pipeline = None
-        self._end_looking()
+        self._stop_observing()
 
     def _broke(self) -> None:
         self._shut()
@@ -373,7 +430,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
     def _refuse_broken(self, cause: BaseException) -> NoReturn:
         raise ProducerBrokenError(
-            "the producer is broken by an error in the library; make a new one",
+            "the producer is broken by an internal error; create a new one",
             status=Status.NOT_PERSISTED,
             cause=cause,
         )
@@ -381,17 +438,17 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
     def _check_may_wait(self, what: str) -> None:
         if self._home.in_own_thread():
             raise CallbackThreadError(
-                f"{what} was called in a callback (or a partitioner) and would wait for its own "
-                f"thread; call it in another one"
+                f"{what} was called from a callback or partitioner, where it would deadlock; call "
+                f"it from another thread"
             )
 
-    # Looking at the cluster ----------------------------------------------------------------------
+    # Cluster information -------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> set[int]:
-        """Partition numbers of *topic*. Waits for its metadata, at most ``max_block_ms``.
+        """Return the partition numbers of *topic*, waiting for metadata up to ``max_block_ms``.
 
         Raises:
-            KafkaTimeoutError: no metadata by then; the text says why.
+            KafkaTimeoutError: there is no metadata by then; the text says why.
         """
         self._check_topic(topic)
         self._check_may_wait("partitions_for()")
@@ -404,9 +461,9 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         return pipeline.metadata.partitions_for(topic, deadline, self._start)
 
     def connect(self) -> None:
-        """Begin to connect, without waiting for it: the first message then finds the cluster known.
+        """Start connecting without waiting, so that the first message need not wait for metadata.
 
-        Not needed: the first message does it, too.
+        Optional: the first message starts it, too.
         """
         if not self._ready:
             self._start()
@@ -415,7 +472,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             pipeline.metadata.want()
 
     def bootstrap_connected(self) -> bool:
-        """Whether a server of the cluster has answered."""
+        """Return whether a server of the cluster has answered."""
         pipeline = self._pipeline
         return pipeline is not None and bool(pipeline.metadata.view.brokers)
 
@@ -428,7 +485,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close. Somebody who presses Ctrl-C, or exits, waits no longer than at the exit.
+        """Close. On KeyboardInterrupt or SystemExit, wait at most ``exit_flush_timeout_ms``.
 
         Raises:
             DeliveryFailures: messages failed, and neither a callback nor a read outcome has
@@ -442,11 +499,11 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             self.close(self.config.exit_flush_timeout_ms / 1000)
 
     def _leave(self) -> None:
-        """Close at the end of a ``with`` block that no exception ends, and raise what failed."""
+        """Close at the end of a ``with`` block without exception, and raise the failures."""
         handover = self._handover = closing.Handover()
         try:
             self.close()
-        except BaseException:  # KeyboardInterrupt, or what a subclass raises
+        except BaseException:  # KeyboardInterrupt, or an exception of a subclass
             taken = handover.take()
             if taken is not None:
                 closing.report(taken, "close()")
@@ -455,7 +512,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         if taken is not None:
             closing.raise_failures(taken.failures)
 
-    # What _lifetime.py asks for ------------------------------------------------------------------
+    # For _process/lifecycle.py -------------------------------------------------------------------
 
     def _begin_exit(self) -> float:
         self._end_admission()
@@ -472,14 +529,14 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self._ending = threading.Lock()
         self._closer = None
         self._handover = None
-        self._forget_looking()
+        self._reset_observing()
         self._reset()
         if pipeline is not None:
-            pipeline.network.forsake()
+            pipeline.network.close_inherited()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As its configuration: the copy connects where it is unpickled (``_remaking.py``)."""
-        return remaking.recipe(self)
+        """Pickle the constructor's arguments (``_process/producer_pickle.py``)."""
+        return producer_pickle.reduce_producer(self)
 
     def __repr__(self) -> str:
         servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)

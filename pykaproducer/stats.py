@@ -1,8 +1,8 @@
-"""What a producer of another process says of itself: the reading side of ``stats_socket``.
+"""Reading the statistics of producers in other processes, through ``stats_socket``.
 
-A producer with ``stats_socket="/run/app/%p.sock"`` listens there. Whoever connects gets one line
-of JSON, its ``stats()``, and the end of the stream. The commands of the command line listen in a
-directory of the user's own, where :func:`running` finds them.
+A producer with ``stats_socket="/run/app/%p.sock"`` listens at that path. It answers each
+connection with its ``stats()`` as one line of JSON, and closes it. The commands of the command line
+listen in a directory of the user, where :func:`running` finds them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-#: The most that is read of an answer: more is no producer's.
+#: The maximum size of an answer; a producer never sends more.
 _LARGEST = 64 << 20
 _PIECE = 1 << 16
 
-#: What ``stats()`` has at least.
+#: The sections that ``stats()`` always has.
 _SECTIONS = (
     *("client_id", "pid", "time", "state", "messages", "bytes", "buffer", "requests"),
     *("latency_ms", "stages", "brokers", "topics", "partitions"),
@@ -29,11 +29,11 @@ _SECTIONS = (
 
 
 def read_stats(path: str | os.PathLike[str], timeout: float = 5.0) -> dict[str, Any]:
-    """What the producer behind a Unix socket says: its ``stats()``.
+    """Return the ``stats()`` of the producer that listens at the Unix socket *path*.
 
     Raises:
-        OSError: nobody answers there, or not within *timeout* seconds.
-        ValueError: whoever answers is no producer, or one of another version.
+        OSError: there is no answer, or not within *timeout* seconds.
+        ValueError: the answer is not from a producer, or from one of another version.
     """
     answer = _read_all(os.fspath(path), time.monotonic() + timeout)
     try:
@@ -41,7 +41,7 @@ def read_stats(path: str | os.PathLike[str], timeout: float = 5.0) -> dict[str, 
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(name in found for name in _SECTIONS):
-        raise ValueError(f"{os.fspath(path)}: what answers there is no producer of this version")
+        raise ValueError(f"{os.fspath(path)}: the answer is not from a producer of this version")
     return found
 
 
@@ -52,18 +52,18 @@ def _read_all(path: str, deadline: float) -> bytes:
         client.settimeout(max(0.001, deadline - time.monotonic()))
         client.connect(path)
         while True:
-            # The time is one for the whole answer: one byte a second would never end.
+            # One deadline for the whole answer, so that a slow sender cannot extend it.
             client.settimeout(max(0.001, deadline - time.monotonic()))
             piece = client.recv(_PIECE)
             if not piece:
                 return b"".join(pieces)
             size += len(piece)
             if size > _LARGEST:
-                raise ValueError(f"{path}: what answers there is no producer")
+                raise ValueError(f"{path}: the answer is not from a producer")
             pieces.append(piece)
 
 
-# The user's own directory -------------------------------------------------------------------------
+# The user's directory -----------------------------------------------------------------------------
 
 
 class Running(NamedTuple):
@@ -74,7 +74,7 @@ class Running(NamedTuple):
 
 
 def runtime_directory() -> pathlib.Path:
-    """Where the commands listen: in ``$XDG_RUNTIME_DIR``, or else in the temporary directory."""
+    """Return the commands' directory, in ``$XDG_RUNTIME_DIR`` or the temporary directory."""
     private = os.environ.get("XDG_RUNTIME_DIR")
     if private and os.path.isdir(private) and os.access(private, os.W_OK | os.X_OK):
         return pathlib.Path(private) / "pykaproducer"
@@ -82,30 +82,30 @@ def runtime_directory() -> pathlib.Path:
 
 
 def make_runtime_directory() -> pathlib.Path:
-    """The same, made if it is not there.
+    """Return the same directory, created if missing.
 
     Raises:
-        OSError: it cannot be made, or somebody else may write in it.
+        OSError: it cannot be created, or another user may write to it.
     """
     directory = runtime_directory()
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     if not _is_ours(directory):
-        raise PermissionError(f"{directory}: it is not ours alone; remove it")
+        raise PermissionError(f"{directory}: not a directory of this user only; remove it")
     return directory
 
 
 def default_stats_socket() -> str:
-    """The setting ``stats_socket`` of the commands; makes the directory.
+    """Return the commands' setting ``stats_socket``, and create its directory.
 
     Raises:
-        OSError: there is no directory for it.
+        OSError: the directory cannot be created or used.
     """
     return str(make_runtime_directory() / "%p.sock")
 
 
 def running() -> list[Running]:
-    """The processes that listen in the user's own directory, the newest last."""
+    """Return the processes that listen in the user's directory, the newest last."""
     directory = runtime_directory()
     if not _is_ours(directory):
         return []
@@ -118,9 +118,9 @@ def running() -> list[Running]:
 
 
 def _is_ours(directory: pathlib.Path) -> bool:
-    """Whether nobody else can have put anything into it.
+    """Return whether no other user can have put anything into *directory*.
 
-    In a directory for all somebody might make ours before us, and listen in our name.
+    In a shared directory, another user could create ours before us and listen in our name.
     """
     try:
         found = directory.lstat()

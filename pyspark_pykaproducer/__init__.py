@@ -1,7 +1,8 @@
-"""Spark imports every module named ``pyspark_*`` and finds its data sources there.
+"""The data source for Spark, which imports every module named ``pyspark_*`` to find them.
 
-One that cannot be imported hides the sources of all others, so nothing is imported here that could
-fail: the sink itself is imported when a write is planned, where an error is shown to the user.
+If one of these fails to import, the data sources of all others are unavailable. So nothing that
+could fail is imported here: the sink itself is imported when a write is planned, where errors are
+shown to the user.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 try:
     from pyspark.sql.datasource import DataSource
-except ImportError:  # no Spark, or one before 4.0, which does not look for sources
+except ImportError:  # Spark is missing, or older than 4.0, which does not look for data sources
     DataSource = object
 
 
@@ -19,26 +20,26 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` is given."""
+        """Return the name for ``format()``."""
         return "pykaproducer"
 
     def schema(self) -> Any:
-        """Asked for where something is to be read, or a view has no columns."""
+        """Raise: called when data is to be read, or for a view without columns."""
         from pykaproducer.spark import SinkError
 
         raise SinkError(
-            "pykaproducer writes to Kafka and reads nothing; a view or a table of it names its "
+            "pykaproducer can only write to Kafka, not read; for a view or a table, declare the "
             "columns, as (key STRING, value STRING)"
         )
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """The writer of a batch: :class:`pykaproducer.spark.sink.BatchSink`."""
+        """Return the writer of a batch: :class:`pykaproducer.spark.sink.BatchSink`."""
         from pykaproducer.spark.sink import BatchSink
 
         return BatchSink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
-        """The writer of a micro-batch of a stream."""
+        """Return the writer of a stream's micro-batch."""
         from pykaproducer.spark.sink import StreamSink
 
         return StreamSink(self.options, schema, overwrite)

@@ -1,4 +1,4 @@
-"""The structs of Arrow's C data interface, to make some that are wrong."""
+"""The structs of Arrow's C data interface, for building malformed ones."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 _Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-#: Called from C, perhaps long after the test: they are kept for good.
+#: Called from C, possibly long after the test, so they are never freed.
 _callbacks: list[Any] = []
 
 
 class Edited:
     """Arrow data whose structs are changed by ``edit(schema, array)`` when they are exported.
 
-    They are put back when they are released, so that their exporter can free what is its own.
+    The original contents are restored on release, so that the exporter can free its memory.
     """
 
     def __init__(self, data: Any, edit: Callable[[Any, Any], object]) -> None:
@@ -72,7 +72,7 @@ class Edited:
 
 
 def _snapshot(struct: Any) -> list[tuple[Any, bytes]]:
-    """The struct and those under it, with their contents."""
+    """Return the struct and its children, with their contents."""
     found = [(struct, bytes(struct))]
     below = [struct.children[i].contents for i in range(struct.n_children)]
     if struct.dictionary:
@@ -84,7 +84,7 @@ def _snapshot(struct: Any) -> list[tuple[Any, bytes]]:
 
 def _restore_on_release(root: Any, parts: list[tuple[Any, bytes]]) -> None:
     def release(address: int) -> None:
-        # The root has been moved; those under it are where they were.
+        # The root has been moved; its children are where they were.
         ctypes.memmove(address, parts[0][1], ctypes.sizeof(root))
         for struct, contents in parts[1:]:
             ctypes.memmove(ctypes.addressof(struct), contents, len(contents))
@@ -97,7 +97,7 @@ def _restore_on_release(root: Any, parts: list[tuple[Any, bytes]]) -> None:
 
 
 def structs(capsules: Any) -> tuple[Any, Any]:
-    """The schema and the array in two capsules."""
+    """Return the schema and the array of two capsules."""
     return (
         Schema.from_address(_pointer_of(capsules[0], b"arrow_schema")),
         Array.from_address(_pointer_of(capsules[1], b"arrow_array")),

@@ -1,4 +1,4 @@
-"""What the tests of ``send_many()`` and ``send_arrow()`` share."""
+"""Shared helpers for the tests of ``send_many()`` and ``send_arrow()``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow
 
 from pykaproducer.testing import ScriptedCluster
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 30
 
 

@@ -1,8 +1,8 @@
 """Fixtures and gates for all tests: see the plugins named here.
 
-Generated tests take the time they take: a slow machine is no failure. What fails can be repeated:
-the failure prints a ``@reproduce_failure(...)`` to put before the test, and the example is kept in
-``.hypothesis/examples`` of the source tree (or where ``PYKAPRODUCER_EXAMPLES`` says), from where
+Generated tests have no deadline: a slow machine is not a failure. Failures can be repeated: the
+output contains a ``@reproduce_failure(...)`` to put before the test, and the example is kept in
+``.hypothesis/examples`` of the source tree (or where ``PYKAPRODUCER_EXAMPLES`` points), from which
 the next run takes it first.
 """
 

@@ -1,4 +1,4 @@
-"""Real Kafka for the tests that need it: started once, when the first of them asks."""
+"""Real Kafka for the tests that need it, started once, when the first test requests it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _cluster(brokers: int, disks: int = 1) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[KafkaCluster]:
-    """One broker, for the whole run. Whoever pauses or kills it puts it right again."""
+    """Yield one broker for the whole run; a test that pauses or kills it must restore it."""
     yield from _cluster(1)
 
 
 @pytest.fixture(scope="module")
 def cluster3() -> Iterator[KafkaCluster]:
-    """Three brokers with two disks each, for one module."""
+    """Yield three brokers with two disks each, for one module."""
     yield from _cluster(3, disks=2)
 
 
 @pytest.fixture
 def topic() -> str:
-    """The name of a topic that nobody else uses."""
+    """Return a topic name that no other test uses."""
     return f"topic-{next(_numbers)}"

@@ -1,4 +1,4 @@
-"""A test fails if a thread, a socket or a child process outlives it."""
+"""Fails a test if a thread, a socket or a child process outlives it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-#: How long a thread that is ending may take (seconds): the test waits for it, not for the clock.
+#: How long a thread may take to end (seconds). The test waits for the thread, not for the clock.
 _PATIENCE = 5.0
 
 
@@ -20,7 +20,7 @@ def _sockets() -> set[str]:
         try:
             target = os.readlink(entry)
         except OSError:
-            continue  # the descriptor of this very look
+            continue  # the descriptor that lists this directory
         if target.startswith("socket:"):
             found.add(target)
     return found
@@ -32,7 +32,7 @@ def _children() -> set[str]:
         try:
             found.update((task / "children").read_text().split())
         except OSError:
-            continue  # a thread that ended while we looked
+            continue  # a thread that ended in the meantime
     return found
 
 
@@ -40,18 +40,18 @@ def _children() -> set[str]:
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compare threads, sockets and children before and after each test."""
     if "spark" in request.fixturenames:
-        # The session keeps threads and connections to its JVM as it likes. Producers live in
-        # Spark's own processes there, which tests/spark looks at.
+        # The session manages the threads and connections of its JVM. Producers live in Spark's own
+        # processes there, which tests/spark checks.
         yield
         return
-    # What a cluster needs outlives the test that started it: it is there before we count.
+    # A cluster outlives the test that starts it, so it must be running before the first count.
     for name in ("cluster", "cluster3"):
         if name in request.fixturenames:
             request.getfixturevalue(name)
     threads, sockets, children = set(threading.enumerate()), _sockets(), _children()
     yield
     for thread in set(threading.enumerate()) - threads:
-        if thread.ident is not None:  # else it is only about to start
+        if thread.ident is not None:  # otherwise it has not started yet
             thread.join(_PATIENCE)
     left = [thread.name for thread in set(threading.enumerate()) - threads]
     assert not left, f"threads outlive the test: {left}"

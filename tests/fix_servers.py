@@ -1,4 +1,4 @@
-"""Addresses where no Kafka answers."""
+"""Addresses at which no Kafka broker answers."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterator
 
 import pytest
 
-#: How long the end of a thread may take (seconds).
+#: How long a thread may take to end (seconds).
 _SOON = 30
 
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """An address where nobody listens."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{nobody.getsockname()[1]}"
+    """Yield an address that refuses connections."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where somebody listens and never says a word."""
+    """Yield an address that accepts connections and never sends anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def garbled() -> Iterator[str]:
-    """An address where a server of another kind answers."""
+    """Yield an address at which a server with another protocol answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

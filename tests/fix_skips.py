@@ -1,4 +1,4 @@
-"""Skips are told of, and where everything must be there (``CI`` is set) they fail the run."""
+"""Reports skipped tests, and fails the run for them where ``CI`` is set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many tests were skipped, and why."""
+    """Report how many tests were skipped, and why."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons: dict[str, int] = {}
     for report in skipped:
@@ -19,7 +19,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Where CI is set, a test that was not run is a failure."""
+    """Fail the run if a test was skipped and CI is set."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and reporter.stats.get("skipped") and os.environ.get("CI"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

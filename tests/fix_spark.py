@@ -1,4 +1,4 @@
-"""A Spark session for the tests that need one: started once, when the first of them asks."""
+"""A Spark session for the tests that need one, started once, when the first test requests it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 
 import pykaproducer
 
-#: Where the package lies: Spark's processes find it there, however it was installed.
+#: The directory of the package: Spark's processes import it from there, however it was installed.
 ROOT = pathlib.Path(pykaproducer.__file__).parent.parent
 
 _OLDEST_JAVA = 17
 
 
 def java_of_the_machine() -> str | None:
-    """The home of a Java that runs Spark: of ``JAVA_HOME``, or of the one on ``PATH``."""
+    """Return the home of a Java that runs Spark, from ``JAVA_HOME`` or from ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
     if java is None:
@@ -35,7 +35,7 @@ def java_of_the_machine() -> str | None:
 
 
 def spark_environment() -> dict[str, str]:
-    """The variables that Spark's processes need; skips where there is no Java for them."""
+    """Return the variables that Spark's processes need; skip where there is no suitable Java."""
     home = java_of_the_machine()
     if home is None:
         pytest.skip(f"no Spark to test with: it needs Java {_OLDEST_JAVA} or newer, on PATH")
@@ -48,7 +48,7 @@ def spark_environment() -> dict[str, str]:
 
 
 def spark_session(master: str, directory: pathlib.Path, **conf: str) -> Any:
-    """A session of its own on *master*, which keeps its files in *directory*."""
+    """Start a separate session on *master* that keeps its files in *directory*."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName("tests")
@@ -74,19 +74,19 @@ _TOLD = pytest.StashKey[list[str]]()
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> list[str]:
-    """Lines that are shown at the end of the run, also when all is well."""
+    """Return a list of lines that are shown at the end of the run, even if it succeeds."""
     return request.config.stash.setdefault(_TOLD, [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests have to tell."""
+    """Show the lines that the tests have recorded."""
     for line in terminalreporter.config.stash.get(_TOLD, []):
         terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session on ``local[2]``. Its JVM ends with the test run."""
+    """Yield a session on ``local[2]``; its JVM ends with the test run."""
     environment = spark_environment()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():

@@ -1,7 +1,7 @@
-"""How much the generated tests try: little by default, as much as ``PYKAPRODUCER_FUZZ`` says.
+"""The effort of generated tests: small by default, or set with ``PYKAPRODUCER_FUZZ``.
 
-By default it is the same each time. With ``PYKAPRODUCER_FUZZ`` it is not, and what fails is kept
-and tried first by the next run (``conftest.py`` says where).
+By default the examples are the same each time. With ``PYKAPRODUCER_FUZZ`` they are random, and
+failing examples are kept and tried first by the next run (``conftest.py`` documents where).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOTAL = int(os.environ["PYKAPRODUCER_FUZZ"]) if os.environ.get("PYKAPRODUCER_FUZ
 
 
 def tries(few: int, share: float) -> settings:
-    """*few* by default, else this *share* of all."""
+    """Return settings for *few* examples by default, otherwise for this *share* of all."""
     if TOTAL is None:
         return settings(
             max_examples=few,

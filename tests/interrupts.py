@@ -1,8 +1,8 @@
-"""Interrupting a user's thread, wherever it can be interrupted.
+"""Interrupting a user thread at every place where an interrupt can strike.
 
-An operation runs once to list the places that it passes where Python looks for signals: the
-beginning of a function, behind a call, at the end of a loop, before a lock; each of them on each
-path of calls that leads there. Then it runs once for each place, with a producer of its own.
+An operation runs once to list the places where Python checks for signals: the beginning of a
+function, after a call, at the end of a loop, before a lock; each of them on each call path that
+leads there. Then it runs once for each place, with a separate producer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import pykaproducer
 from pykaproducer import BufferFullError, Delivery, FlushTimeoutError, Status
-from pykaproducer._clock import Clock
+from pykaproducer._util.clock import Clock
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
 
-#: Far more than anything here takes, and the end of what hangs (seconds).
+#: Far more than any operation here takes, and the timeout for one that hangs (seconds).
 SOON = 30
 
 PACKAGE = str(pathlib.Path(pykaproducer.__file__).parent)
@@ -39,16 +39,16 @@ def opcodes(code: CodeType) -> dict[int, str]:
 
 
 def handler(code: CodeType, at: int) -> int | None:
-    """Where an exception raised by the instruction goes on, if that is in the same function."""
+    """Return where an exception raised by the instruction continues, if in the same function."""
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     return next((entry.target for entry in entries if entry.start <= at < entry.end), None)
 
 
 def python_looks(code: CodeType, last: int | None, at: int) -> bool:
-    """Whether an interrupt can strike before the instruction *at*, *last* being the one before.
+    """Return whether an interrupt can strike before the instruction *at*, which follows *last*.
 
-    The exception belongs to *last* then: where the two are not handled alike (the end of a `with`
-    block) it cannot be raised in the place of the other.
+    The exception then belongs to *last*: where the two have different handlers (the end of a `with`
+    block) it cannot be raised at the other instruction instead.
     """
     if last is None or opcodes(code)[at] == "BEFORE_WITH":  # it may wait for a lock
         return True
@@ -58,7 +58,7 @@ def python_looks(code: CodeType, last: int | None, at: int) -> bool:
 
 
 class Tracer:
-    """Sees the frames of *files* in one thread, and strikes once, at one place."""
+    """A tracer of the frames of *files* in one thread, which strikes once, at one place."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Tracer:
             operation()
         finally:
             sys.settrace(None)
-            self._last.clear()  # what is interrupted never says that it returns
+            self._last.clear()  # an interrupted function never reports its return
 
     def _called(self, frame: FrameType, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(self._files):
@@ -123,7 +123,7 @@ def describe(place: Place) -> str:
 
 
 def in_time(operation: Callable[[], object]) -> BaseException | None:
-    """Run *operation* in a thread of its own, which must end; what it raises."""
+    """Run *operation* in a separate thread, which must end, and return the exception it raises."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -143,11 +143,11 @@ def in_time(operation: Callable[[], object]) -> BaseException | None:
     return raised[0] if raised else None
 
 
-# What is interrupted
+# The interrupted operations
 
 
 class Scene:
-    """One producer, what it has accepted, and what it has told."""
+    """One producer, its accepted messages, and the reported outcomes."""
 
     numbers = itertools.count()
 
@@ -181,7 +181,7 @@ class Scene:
         self.producer.flush(SOON)
 
     def pend(self) -> None:
-        """Started, and what is sent from now on is not answered before somebody waits for it."""
+        """Start the producer and send messages that are not answered until the operation waits."""
         self.start()
         self.cluster.next("produce", self.hold)
         self.send()
@@ -196,7 +196,7 @@ class Scene:
         return [record.value for topic in self.topics for record in self.cluster.log(topic)]
 
     def threads(self) -> list[str]:
-        """Those that do not end."""
+        """Wait for the producer's threads, and return the names of those that do not end."""
         mine = [t for t in threading.enumerate() if t.name.startswith(f"{self.name}-")]
         for thread in mine:
             thread._started.wait(SOON)  # type: ignore[attr-defined]  # join() does not wait for it
@@ -207,10 +207,10 @@ class Scene:
         asyncio.get_running_loop().call_soon(self.hold.release)
         await self.accepted[-1]
 
-    # What must hold afterwards
+    # Invariants
 
     def check_nothing_is_lost(self) -> None:
-        if not self.lingers:  # then nobody has to flush
+        if not self.lingers:  # otherwise only a flush sends the messages
             for _ in range(self.producer.accepted):
                 assert self._reported.acquire(timeout=SOON), "a message is stuck"
         assert in_time(lambda: self.producer.flush(SOON)) is None
@@ -237,14 +237,14 @@ class Scene:
 
 
 class Operation(NamedTuple):
-    """What is done before, what is interrupted, with which settings."""
+    """A preparation, the operation to interrupt, and the settings."""
 
     prepare: Callable[[Scene], object]
     act: Callable[[Scene], object]
     settings: dict[str, Any] = {}
-    #: What it may raise by itself.
+    #: An exception that it may raise by itself.
     may_raise: type[Exception] | tuple[()] = ()
-    #: The answers come when it waits for something; False: only when it is over.
+    #: True: the answers arrive when the operation waits. False: only when it is over.
     answered: bool = True
 
 
@@ -304,7 +304,7 @@ def operation_waits(scene: Scene, operation: Operation) -> Callable[[], None]:
 
 
 def places(cluster: ScriptedCluster, operation: Operation, files: tuple[str, ...]) -> list[Place]:
-    """Where the operation can be interrupted."""
+    """Return the places where the operation can be interrupted."""
     scene = Scene(cluster, operation.settings)
     operation.prepare(scene)
     tracer = Tracer(on_wait=operation_waits(scene, operation), files=files)
@@ -324,7 +324,7 @@ def interrupt_everywhere(
     files: tuple[str, ...] = (PACKAGE,),
     spared: Callable[[Place], bool] = lambda place: False,
 ) -> None:
-    """Run *operation* once for each place, and *check* what it raised and what is left."""
+    """Run *operation* once for each place, and *check* its exception and the state afterwards."""
     struck = 0
     for place in itertools.filterfalse(spared, places(cluster, operation, files)):
         scene = Scene(cluster, operation.settings)
@@ -335,7 +335,7 @@ def interrupt_everywhere(
         try:
             error = in_time(functools.partial(tracer.run, functools.partial(operation.act, scene)))
             scene.hold.release()
-            if tracer.struck:  # the other threads may have spared it the way that leads there
+            if tracer.struck:  # with another thread schedule it may not get to this place
                 struck += 1
                 check(scene, error)
             scene.check_it_can_be_closed()

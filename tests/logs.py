@@ -1,4 +1,4 @@
-"""Waiting for what the library logs."""
+"""Waiting for the library's log lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def told_by_log(text: str) -> Iterator[threading.Event]:
-    """Set as soon as the library logs *text*."""
+    """Yield an event that is set as soon as the library logs *text*."""
     told = threading.Event()
 
     class Listener(logging.Handler):

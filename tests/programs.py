@@ -1,4 +1,4 @@
-"""Programs of their own: what is looked at is a process as a whole, its exit, its forks."""
+"""Separate programs, for tests that examine a process as a whole, its exit, its forks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import subprocess
 import sys
 import textwrap
 
-#: How long one may take before the test fails (seconds).
+#: How long a program may take before the test fails (seconds).
 PATIENCE = 60.0
 
 
 def run(script: str, *arguments: str, timeout: float = PATIENCE) -> str:
-    """What the script prints; it must end by itself, and well."""
+    """Return the output of the script, which must end by itself, successfully."""
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         capture_output=True,

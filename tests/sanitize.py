@@ -19,15 +19,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Suites that exercise compiled code and need no Kafka.
 SUITES = ("kernel", "test_block*.py", "test_delivery.py", "test_fork*.py", "pipeline", "model")
-#: The pool is switched off. What follows the suites here need not run twice.
+#: The pool is switched off for these runs; the others are run separately below.
 IGNORED = ("test_pool.py", "test_fuzz.py", "test_references.py")
-#: What is copied: the sources without the products of a build.
+#: The copied sources, without build products.
 COPIED = ("pykaproducer", "tests", "benchmarks", "docs", "examples")
 FILES = ("setup.py", "setup.cfg", "pyproject.toml", "tox.ini", "README.rst", "LICENSE")
 
 OPTIONS = {
-    "PYTHONMALLOC": "malloc",  # else most objects are pieces of larger blocks
-    # CPython frees not everything at exit. A refused allocation is for the code to handle.
+    "PYTHONMALLOC": "malloc",  # otherwise most objects are pieces of larger blocks
+    # CPython does not free everything at exit. The code must handle a refused allocation.
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
@@ -51,7 +51,7 @@ def build(copy: Path) -> None:
 
 
 def library(name: str) -> str:
-    """The path of one of gcc's shared libraries."""
+    """Return the path of one of gcc's shared libraries."""
     asked = ["gcc", f"-print-file-name={name}"]
     path = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     if not Path(path).is_absolute():
@@ -60,8 +60,8 @@ def library(name: str) -> str:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """In which the sanitized kernel of *copy* can be loaded."""
-    # The sanitizers must come first among the libraries: the interpreter is not built with them.
+    """Return the environment in which the sanitized kernel of *copy* can be loaded."""
+    # The sanitizers must be the first libraries: the interpreter is not built with them.
     preload = " ".join([library("libasan.so"), library("libubsan.so")])
     return {**os.environ, **OPTIONS, "LD_PRELOAD": preload, "PYTHONPATH": str(copy)}
 
@@ -78,7 +78,7 @@ def run(copy: Path, words: list[str]) -> bool:
 
 
 def suites(copy: Path) -> list[str]:
-    """What pytest runs."""
+    """Return the arguments for pytest."""
     tests = copy / "tests"
     found = sorted(str(each) for pattern in SUITES for each in tests.glob(pattern))
     return [*found, *(f"--ignore={tests / 'kernel' / name}" for name in IGNORED)]

@@ -1,4 +1,4 @@
-"""A producer's ``stats()`` as it may be."""
+"""Sample ``stats()`` of a producer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SNAPSHOT: dict[str, Any] = {
         "throttle_ms": 1500,
     },
     "latency_ms": {"delivery": SOME, "request": {**SOME, "max": 10.0}, "queue": NOTHING},
-    "trouble": None,
+    "cluster_error": None,
     "stages": [
         stage("Dispatcher", inbox=1),
         stage("TopicWorker", topic="events", rows=5, bytes=500, oldest_s=0.25),
@@ -92,12 +92,12 @@ SNAPSHOT: dict[str, Any] = {
 
 
 def snapshot(**more: Any) -> dict[str, Any]:
-    """One of its own, with *more* on top."""
+    """Return a separate snapshot, updated with *more*."""
     return {**copy.deepcopy(SNAPSHOT), **more}
 
 
 class Said:
-    """Says what it was told to say."""
+    """A source of stats that returns the given values."""
 
     def __init__(self, **more: Any) -> None:
         self.snapshot = snapshot(**more)

@@ -1,4 +1,4 @@
-"""A process with a producer, as seen from its stats socket: what it says is what it is told."""
+"""A stats socket that answers with given content, as if a process with a producer owned it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: How long the end of the thread may take (seconds).
+#: How long the thread may take to end (seconds).
 _SOON = 30
 
 
 @contextlib.contextmanager
 def speaking(path: pathlib.Path, say: Callable[[], dict[str, Any] | bytes]) -> Iterator[None]:
-    """Listen at *path*, and answer each who comes with what *say* returns then."""
+    """Listen at *path*, and answer each client with the current result of *say*."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.fspath(path))
         server.listen()
@@ -40,5 +40,5 @@ def _serve(server: socket.socket, say: Callable[[], dict[str, Any] | bytes]) -> 
         with connection:
             said = say()
             line = said if isinstance(said, bytes) else json.dumps(said).encode() + b"\n"
-            with contextlib.suppress(OSError):  # whoever asked may have left
+            with contextlib.suppress(OSError):  # the client may have closed the connection
                 connection.sendall(line)

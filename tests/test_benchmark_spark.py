@@ -1,4 +1,4 @@
-"""The benchmark of the Spark sinks: what it asks for, what it counts, and that it runs."""
+"""The benchmark of the Spark sinks: its requirements, its measurements, and that it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite lies beside the package; an installed pykaproducer goes before the tree's."""
+    """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
     monkeypatch.syspath_prepend(str(ROOT))
 
 
@@ -59,7 +59,7 @@ def test_without_java_an_error_says_what_to_do(
 def test_jars_come_from_the_cache_if_all_of_them_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is fetched here: the cache has a listing, and a jar that has changed voids it."""
+    """Nothing is downloaded: the cache has a listing, and a changed jar invalidates it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jars = importlib.import_module("benchmarks.peers.spark_jars")
     jar = tmp_path / "spark-sql-kafka-0-10_2.13-4.0.0.jar"
@@ -88,7 +88,7 @@ def test_processor_time_is_of_the_right_process() -> None:
     others = [
         process(1, 0, ("python", "-m", "benchmarks"), 100.0),
         process(2, 1, ("python", "-m", "benchmarks.peers.spark_app"), 50.0),
-        # Another application's, below another JVM.
+        # A process of another application, under another JVM.
         process(30, 1, ("java",), 70.0),
     ]
     before = [
@@ -98,7 +98,7 @@ def test_processor_time_is_of_the_right_process() -> None:
         process(4, 3, WORKER, 0.1),
         process(5, 4, WORKER, 3.0),
         process(7, 3, PLANNER, 0.2),
-        # Planners that are not needed any more take nothing with them.
+        # Planners that have ended do not reduce the total.
         process(10, 3, (*DAEMON, "pyspark.sql.worker.lookup_data_sources"), 0.4),
     ]
     after = [
@@ -118,7 +118,7 @@ def test_processor_time_is_of_the_right_process() -> None:
 
 
 def test_the_time_of_a_worker_that_ended_is_not_known() -> None:
-    """PySpark's daemon waits for nobody: there is no place where it could be read."""
+    """PySpark's daemon does not wait for its children, so their times are not accumulated."""
     used = importlib.import_module("benchmarks.peers.spark_usage").used
     before = [process(3, 2, ("java",), 1.0), process(4, 3, WORKER, 0.1), process(5, 4, WORKER, 3.0)]
     spent = used(3, before, before[:2])
@@ -181,7 +181,7 @@ def test_the_sinks_take_turns(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark's own takes part if its jars have been fetched before: nothing is, for a test."""
+    """Spark's own sink takes part only if its jars are cached: a test downloads nothing."""
     for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cluster, "stop", lambda: None)

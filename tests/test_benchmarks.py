@@ -1,4 +1,4 @@
-"""The benchmark suite runs, and tells a bad run from a good one. No test looks at a speed."""
+"""The benchmark suite runs, and rejects invalid runs. No test depends on speed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from kafka.record import MemoryRecords
 
 from pykaproducer import Producer
+from pykaproducer._util.compression import CODECS
 from pykaproducer.testing import KafkaCluster
 
 ROOT = Path(__file__).parents[1]
@@ -21,17 +22,17 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite lies beside the package; an installed pykaproducer goes before the tree's."""
+    """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
 
 
 def peers() -> list[str]:
-    """confluent-kafka if it is there: it is no dependency of the tests."""
+    """Return confluent-kafka if it is installed: it is not a dependency of the tests."""
     return ["confluent-kafka"] if importlib.util.find_spec("confluent_kafka") else []
 
 
 def every_peer(benchmark: str) -> list[str]:
-    """All that take part and can run at once: nothing is fetched or built for a test."""
+    """Return all peers that can run at once: nothing is downloaded or built for a test."""
     peers = importlib.import_module("benchmarks.peers")
     found = []
     for name in importlib.import_module(f"benchmarks.{benchmark}").PEERS:
@@ -63,7 +64,7 @@ def versus() -> list[str]:
 
 @pytest.fixture
 def lent(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    """The tests' cluster, which a benchmark must not stop at its end."""
+    """Lend the tests' cluster to a benchmark, which must not stop it at its end."""
     monkeypatch.setattr(cluster, "stop", lambda: None)
     return cluster
 
@@ -134,7 +135,7 @@ def test_every_client_takes_part(
 
 
 def test_topics_take_turns(lent: KafkaCluster, tmp_path: Path) -> None:
-    """Each of them has as many messages as it was given: the log is looked at as a whole."""
+    """Each topic has the right number of messages: the log is checked as a whole."""
     path = tmp_path / "results.json"
     words = ["partitions", "--partitions", "1", "--topics", "7", "--messages", "350"]
     words += ["--rounds", "1", "--warm-up-rounds", "0"]
@@ -257,16 +258,16 @@ def test_startup_needs_no_broker() -> None:
         (["send", "--idempotence"], "--idempotence needs --acks all"),
         (["send", "--messages", "0"], "at least 1"),
         (["send", "--vs", "nobody"], "nobody"),
-        (["sync", "--vs", "java"], "java takes no part in sync"),
-        (["send", "--vs", "java", "--keyed"], "java has no keys"),
+        (["sync", "--vs", "java"], "sync does not support java"),
+        (["send", "--vs", "java", "--keyed"], "java does not support keys"),
         (
             ["send", "--vs", "kafka-python", "--level", "3", "--compression", "lz4"],
-            "no compression",
+            "does not support compression",
         ),
         (["send", "--level", "3"], "--level needs one of the codecs"),
-        (["partitions", "--vs", "raw"], "raw has no several topics"),
+        (["partitions", "--vs", "raw"], "raw does not support several topics"),
         (["sync", "--messages", "99"], "at least 100"),
-        (["memory", "--vs", "kafka-python"], "bounds nothing"),
+        (["memory", "--vs", "kafka-python"], "no buffer limit"),
         (["topics", "--vs", "kafka-python"], "alone"),
     ],
 )
@@ -292,7 +293,7 @@ def test_a_run_that_hangs_ends_and_shows_where(
 
 
 def program(tmp_path: Path, source: str) -> list[str]:
-    """A program that is no Python module of ours, as the peers in other languages are."""
+    """Return a command that is not a module of the suite, like the peers in other languages."""
     path = tmp_path / "program.py"
     path.write_text(source)
     return [sys.executable, str(path)]
@@ -327,7 +328,7 @@ def test_a_program_that_fails_says_why(tmp_path: Path, source: str, text: str) -
 def test_a_program_that_hangs_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
-    """Go and Java say where their threads stand when they are sent SIGQUIT."""
+    """Go and Java programs print the stacks of their threads on SIGQUIT."""
     runner = importlib.import_module("benchmarks.runner")
     failure = importlib.import_module("benchmarks.child").RunFailed
     monkeypatch.setattr(runner, "_LAST_WORDS", 0.2)
@@ -356,7 +357,7 @@ def test_without_go_an_error_says_what_to_do(
 def test_the_process_of_a_peer_carries_nothing_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else our memory would be counted as the peer's, and our import as nothing."""
+    """Otherwise our memory would be counted as the peer's, and our import time as zero."""
     source = (
         "import sys\n"
         "from benchmarks import arrow, bulk, compression, idle, memory, overlap, partitions\n"
@@ -414,7 +415,7 @@ def test_figures_from_a_disturbed_machine_are_marked(
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """What ``--json`` writes, of three runs."""
+    """Write the ``--json`` output of three runs."""
     report = importlib.import_module("benchmarks.report")
     machine = importlib.import_module("benchmarks.machine")
     made = importlib.import_module("benchmarks.runner").Run
@@ -432,7 +433,7 @@ def written(tmp_path: Path) -> Path:
 
 def test_a_figure_has_its_recipe_and_its_warning_beneath(written: Path, tmp_path: Path) -> None:
     if not is_there("matplotlib"):
-        # No dependency of the tests.
+        # Not a dependency of the tests.
         return
     assert call(None, "plot", str(written), "-o", str(tmp_path / "figures")) == 0
     drawn = (tmp_path / "figures" / "send.svg").read_text()
@@ -446,7 +447,7 @@ def test_plot_refuses_what_it_cannot_draw(
 ) -> None:
     (tmp_path / "other.json").write_text("[]")
     for words, text in (
-        ([str(tmp_path / "other.json")], "other.json: it was not written by"),
+        ([str(tmp_path / "other.json")], "other.json: not a file of python -m benchmarks"),
         ([str(tmp_path / "none.json")], "none.json"),
         ([str(written), "--columns", "height"], "no figures of height: messages_per_s"),
     ):
@@ -458,7 +459,13 @@ def test_plot_refuses_what_it_cannot_draw(
 def test_the_benchmarks_of_the_kernel_run() -> None:
     if is_there("pyperf"):
         assert call(None, "kernel", "--once") == 0
-    # Without pyperf: each of them once all the same, so that they keep up with the kernel.
+    # Without pyperf: each of them runs once, so that they stay compatible with the kernel.
     kernel = importlib.import_module("benchmarks.kernel")
     for timed in kernel._all().values():
         assert timed(1) > 0
+
+
+def test_the_benchmarks_know_every_codec() -> None:
+    options = importlib.import_module("benchmarks.options")
+    assert tuple(CODECS) == options.CODECS
+    assert {name for name, codec in CODECS.items() if codec.levels} == options.WITH_LEVELS

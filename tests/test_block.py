@@ -32,7 +32,7 @@ from pykaproducer import (
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 120
 
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -64,7 +64,7 @@ def new_topic(cluster: ScriptedCluster, partitions: int = 1) -> str:
     return name
 
 
-#: All examples of a test may go through one producer.
+#: All examples of a test may share one producer.
 one_producer = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 # Any columns
@@ -81,7 +81,7 @@ def arrow(kind: Any) -> Callable[[list[Any]], Any]:
 
 
 def in_the_middle(cells: list[Any]) -> Any:
-    """A slice of a longer array: it has an offset."""
+    """Return a slice of a longer array: it has an offset."""
     return pyarrow.array([b"before", None, *cells, b"behind"], pyarrow.binary())[2:-1]
 
 
@@ -304,7 +304,7 @@ def test_serializers(cluster: ScriptedCluster, topic: str) -> None:
             producer.send_arrow(pyarrow.record_batch({"value": [b"v"]}), topic)
 
 
-# What can never be right: nothing is accepted, and the row is named
+# Invalid rows: nothing is accepted, and the error names the row
 
 HEADER = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
 
@@ -348,7 +348,7 @@ BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
     "too large": (
         lambda p: p.send_many("t", [b"", bytes(2_000_000)]),
         MessageTooLargeError,
-        "row 1: .* would take 2000",
+        "row 1: .* needs 2000",
     ),
     "too large, in the second batch": (
         lambda p: p.send_arrow(
@@ -356,7 +356,7 @@ BAD: dict[str, tuple[Callable[[Producer], object], type[Exception], str]] = {
             "t",
         ),
         MessageTooLargeError,
-        "row 2: .* would take 2000",
+        "row 2: .* needs 2000",
     ),
     "in pieces": (
         lambda p: p.send_many("t", pyarrow.chunked_array([[b"v"], [b"w"]])),
@@ -526,7 +526,7 @@ def test_each_row_that_fails_is_named(cluster: ScriptedCluster) -> None:
         copy = pickle.loads(pickle.dumps(caught.value))
         assert str(copy) == str(caught.value)
         assert [row for row, _ in copy.metadata.failed] == [1, 3, 5]
-        producer.flush(SOON)  # it has been told
+        producer.flush(SOON)  # the failure has been reported
 
 
 def test_what_nobody_was_told_flush_tells(cluster: ScriptedCluster, topic: str) -> None:

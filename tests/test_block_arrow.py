@@ -1,4 +1,4 @@
-"""Arrow data of any kind: numbers, nulls, headers, streams. It arrives as it is, or is refused."""
+"""Arrow data of any kind: numbers, nulls, headers, streams. It arrives unchanged or is rejected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_numbers_may_be_dictionary_encoded(cluster: ScriptedCluster, producer: P
     assert found[b"a"] == found[b"d"] == (7, 5000)
     assert found[b"b"][0] == 9
     assert found[b"c"][1] == 6000
-    # Of a part of an array; and a null in the dictionary itself.
+    # A slice of an array; and a null in the dictionary itself.
     partitions = coded([1, 2, 3, 4])[2:]
     producer.send_many("t", [b"e", b"f"], partitions=partitions).result(SOON)
     assert [logged(cluster, partition)[-1:] for partition in (3, 4)] == [[b"e"], [b"f"]]
@@ -89,7 +89,7 @@ def test_a_partition_that_cannot_be_is_refused(producer: Producer, column: Any, 
 
 def test_a_time_is_no_partition(producer: Producer) -> None:
     rows = batch(value=[""], partition=pyarrow.array([0], pyarrow.timestamp("s")))
-    with pytest.raises(TypeError, match="column 'partition' must be of integers"):
+    with pytest.raises(TypeError, match="column 'partition' must have integers"):
         producer.send_arrow(rows, "t")
 
 
@@ -152,7 +152,7 @@ def test_a_header_whose_name_cannot_be_decoded_is_refused(
         names = names.dictionary_encode()
     entries = pyarrow.StructArray.from_arrays([names, names], ["key", "value"])
     headers = pyarrow.ListArray.from_arrays([0, 1, 2], entries)
-    with pytest.raises(ValueError, match="row 1: a header's name is not UTF-8"):
+    with pytest.raises(ValueError, match="row 1: a header name is not valid UTF-8"):
         producer.send_arrow(batch(value=["", ""], headers=headers), "t")
 
 
@@ -160,7 +160,7 @@ def test_a_header_whose_name_cannot_be_decoded_is_refused(
 
 
 def test_a_stream_may_need_the_gil_in_another_thread() -> None:
-    """Arrow's threads read a file that is written in Python, as fsspec's are."""
+    """Arrow's threads may read a file that is implemented in Python, as fsspec's are."""
     assert programs.run(
         """
         import faulthandler

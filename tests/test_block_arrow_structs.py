@@ -1,4 +1,4 @@
-"""Arrow structs that are released, incomplete, or say what is not so: they are refused."""
+"""Arrow structs that are released, incomplete or inconsistent are rejected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_struct_that_was_imported_is_not_read(
 ) -> None:
     once = Once(pyarrow.array([b"value"]))
     producer.send_many("t", once, partitions=[0]).result(SOON)
-    # Ours now: nothing else could release it.
+    # The producer owns it now: nothing else could release it.
     assert not structs(once.capsules)[1].release
     with pytest.raises(ValueError, match="imported only once"):
         producer.send_many("t", once)
@@ -80,7 +80,7 @@ def test_a_stream_that_was_read_is_not_read(producer: Producer) -> None:
 
 
 class Exported:
-    """Something else than capsules."""
+    """An exporter of objects that are not capsules."""
 
     def __init__(self, found: Any) -> None:
         self.found = found
@@ -136,25 +136,29 @@ WRONG: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
     "too few buffers": (BINARY, set_on("array", "n_buffers", 2), "buffer 2 is missing"),
     "no validity": (BINARY, no_buffer(0), "1 rows are null"),
     "no offsets": (BINARY, no_buffer(1), "buffer 1 is missing"),
-    "no data": (BINARY, no_buffer(2), "row 0: column 'value'.*points outside"),
+    "no data": (BINARY, no_buffer(2), "row 0: column 'value'.*is out of range"),
     "no views": (VIEWS, no_buffer(1), "buffer 1 is missing"),
-    "no data of views": (VIEWS, no_buffer(2), "row 2: column 'value'.*points outside"),
+    "no data of views": (VIEWS, no_buffer(2), "row 2: column 'value'.*is out of range"),
     "no sizes of views": (VIEWS, no_buffer(3), "buffer 3 is missing"),
     "no fixed cells": (FIXED, no_buffer(1), "buffer 1 is missing"),
     "a negative width": (FIXED, set_on("schema", "format", b"w:-2"), "its format is 'w:-2'"),
     "a huge width": (FIXED, set_on("schema", "format", b"w:99999999999999999999"), "its format is"),
     "no width": (FIXED, set_on("schema", "format", b"w:"), "its format is 'w:'"),
-    "no dictionary": (CODED, set_on("array", "dictionary", None), "do not both have a dictionary"),
+    "no dictionary": (
+        CODED,
+        set_on("array", "dictionary", None),
+        "only one of the schema and the array",
+    ),
     "a dictionary for no indices": (
         CODED,
         set_on("schema", "format", b"z"),
-        "must be of integers, not of Arrow format 'z'",
+        "must have integers, not Arrow format 'z'",
     ),
     "no format": (BINARY, set_on("schema", "format", None), "not of Arrow format ''"),
     "children that the schema does not have": (
         BINARY,
         set_on("array", "n_children", 2),
-        "it has 2 children, its schema 0",
+        "it has 2 children, but its schema has 0",
     ),
 }
 
@@ -186,14 +190,18 @@ WRONG_BATCHES: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
     "no children": (ONE, set_on("array", "children", None), "child 0 is missing"),
     "no children of the schema": (ONE, set_on("schema", "children", None), "child 0 is missing"),
     "other numbers of children": (ONE, set_on("array", "n_children", 3), "it has 3 children"),
-    "a negative number of them": (ONE, set_on("schema", "n_children", -1), "its schema -1"),
+    "a negative number of them": (ONE, set_on("schema", "n_children", -1), "its schema has -1"),
     "a child without a name": (ONE, of_child(set_on("schema", "name", None)), "unknown column ''"),
     "a child that is too short": (
         ONE,
         of_child(set_on("array", "length", 1)),
-        "column 'value' .* it has 1 rows, and 2 are needed",
+        "column 'value' .* it has 1 rows, but 2 are required",
     ),
-    "an offset behind the end": (ONE, set_on("array", "offset", 1), "2 are needed|3 are needed"),
+    "an offset behind the end": (
+        ONE,
+        set_on("array", "offset", 1),
+        "2 are required|3 are required",
+    ),
     "numbers without data": (NUMBERED, of_child(no_buffer(1), 1), "'partition'.*buffer 1"),
     "too few numbers": (NUMBERED, of_child(set_on("array", "length", 1), 1), "'partition'.*1 rows"),
     "headers without offsets": (HEADERS, of_child(no_buffer(1), 1), "'headers'.*buffer 1"),
@@ -202,7 +210,7 @@ WRONG_BATCHES: dict[str, tuple[Any, Callable[[Any, Any], None], str]] = {
         of_child(set_on("array", "children", None), 1),
         "child 0 is missing",
     ),
-    "too few entries": (HEADERS, entries(set_on("array", "length", 1)), "'headers'.*outside"),
+    "too few entries": (HEADERS, entries(set_on("array", "length", 1)), "'headers'.*out of range"),
     "entries of which the names are too few": (
         HEADERS,
         entries(of_child(set_on("array", "length", 1))),
@@ -263,7 +271,7 @@ OUTSIDE: dict[str, Any] = {
 
 @pytest.mark.parametrize("cells", OUTSIDE.values(), ids=OUTSIDE)
 def test_a_cell_outside_of_its_column_is_refused(producer: Producer, cells: Any) -> None:
-    # The columns' order is that in which a row is looked at.
+    # The columns are in the order in which a row is validated.
     for name in ("key", "value", "topic"):
         columns = {"value": pyarrow.array([b"", b""]), name: cells}
         if name == "topic":
@@ -287,7 +295,7 @@ def test_a_header_outside_of_its_list_is_refused(producer: Producer) -> None:
 def test_a_partition_outside_of_its_dictionary_is_refused(producer: Producer) -> None:
     places = pyarrow.array([0, 2], pyarrow.int8())
     partitions = pyarrow.DictionaryArray.from_arrays(places, pyarrow.array([5, 6]), safe=False)
-    expected = r"partitions\[1\] is entry 2 of a dictionary that has 2"
+    expected = r"partitions\[1\] is index 2 of a dictionary that has 2 entries"
     with pytest.raises(ValueError, match=expected):
         producer.send_many("t", [b"", b""], partitions=partitions)
 
@@ -299,7 +307,7 @@ def test_a_dictionary_of_itself_is_refused(producer: Producer) -> None:
         schema.dictionary.contents.format = b"i"
 
     for data in (CODED, coded([1, 2, 3])):
-        with pytest.raises(ValueError, match="8 dictionaries one inside the other"):
+        with pytest.raises(ValueError, match="its dictionaries are nested 8 levels deep"):
             producer.send_many("t", Edited(data, circle))
-        with pytest.raises(ValueError, match="8 dictionaries one inside the other"):
+        with pytest.raises(ValueError, match="its dictionaries are nested 8 levels deep"):
             producer.send_many("t", [b""] * 3, partitions=Edited(data, circle))

@@ -1,4 +1,4 @@
-"""What ``send_many()`` is given may be any sequence or array: it arrives, or is refused."""
+"""The arguments of ``send_many()`` may be any sequence or array: it arrives, or is rejected."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_values_are_those_that_are_yielded(
 
 
 class Reentrant(Column):
-    """A column that uses the producer while the producer looks at it."""
+    """A column that uses the producer while the producer reads it."""
 
     def __init__(self, items: list[Any], act: Callable[[], object]) -> None:
         super().__init__(len(items), items)
@@ -128,7 +128,7 @@ def test_a_column_may_close_the_producer(cluster: ScriptedCluster) -> None:
 
 
 class Lying(int):
-    """An int that is between all others."""
+    """An int that compares as if it were in any range."""
 
     def __le__(self, other: object) -> bool:
         return True
@@ -153,7 +153,7 @@ class Name(str):
 
 
 class Content(bytes):
-    """Bytes that say they are others."""
+    """Bytes that report other content."""
 
     def __bytes__(self) -> bytes:
         return Content(b"other")
@@ -173,7 +173,7 @@ def test_headers_are_written_as_what_they_are(cluster: ScriptedCluster, producer
 
 
 class Undecodable(list[Any]):
-    """Headers that raise an error which cannot be made of a text alone."""
+    """Headers that raise an error that cannot be constructed from a text alone."""
 
     def __iter__(self) -> Iterator[Any]:
         b"\xff".decode()
@@ -223,7 +223,7 @@ def test_numpy_with_any_strides(cluster: ScriptedCluster, producer: Producer) ->
 
 
 class NotAnArray:
-    """What it says of itself would be read behind the end of its memory."""
+    """An object whose description would cause a read beyond the end of its memory."""
 
     __array_interface__: Any = {"shape": (1000,), "typestr": "|S1000", "version": 3}
 
@@ -256,7 +256,12 @@ def test_times_of_numpy_have_a_unit_that_is_not_guessed(producer: Producer, unit
 
 
 def test_an_array_that_is_changed_while_it_is_read(cluster: ScriptedCluster) -> None:
-    """1. The rows are measured; 2. they wait for space; 3. another thread writes to the array."""
+    """An array that changes while a call waits for space must not overrun the buffer.
+
+    1. The rows are measured.
+    2. They wait for space.
+    3. Another thread writes to the array.
+    """
     array = numpy.array([b"short"] * 100, dtype="S100")
     hold, pause = Hold(), threading.Event()
 
@@ -273,7 +278,7 @@ def test_an_array_that_is_changed_while_it_is_read(cluster: ScriptedCluster) -> 
         producer.send("t", bytes(25_000), partition=0, on_delivery=change)
         hold.wait_until_held()
         threading.Thread(target=release).start()
-        with pytest.raises(ValueError, match="was written to while the call read it"):
+        with pytest.raises(ValueError, match="was modified during the call"):
             producer.send_many("t", array, partitions=[0] * len(array))
         producer.flush(SOON)
         assert producer._budget.used == 0

@@ -1,6 +1,6 @@
-"""The audit of ``python -m benchmarks chaos`` finds each defect, and nothing where there is none.
+"""The audit of ``python -m benchmarks chaos`` finds each defect, and no false ones.
 
-Every log here is fabricated, sound but for one defect of one kind.
+Every log here is fabricated, and correct except for one defect of one kind.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DELIVERY_TIMEOUT = 8.0
 
 @pytest.fixture(autouse=True)
 def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lie beside the package; an installed pykaproducer goes before the tree's."""
+    """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
 
 
 class World:
-    """Two partitions, four messages in each: all delivered but the last, which failed."""
+    """Two partitions with four messages each: all delivered except the last, which failed."""
 
     def __init__(self) -> None:
         self.audit = importlib.import_module("benchmarks.chaos.audit")
@@ -67,7 +67,7 @@ def world() -> Iterator[World]:
     return World()
 
 
-# What is sound
+# Correct logs
 
 
 def test_a_sound_log_has_no_finding(world: World) -> None:
@@ -92,7 +92,7 @@ def test_a_broker_need_not_say_where_a_message_is(world: World) -> None:
 
 
 def test_a_message_that_was_not_delivered_has_no_place_to_keep(world: World) -> None:
-    """What came to the broker after its deadline stands behind what was sent later."""
+    """A batch that reached the broker after its deadline is stored after later messages."""
     world.outcomes[0, 0] = [(world.possibly, -1, 8.0)]
     world.outcomes[0, 1] = [(world.delivered, 0, 0.1)]
     world.outcomes[0, 2] = [(world.delivered, 1, 0.1)]
@@ -114,7 +114,7 @@ def test_lost_at_the_end(world: World) -> None:
 
 
 def test_lost_in_the_middle(world: World) -> None:
-    """Its offset is in the log, but another message stands there."""
+    """Its offset is in the log, but it belongs to another message."""
     world.outcomes[0, 1] = [(world.delivered, 0, 0.1)]
     del world.logs[0][1]
     world.outcomes[0, 2] = [(world.delivered, 1, 0.1)]
@@ -156,7 +156,7 @@ def test_reordered(world: World) -> None:
 
 
 def test_reordered_though_a_copy_stands_in_the_right_place(world: World) -> None:
-    """What a reader sees first is what counts."""
+    """Readers see the first copy first, so its position counts."""
     world.logs[0] = [(0, 0), (0, 2), (0, 1), (0, 2)]
     world.outcomes[0, 1] = [(world.delivered, 2, 0.1)]
     world.outcomes[0, 2] = [(world.delivered, 3, 0.1)]
@@ -230,7 +230,7 @@ def test_findings_of_several_acts_add_up(world: World) -> None:
     assert first.examples[defect.LOST] == ["one"]
 
 
-# What stands between the processes
+# Communication between the processes
 
 
 def test_the_ledger_gives_back_what_was_written(world: World, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Children of ``multiprocessing``, by every start method: what they never flushed is delivered.
+"""Children of ``multiprocessing``, by every start method: unflushed messages are delivered.
 
-They run no exit hooks of the interpreter; ``os._exit`` and an unhandled SIGTERM lose what is not
-flushed. Each test is a program of its own, with its children in a session that ends with it.
+They run no exit hooks of the interpreter; ``os._exit`` and an unhandled SIGTERM lose unflushed
+messages. Each test is a separate program, with its children in a session that ends with it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PROLOGUE = """
 
 
 def run(directory: pathlib.Path, script: str, *arguments: str) -> str:
-    """What the program writes to its standard error; it must end by itself, and well."""
+    """Return the program's standard error; it must end by itself, successfully."""
     file = directory / "program.py"  # a module that a new interpreter can import
     file.write_text(textwrap.dedent(PROLOGUE) + textwrap.dedent(script))
     with subprocess.Popen(
@@ -68,7 +68,7 @@ def run(directory: pathlib.Path, script: str, *arguments: str) -> str:
 
 
 def assert_delivered(cluster: KafkaCluster, topic: str, counts: dict[bytes, int]) -> None:
-    """Each sender's messages are in the log once, in their order, and nobody else's."""
+    """Check that each sender's messages are in the log once and in order, and no others."""
     values = [bytes(value or b"") for value in read_log(cluster, topic).values]
     for name, count in counts.items():
         mine = [value for value in values if value.startswith(name + b" ")]
@@ -80,7 +80,7 @@ def assert_delivered(cluster: KafkaCluster, topic: str, counts: dict[bytes, int]
 def test_a_process_that_ends_delivers(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
-    """And the parent's producer, used before, works on."""
+    """And the parent's producer, used before, keeps working."""
     cluster.create_topic(topic)
     script = """
         if __name__ == "__main__":
@@ -149,7 +149,7 @@ def test_a_callback_at_the_end_of_a_child_may_use_its_queue(
 def test_a_forked_child_may_use_its_parents_producer(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """And its own child in turn; each delivers its own messages and no others."""
+    """And so does its own child; each delivers its own messages and no others."""
     cluster.create_topic(topic)
     script = """
         def pass_on(generations):

@@ -1,4 +1,4 @@
-"""A child of ``multiprocessing`` that has threads which Python alone ends."""
+"""A child of ``multiprocessing`` with threads that only the interpreter's shutdown ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what is taken, under which names, and what an error about one says."""
+"""Settings: accepted values, their names, and the text of errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def refusal(settings: dict[Any, Any]) -> str:
 
 
 def outcome(settings: dict[str, Any]) -> str:
-    """The text of the error, or the names of the settings if all is well."""
+    """Return the text of the error, or the names of the valid settings."""
     try:
         made = Config.from_kwargs(settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:
         return str(error)
-    # What has been checked once passes again.
+    # Validated settings pass the validation again.
     assert dataclasses.replace(made) == made
     return ", ".join(settings)
 
@@ -156,7 +156,7 @@ def test_servers_that_are_none(wrong: Any) -> None:
 def test_an_unknown_name_brings_the_nearest(wrong: str, near: str) -> None:
     text = refusal({wrong: 1})
     assert wrong in text
-    assert text.endswith(f"the nearest known one is {near}")
+    assert text.endswith(f"the most similar setting is {near}")
 
 
 def test_the_value_of_an_unknown_setting_is_not_shown() -> None:
@@ -164,7 +164,7 @@ def test_the_value_of_an_unknown_setting_is_not_shown() -> None:
 
 
 def test_a_name_that_is_no_text() -> None:
-    assert "setting 3 is not known" in refusal({3: 1})
+    assert "setting 3 is unknown" in refusal({3: 1})
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_any_value_is_taken_or_refused_by_name(name: str, value: Any) -> None:
     assert name in outcome({name: value})
 
 
-# What cannot be had together ------------------------------------------------------------------
+# Conflicting settings -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_deadline_before_the_end_of_lingering() -> None:
     text = refusal({"delivery_timeout_ms": 5, "linger_ms": 10})
     assert "delivery_timeout_ms: 5" in text
     assert "linger_ms, which is 10" in text
-    # kafka-python would demand 30 seconds more.
+    # kafka-python would require 30 seconds more.
     assert config(delivery_timeout_ms=10, linger_ms=10).request_timeout_ms == 30_000
 
 
@@ -341,7 +341,7 @@ def test_the_longest_pause_is_at_least_the_first() -> None:
     assert (made.retry_backoff_max_ms, made.reconnect_backoff_max_ms) == (5_000, 7_000)
 
 
-# What other forms become ----------------------------------------------------------------------
+# Normalized values ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_serializer_is_a_function_of_the_value_or_an_object() -> None:
     assert made.value_serializer("topic", None, "value") == b"topic:VALUE"
 
 
-# Refused and without effect -------------------------------------------------------------------
+# Rejected and ignored settings ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -449,9 +449,9 @@ def test_own_names_take_texts_only_where_all_are_texts() -> None:
     [
         ("linger_ms", "soon", "setting linger_ms: 'soon' was given; allowed: a number"),
         ("linger.ms", "nan", "setting linger.ms: nan was given; allowed: a number"),
-        ("batch_size", "1.5", "setting batch_size: '1.5' was given; allowed: a whole number"),
-        ("enable_idempotence", "ja", "as text: true or false"),
-        ("key_serializer", "str.encode", "cannot be given as text; allowed: a callable"),
+        ("batch_size", "1.5", "setting batch_size: '1.5' was given; allowed: an integer"),
+        ("enable_idempotence", "ja", "as a string it must be true or false"),
+        ("key_serializer", "str.encode", "cannot be given as a string; allowed: a callable"),
         ("queue.buffering.max.kbytes", "-1", "setting queue.buffering.max.kbytes: -1 was given"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Settings of TLS and SASL: what belongs together, files that are no good, and secrets."""
+"""Settings of TLS and SASL: combinations, invalid files, and secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer._jaas import parse
+from pykaproducer._config.jaas import parse
 from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
@@ -49,7 +49,7 @@ def refusal(**settings: Any) -> str:
     return str(caught.value)
 
 
-# What belongs together --------------------------------------------------------------------------
+# Combinations -----------------------------------------------------------------------------------
 
 
 def test_names_in_any_case() -> None:
@@ -62,23 +62,29 @@ def test_names_in_any_case() -> None:
     [
         (
             {"sasl_mechanism": "PLAIN"},
-            "setting sasl_mechanism: it was given, and ",
+            "setting sasl_mechanism: it was given, but ",
         ),
-        ({"sasl_plain_username": "u"}, "which has no SASL"),
-        ({"security_protocol": "SSL", "sasl_plain_password": SECRET}, "which has no SASL"),
-        ({"ssl_cafile": "x"}, "setting ssl_cafile: it was given, and security_protocol is 'PLAIN"),
-        ({"ssl_check_hostname": False}, "which has no TLS"),
-        ({"security_protocol": "SASL_PLAINTEXT", "ssl_password": SECRET}, "which has no TLS"),
-        ({"security_protocol": "SASL_SSL"}, "setting sasl_mechanism: security_protocol is 'SASL_"),
-        ({**SCRAM, "sasl_plain_password": None}, "setting sasl_plain_password: sasl_mechanism is"),
-        ({**SCRAM, "sasl_plain_username": None}, "setting sasl_plain_username: sasl_mechanism is"),
+        ({"sasl_plain_username": "u"}, "without SASL"),
+        ({"security_protocol": "SSL", "sasl_plain_password": SECRET}, "without SASL"),
+        ({"ssl_cafile": "x"}, "setting ssl_cafile: it was given, but security_protocol is 'PLAIN"),
+        ({"ssl_check_hostname": False}, "without TLS"),
+        ({"security_protocol": "SASL_PLAINTEXT", "ssl_password": SECRET}, "without TLS"),
+        ({"security_protocol": "SASL_SSL"}, "setting sasl_mechanism: security_protocol 'SASL_"),
+        (
+            {**SCRAM, "sasl_plain_password": None},
+            "setting sasl_plain_password: sasl_mechanism 'SCRAM",
+        ),
+        (
+            {**SCRAM, "sasl_plain_username": None},
+            "setting sasl_plain_username: sasl_mechanism 'SCRAM",
+        ),
         ({**SCRAM, "sasl_mechanism": "OAUTHBEARER"}, "setting sasl_oauth_token_provider: "),
         ({**SCRAM, "sasl_mechanism": "CRAM-MD5"}, "setting sasl_mechanism: 'CRAM-MD5' was given"),
-        ({**SCRAM, "sasl_kerberos_service_name": "k"}, "it belongs to GSSAPI, and sasl_mechanism"),
+        ({**SCRAM, "sasl_kerberos_service_name": "k"}, "it belongs to GSSAPI, but sasl_mechanism"),
         ({**SCRAM, "sasl_oauth_token_provider": str}, "sasl_oauth_token_provider: a value that is"),
-        ({**SCRAM, "sasl_plain_username": "a\0b"}, "it has a NUL in it"),
-        ({"security_protocol": "SSL", "ssl_keyfile": "k"}, "ssl_certfile is not given"),
-        ({"security_protocol": "SSL", "ssl_password": SECRET}, "ssl_certfile is not given"),
+        ({**SCRAM, "sasl_plain_username": "a\0b"}, "it contains a NUL character"),
+        ({"security_protocol": "SSL", "ssl_keyfile": "k"}, "ssl_certfile is not set"),
+        ({"security_protocol": "SSL", "ssl_password": SECRET}, "ssl_certfile is not set"),
         ({"security_protocol": "SSL", "ssl_context": "x"}, "allowed: an ssl.SSLContext"),
     ],
 )
@@ -118,7 +124,7 @@ def test_passwords_in_the_clear_are_warned_of_once(caplog: pytest.LogCaptureFixt
         assert not caplog.records
         config(**{**settings, "sasl_mechanism": "PLAIN"})
     (record,) = caplog.records
-    assert "everybody on the way can read the password" in record.getMessage()
+    assert "sends the password unencrypted" in record.getMessage()
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -147,21 +153,21 @@ def test_files_that_are_missing(files: Files) -> None:
 def test_files_without_pem(files: Files, content: bytes) -> None:
     path = files.directory / "garbage"
     path.write_bytes(content)
-    assert "holds no certificate in PEM" in tls(ssl_cafile=path)
-    assert "holds no certificate in PEM" in tls(ssl_certfile=path)
-    assert "holds no revocation list in PEM" in tls(ssl_crlfile=path)
+    assert "contains no certificate in PEM" in tls(ssl_cafile=path)
+    assert "contains no certificate in PEM" in tls(ssl_certfile=path)
+    assert "contains no revocation list in PEM" in tls(ssl_crlfile=path)
     text = tls(ssl_certfile=files.issued("certified"), ssl_keyfile=path)
-    assert text == f"setting ssl_keyfile: {str(path)!r} holds no private key in PEM"
+    assert text == f"setting ssl_keyfile: {str(path)!r} contains no private key in PEM format"
 
 
 def test_files_with_garbled_pem(files: Files) -> None:
     for what in ("CERTIFICATE", "X509 CRL"):
         path = files.put("bad", f"-----BEGIN {what}-----\nAAAA\n-----END {what}-----\n")
         name = "ssl_cafile" if what == "CERTIFICATE" else "ssl_crlfile"
-        assert f"setting {name}: {path!r} is garbled" in tls(**{name: path})
+        assert f"setting {name}: {path!r} is malformed" in tls(**{name: path})
     issued = files.authority.issue("x")
     bad = files.put("bad", issued.certificate + issued.key.replace("M", "N"))
-    assert f"setting ssl_certfile: {bad!r} is garbled" in tls(ssl_certfile=bad)
+    assert f"setting ssl_certfile: {bad!r} is malformed" in tls(ssl_certfile=bad)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +187,9 @@ def test_the_password_of_a_key(files: Files) -> None:
     both = {"security_protocol": "SSL", "ssl_certfile": certificate, "ssl_keyfile": key}
     made = config(**both, ssl_password=SECRET)
     assert SECRET not in repr(made)
-    text = f"setting ssl_keyfile: the key in {key!r} is encrypted; give its password with"
+    text = f"setting ssl_keyfile: the key in {key!r} is encrypted; set ssl_password"
     assert text in refusal(**both)
-    text = f"setting ssl_password: it does not open the key in {key!r} (ssl_keyfile)"
+    text = f"setting ssl_password: it does not decrypt the key in {key!r} (ssl_keyfile)"
     assert refusal(**both, ssl_password="guess") == text
     together = files.put("ck", issued.certificate + issued.key)
     assert "(ssl_certfile)" in tls(ssl_certfile=together, ssl_password="guess")
@@ -192,7 +198,7 @@ def test_the_password_of_a_key(files: Files) -> None:
 def test_a_key_of_another_certificate(files: Files) -> None:
     one, other = files.issued("one"), files.issued("other")
     text = tls(ssl_certfile=one, ssl_keyfile=other)
-    assert text.startswith(f"setting ssl_keyfile: the key in {other!r} is not that of")
+    assert text.startswith(f"setting ssl_keyfile: the key in {other!r} does not belong")
 
 
 def test_ciphers() -> None:
@@ -209,7 +215,7 @@ def test_a_context_has_everything_itself() -> None:
     assert "setting ssl_context: it cannot be used by a client" in tls(ssl_context=server)
 
 
-# What travels and what is shown -----------------------------------------------------------------
+# Pickles and representations --------------------------------------------------------------------
 
 
 def test_it_can_be_pickled(files: Files) -> None:
@@ -224,7 +230,7 @@ def test_a_context_cannot_be_pickled() -> None:
         pickle.dumps(made)
 
 
-# As Java and librdkafka have it -----------------------------------------------------------------
+# As in Java and librdkafka ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -262,15 +268,18 @@ def test_user_and_password_in_java_s_form(
 @pytest.mark.parametrize(
     ("jaas", "text"),
     [
-        (SECRET, "(it has another form)"),
-        (f'{PLAIN_MODULE} required username="{SECRET}"', "(it has another form)"),
-        (f'{PLAIN_MODULE} perhaps username="{SECRET}";', "(it has another form)"),
-        (f'{PLAIN_MODULE} required username="{SECRET};', "does not close"),
+        (SECRET, "(it is malformed)"),
+        (f'{PLAIN_MODULE} required username="{SECRET}"', "(it is malformed)"),
+        (f'{PLAIN_MODULE} perhaps username="{SECRET}";', "(it is malformed)"),
+        (f'{PLAIN_MODULE} required username="{SECRET};', "is not closed"),
         (f"{PLAIN_MODULE} required {SECRET};", "option 1 is not name=value"),
         (f'{PLAIN_MODULE} required a="b" = "{SECRET}";', "option 2 is not name=value"),
-        (f'{SECRET} required password="{SECRET}";', "its login module is not known here"),
+        (f'{SECRET} required password="{SECRET}";', "its login module is unknown"),
         (f'{SCRAM_MODULE} required password="{SECRET}";', "is for SCRAM-SHA-256 and SCRAM-SHA-512"),
-        (f'{PLAIN_MODULE} required user="{SECRET}";', "its option 'user' is not built; it takes"),
+        (
+            f'{PLAIN_MODULE} required user="{SECRET}";',
+            "its option 'user' is not supported; allowed",
+        ),
         (f'{PLAIN_MODULE} required username="u";', "setting sasl_plain_password: "),
     ],
 )
@@ -283,7 +292,7 @@ def test_java_s_form_and_ours_say_the_same_or_it_is_an_error() -> None:
     jaas = f'{SCRAM_MODULE} required username="alice" password="{SECRET}";'
     config(**SCRAM, sasl_jaas_config=jaas)
     text = refusal(**{**SCRAM, "sasl_plain_username": "bob"}, sasl_jaas_config=jaas)
-    assert text.startswith("settings sasl_jaas_config and sasl_plain_username say different")
+    assert text.startswith("settings sasl_jaas_config and sasl_plain_username have conflicting")
 
 
 @pytest.mark.parametrize(
@@ -346,11 +355,11 @@ def test_whether_the_host_name_is_checked(text: str, checked: bool) -> None:
 @pytest.mark.parametrize("kind", [{}, {"ssl_truststore_type": "JKS"}])
 def test_a_store_of_java_s_own(kind: dict[str, str]) -> None:
     text = tls(ssl_truststore_location="trust.jks", **kind)
-    assert text.startswith("setting ssl_truststore_location: Java's keystores are not read")
+    assert text.startswith("setting ssl_truststore_location: Java keystores are not read")
 
 
 def test_the_type_of_no_store() -> None:
-    assert "it belongs to ssl_keystore_location" in tls(ssl_keystore_type="PEM")
+    assert "it requires ssl_keystore_location" in tls(ssl_keystore_type="PEM")
 
 
 def test_a_file_of_java_s(files: Files, tmp_path: Path) -> None:
@@ -370,7 +379,7 @@ def test_names_of_librdkafka_s(files: Files) -> None:
             "security.protocol": "sasl_ssl",
             "sasl.mechanisms": "PLAIN",
             "sasl.username": "alice",
-            # Also what would be nothing elsewhere, and with a space at its end.
+            # Includes a value that would mean None elsewhere, and one that ends with a space.
             "sasl.password": "none ",
             "ssl.ca.location": files.ca,
         }

@@ -1,4 +1,4 @@
-"""What ``send()`` returns: its outcome, every way to wait for it, and what it says meanwhile."""
+"""The result of ``send()``: its outcome, every way to wait for it, and its attributes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pykaproducer import (
     Status,
     TopicPartition,
 )
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Exchange, Hold, Refuse
 
@@ -37,7 +37,7 @@ REFUSED = Refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class WatchedClock(FakeClock):
-    """Tells when a thread has begun to wait for an outcome, and until when."""
+    """A clock that notifies when a thread has begun to wait for an outcome, and until when."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class WatchedClock(FakeClock):
 
 
 class Desk:
-    """A producer before a scripted cluster, its time standing still."""
+    """A producer connected to a scripted cluster, on a clock that stands still."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         self.cluster = cluster
@@ -69,14 +69,14 @@ class Desk:
         return self.producer.send("events", value, **{"partition": 1, **how})
 
     def delivered(self, **how: Any) -> Delivery:
-        """A message that is in the log; its callbacks have run."""
+        """Return a delivered message whose callbacks have run."""
         delivery = self.send(**how)
         assert delivery.exception(SOON) is None
         self.producer.flush()
         return delivery
 
     def failed(self, code: int = ErrorCode.TOPIC_AUTHORIZATION_FAILED, **how: Any) -> Delivery:
-        """A message that the broker has refused; its callbacks have run."""
+        """Return a message that the broker has rejected; its callbacks have run."""
         self.cluster.next("produce", Refuse(code))
         delivery = self.send(**how)
         assert delivery.exception(SOON) is not None
@@ -85,7 +85,7 @@ class Desk:
 
     @contextlib.contextmanager
     def under_way(self, then: Any = None, **how: Any) -> Iterator[Delivery]:
-        """A message that a broker has received; at the end it answers."""
+        """Yield a message that a broker has received; it answers at the end of the block."""
         hold = Hold() if then is None else Hold(then)
         self.cluster.next("produce", hold)
         delivery = self.send(**how)
@@ -110,7 +110,7 @@ def desk() -> Iterator[Desk]:
 
 
 class Waiter(threading.Thread):
-    """A thread that calls something which waits."""
+    """A thread that makes a blocking call."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Waiter(threading.Thread):
     def run(self) -> None:
         try:
             self.outcome: Any = self.call()
-        except Exception as error:  # it is looked at by the test
+        except Exception as error:  # the test checks it
             self.outcome = error
 
     def ended_with(self) -> Any:
@@ -128,7 +128,7 @@ class Waiter(threading.Thread):
         return self.outcome
 
 
-# What it says -----------------------------------------------------------------------------------
+# Attributes -------------------------------------------------------------------------------------
 
 
 def test_a_message_that_waits_for_metadata(desk: Desk) -> None:
@@ -150,7 +150,7 @@ def test_a_message_that_is_under_way(desk: Desk) -> None:
     with desk.under_way() as delivery:
         assert not delivery.done()
         assert (delivery.partition, delivery.offset) == (1, None)
-        # A broker has it, perhaps, and nobody knows.
+        # A broker may have it; the outcome is ambiguous.
         assert delivery.status is Status.POSSIBLY_PERSISTED
         assert repr(delivery) == "<Delivery events[1] pending>"
 
@@ -163,7 +163,7 @@ def test_a_message_that_is_delivered(desk: Desk) -> None:
     assert (delivery.topic, delivery.partition, delivery.offset) == ("events", 1, 1)
     assert (delivery.timestamp, delivery.status) == (NOW_MS, Status.PERSISTED)
     assert repr(delivery) == "<Delivery events[1] offset 1>"
-    # Its payload is let go.
+    # Its payload is released.
     assert (delivery.key, delivery.value) == (None, None)
     assert (delivery.serialized_key_size, delivery.serialized_value_size) == (3, 5)
 
@@ -300,7 +300,7 @@ def test_an_error_that_is_raised_often_does_not_grow(desk: Desk) -> None:
 def test_without_time_it_does_not_wait(desk: Desk, timeout: float) -> None:
     with desk.under_way() as delivery:
         for wait in (delivery.result, delivery.exception):
-            with pytest.raises(TimeoutError, match=r"topic 'events'.*still on its way"):
+            with pytest.raises(TimeoutError, match=r"topic 'events'.*still being sent"):
                 wait(timeout)
         with pytest.raises(KafkaTimeoutError, match="no outcome"):
             delivery.get(timeout)
@@ -403,7 +403,7 @@ def test_an_await_that_is_cancelled_leaves_the_message_on_its_way(desk: Desk) ->
 
 
 def test_an_await_that_is_cancelled_as_the_outcome_comes(desk: Desk) -> None:
-    """The loop has been told to wake it, and then it does not wait any more."""
+    """The loop has been asked to wake it, and then it is cancelled."""
     complaints: list[object] = []
     hold = Hold()
     desk.cluster.next("produce", hold)
@@ -415,7 +415,7 @@ def test_an_await_that_is_cancelled_as_the_outcome_comes(desk: Desk) -> None:
         task = asyncio.create_task(_awaited(delivery))
         await asyncio.sleep(0)
         hold.release()
-        desk.producer.flush()  # the loop stands still until the outcome is there
+        desk.producer.flush()  # blocks the loop until the message is settled
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -444,7 +444,7 @@ def test_a_loop_that_is_closed_before_the_outcome_comes_harms_nothing(desk: Desk
 
 
 def in_thread(called: list[Any]) -> Callable[..., None]:
-    """A callback that notes its thread's name and what it is given."""
+    """Return a callback that records its thread's name and its arguments."""
     return lambda *what, **more: called.append((threading.current_thread().name, *what, more))
 
 
@@ -484,7 +484,7 @@ def test_add_done_callback_after_the_outcome_calls_at_once(desk: Desk, outcome: 
 
 
 def test_callbacks_as_in_kafka_python(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    """In front of the outcome the arguments that were given, and keywords."""
+    """The outcome follows the positional arguments; keywords are passed on."""
     caplog.set_level(logging.ERROR, logger="pykaproducer")
     for outcome, before in [(d, b) for d in (True, False) for b in (True, False)]:
         good: list[Any] = []
@@ -548,7 +548,7 @@ def test_a_callback_that_raises_is_logged_and_harms_nobody(
 
 
 def test_an_outcome_that_was_read_or_reported_is_not_told_again_by_flush(desk: Desk) -> None:
-    """``flush()`` raises for failures that nobody was told of: these all were."""
+    """``flush()`` raises for unreported failures only: these were all reported."""
     desk.failed()
     desk.failed(on_delivery=lambda error, delivery: None)
     desk.cluster.next("produce", REFUSED)

@@ -1,4 +1,4 @@
-"""Errors: who catches them, what they say, and that nothing is lost when they are pickled."""
+"""Errors: their base classes, their texts, and that pickling preserves everything."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ ONE_OF_EACH: list[PykaproducerError] = [
 
 
 class UnpicklableError(Exception):
-    """Pickles, but cannot be made again from its args."""
+    """An error that pickles, but cannot be constructed again from its args."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")
 
 
 def over_there(error: BaseException) -> Any:
-    """The error as another process gets it."""
+    """Return the error as another process would receive it."""
     return pickle.loads(pickle.dumps(error))
 
 
@@ -168,7 +168,7 @@ def test_a_circle_of_causes_ends() -> None:
     assert repr(there.__cause__.__cause__) == "ValueError('two')"
 
 
-# Who catches them -----------------------------------------------------------------------------
+# Base classes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_brokers_error_has_kafka_pythons_as_its_cause() -> None:
     assert REFUSED.__cause__.args == ("not you",)
 
 
-# What they say --------------------------------------------------------------------------------
+# Texts ----------------------------------------------------------------------------------------
 
 
 def test_a_timeout_says_where_how_long_and_why() -> None:
@@ -244,14 +244,14 @@ def test_a_timeout_says_where_how_long_and_why() -> None:
 
 def test_a_refusal_says_what_the_broker_said_and_what_to_do() -> None:
     assert str(REFUSED) == (
-        "topic 'events' partition 0: the broker refused it: TOPIC_AUTHORIZATION_FAILED (29): "
+        "topic 'events' partition 0: the broker rejected it: TOPIC_AUTHORIZATION_FAILED (29): "
         "not you; grant this client Write on the topic (the message was not written)"
     )
     assert not REFUSED.retriable
 
 
 def test_retries_that_are_used_up_are_counted() -> None:
-    assert "NOT_ENOUGH_REPLICAS (19) (still so after 3 retries)" in str(EXHAUSTED)
+    assert "NOT_ENOUGH_REPLICAS (19) (after 3 retries)" in str(EXHAUSTED)
     assert EXHAUSTED.retriable
 
 

@@ -1,7 +1,7 @@
-"""``os.fork`` at any moment: the child's producer is empty and works, the parent's is not touched.
+"""``os.fork`` at any moment: the child's producer is empty and works, the parent's is unaffected.
 
-Each test is a program of its own. Every child ends by an alarm if it does not end by itself, and
-by ``os._exit``, so that nothing but the fork is looked at.
+Each test is a separate program. Every child is ended by an alarm if it does not end by itself, and
+by ``os._exit``, so that only the effect of the fork is tested.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROLOGUE = """
             try:
                 found.add(os.readlink(f"/proc/self/fd/{entry}"))
             except OSError:
-                pass  # of this very look
+                pass  # the descriptor that lists this directory
         return {name for name in found if name.startswith("socket:")}
 
     def use(producer, name, count=3):
@@ -72,12 +72,12 @@ PROLOGUE = """
 
 
 def run(script: str, *arguments: str) -> None:
-    """The program must end by itself, well, and silently."""
+    """Run a program that must end by itself, successfully and without output."""
     ended = subprocess.run(
         [
             sys.executable,
             "-W",
-            "ignore::DeprecationWarning",  # newer Pythons warn of a fork among threads
+            "ignore::DeprecationWarning",  # newer Pythons warn of a fork while threads are running
             "-c",
             textwrap.dedent(PROLOGUE) + textwrap.dedent(script),
             *arguments,
@@ -91,7 +91,7 @@ def run(script: str, *arguments: str) -> None:
 
 
 def by_sender(cluster: KafkaCluster, topic: str) -> dict[bytes, list[int]]:
-    """The numbers that each sender's messages have, in the order of the log."""
+    """Return the numbers of each sender's messages, in the order of the log."""
     found: dict[bytes, list[int]] = {}
     for value in read_log(cluster, topic).values:
         name, number = (value or b"").split()
@@ -100,7 +100,7 @@ def by_sender(cluster: KafkaCluster, topic: str) -> dict[bytes, list[int]]:
 
 
 def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: str) -> None:
-    """Whatever lock they hold at that moment, nobody in the child waits for it."""
+    """The child never waits for a lock that they hold at that moment."""
     cluster.create_topic(topic)
     script = """
         producer = Producer(bootstrap_servers=servers)
@@ -291,7 +291,7 @@ def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
 
 
 def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
-    """A broker would not learn that the parent has closed one."""
+    """The broker would not notice that the parent has closed one."""
     script = """
         def connections():
             with open("/proc/self/net/tcp") as table:

@@ -1,4 +1,4 @@
-"""``os.fork`` without a cluster: in odd moments, and with producers that have trouble with it."""
+"""``os.fork`` without a cluster: at unusual moments, and with producers that are in use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer
 
 
 def test_a_fork_in_a_serializer() -> None:
-    """The child's message is the child's: it has an outcome there, and its bytes come back."""
+    """The child's message is separate: it has an outcome there, and its bytes are released."""
     script = """
 import threading
 child = None
@@ -76,7 +76,7 @@ def forks(value):
     return value
 
 with ScriptedCluster(topics={"t": 1}) as cluster:
-    # Nobody takes the parent's chunk: it stands open at the fork.
+    # No stage takes the parent's chunk: it is open at the fork.
     producer = cluster.producer(value_serializer=forks, linger_ms=0)
     producer.send("t", b"first").result(30)
     producer._pipeline.dispatcher.wake = lambda **_: None

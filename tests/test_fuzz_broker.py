@@ -1,6 +1,6 @@
-"""Brokers that answer anything: each message has its outcome in time, and nothing breaks.
+"""Brokers that send arbitrary bytes: each message has its outcome in time, and nothing breaks.
 
-``PYKAPRODUCER_FUZZ=20000`` tries so many, with those of ``cli/test_fuzz.py``.
+``PYKAPRODUCER_FUZZ=20000`` tries that many inputs, including those of ``cli/test_fuzz.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .fuzz import tries
 
 #: By then each message has its outcome, however slow the machine is (seconds).
 PATIENCE = 60
-#: Of a message (milliseconds).
+#: The delivery timeout of a message (milliseconds).
 DEADLINE = 300
 
 SETTINGS = {
@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 class Cluster(ScriptedCluster):
-    """One in which an address that a broken answer names is one where nobody listens."""
+    """A cluster in which an address from a corrupted answer refuses connections."""
 
     def _connect(self, endpoint: Endpoint) -> Transport:
         try:
@@ -57,7 +57,7 @@ class Cluster(ScriptedCluster):
             raise ConnectionFailed("connection refused: nothing listens there") from None
 
 
-# What is done to an answer ------------------------------------------------------------------------
+# Changes to an answer -----------------------------------------------------------------------------
 
 Change = Callable[[bytes], bytes]
 place = st.integers(0, 200)
@@ -72,7 +72,7 @@ def _framed(body: bytes) -> bytes:
 
 
 def overwrite(where: int, what: bytes) -> Change:
-    """*what* in place of what stands there; the frame stays one."""
+    """Return a change that overwrites the bytes at *where*; the frame length stays valid."""
 
     def change(framed: bytes) -> bytes:
         body = framed[8:]
@@ -83,7 +83,7 @@ def overwrite(where: int, what: bytes) -> Change:
 
 
 def insert(where: int, what: bytes) -> Change:
-    """*what* among the rest."""
+    """Return a change that inserts *what*."""
 
     def change(framed: bytes) -> bytes:
         at = where % (len(framed) - 7)
@@ -93,12 +93,12 @@ def insert(where: int, what: bytes) -> Change:
 
 
 def cut(where: int) -> Change:
-    """Only the beginning, in a frame that fits."""
+    """Return a change that keeps only the beginning, in a valid frame."""
     return lambda framed: _framed(framed[4 : 4 + where % len(framed)])
 
 
 def raw(what: bytes) -> Change:
-    """Something else altogether."""
+    """Return a change that replaces everything."""
     return lambda framed: what
 
 
@@ -136,7 +136,7 @@ scripts = st.fixed_dictionaries(
 
 
 def outcomes(deliveries: list[Delivery]) -> list[BaseException | None]:
-    """What became of each; fails if there is one without outcome."""
+    """Return the outcome of each message; fail if one has none."""
     found = []
     for delivery in deliveries:
         found.append(delivery.exception(PATIENCE))
@@ -158,18 +158,18 @@ def test_any_answers(script: dict[str, list[Action]], idempotent: bool) -> None:
             for error in outcomes(deliveries):
                 assert error is None or isinstance(error, DeliveryError)
                 assert not isinstance(error, ProducerBrokenError), error.__cause__
-            # And it is as good as new: what comes next meets a healthy cluster.
+            # The producer has recovered: the next message meets a healthy cluster.
             if not any(cluster._script.values()):
                 last = producer.send("t", b"last", delivery_timeout_ms=PATIENCE * 1000)
                 last.result(PATIENCE)
         assert len(told) == 4
 
 
-# Bytes that are no answer -------------------------------------------------------------------------
+# Bytes that are not an answer ---------------------------------------------------------------------
 
 
 class Babbler:
-    """A server that says what it is given, a piece to each that comes in, whatever that is."""
+    """A server that sends one of the given pieces to each client, whatever the request is."""
 
     def __init__(self, pieces: list[tuple[bytes, bool]]) -> None:
         self._pieces = itertools.chain(pieces, itertools.repeat((b"", True)))
@@ -194,13 +194,13 @@ class Babbler:
         with connection, contextlib.suppress(OSError):
             while request := connection.recv(65536):
                 answer, ends = next(self._pieces)
-                # The number of the request, so that some of it is taken for an answer.
+                # The number of the request, so that some pieces are accepted as an answer.
                 connection.sendall(answer.replace(b"#", request[8:12]))
                 if ends:
                     return
 
     def close(self) -> None:
-        """End it, and its threads."""
+        """End the server and its threads."""
         self._server.shutdown(socket.SHUT_RDWR)
         self._threads[0].join(PATIENCE)
         self._server.close()
@@ -213,7 +213,7 @@ class Babbler:
 
 @contextlib.contextmanager
 def babbler(pieces: list[tuple[bytes, bool]]) -> Iterator[str]:
-    """The address of one."""
+    """Yield the address of a Babbler."""
     server = Babbler(pieces)
     try:
         yield server.address
@@ -231,7 +231,7 @@ words = st.one_of(
 @tries(30, 0.05)
 @given(st.lists(st.tuples(words, st.booleans()), max_size=8))
 def test_any_bytes(pieces: list[tuple[bytes, bool]]) -> None:
-    """Time is moved by hand: the deadline of each message is all that ends it."""
+    """Time is moved by hand: only the deadline of each message ends the wait for it."""
     clock = FakeClock()
     with babbler(pieces) as address:
 
@@ -262,5 +262,5 @@ def test_any_bytes(pieces: list[tuple[bytes, bool]]) -> None:
 
 @pytest.fixture(autouse=True)
 def in_silence(caplog: pytest.LogCaptureFixture) -> None:
-    """Thousands of lost connections are told of; nobody keeps that."""
+    """Drop log records: thousands of lost connections are logged."""
     caplog.set_level("CRITICAL", logger="pykaproducer")

@@ -1,7 +1,8 @@
-"""Any settings, any properties file, any arguments: what is wrong is said in one line, at once.
+"""Arbitrary settings, properties files and arguments: errors are reported on one line, at once.
 
-No exception but those that are documented, no hang, no crash. ``PYKAPRODUCER_FUZZ=2500`` makes that
-many examples of each: 20,000 together. (With ``-o faulthandler_timeout=0``: each takes longer.)
+No exceptions other than the documented ones, no hang, no crash. ``PYKAPRODUCER_FUZZ=2500`` makes
+that many examples of each: 20,000 together. (With ``-o faulthandler_timeout=0``, as each takes
+longer.)
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from pykaproducer import (
     Producer,
     UnsupportedFeatureError,
 )
-from pykaproducer._clock import Clock
-from pykaproducer._librdkafka import LIBRDKAFKA
-from pykaproducer._properties import read_properties
+from pykaproducer._config.librdkafka import LIBRDKAFKA
+from pykaproducer._config.properties_file import read_properties
+from pykaproducer._util.clock import Clock
 from pykaproducer.config import SETTINGS, Config, read_settings
 
 EXAMPLES = int(os.environ.get("PYKAPRODUCER_FUZZ", "100"))
@@ -35,7 +36,7 @@ many = settings(max_examples=EXAMPLES)
 
 DOTTED = sorted({name for row in SETTINGS for name in row.dotted})
 KNOWN = st.sampled_from(sorted({row.name for row in SETTINGS} | set(DOTTED)))
-#: What may hold a secret.
+#: Settings that may hold a secret.
 HIDDEN = {
     name
     for row in SETTINGS
@@ -53,7 +54,7 @@ NAMES = (
 
 
 class Hostile:
-    """Has everything that is asked for, and none of it works."""
+    """An object that has every attribute and method, none of which work."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -66,10 +67,10 @@ class Hostile:
 
 
 class Text(str):
-    """A text of one's own."""
+    """A subclass of str."""
 
 
-#: What people give, and what they give by mistake.
+#: Typical values, and typical mistakes.
 SCALARS = (
     st.none()
     | st.booleans()
@@ -118,7 +119,7 @@ VALUES = st.recursive(
 
 @contextlib.contextmanager
 def refused_in_one_line(*allowed: type[BaseException], hide: str = "\n") -> Iterator[None]:
-    """Only these are raised, with a text on one line, in which *hide* is not."""
+    """Check that only these are raised, with a one-line text that does not contain *hide*."""
     try:
         yield
     except allowed as error:
@@ -192,7 +193,7 @@ def test_any_properties_file(path: pathlib.Path, content: bytes) -> None:
 
 
 class Door(Producer):
-    """Takes messages, and has nothing behind the door."""
+    """A producer that accepts messages and has no pipeline."""
 
     def _start(self) -> None:
         self._check_not_closed()
@@ -247,7 +248,7 @@ def test_any_arguments_of_send(
 @given(VALUES.filter(lambda value: value is not None))
 def test_any_timeout(producer: Producer, timeout: Any) -> None:
     if isinstance(timeout, (int, float)) and timeout > 0:
-        timeout = -timeout  # a time that can be waited for
+        timeout = -timeout  # a time for which a thread can wait
     elif isinstance(timeout, decimal.Decimal):
         timeout = timeout.copy_abs().copy_negate()
     handle: Any = producer.send("t", b"v")

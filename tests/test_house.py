@@ -1,4 +1,4 @@
-"""What a newcomer may rely on in every file."""
+"""Conventions that hold in every file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import re
 import pytest
 
 import pykaproducer
-from pykaproducer._settings import settings_table
+from pykaproducer._config.schema import settings_table
 from pykaproducer.config import SETTINGS
 
 ROOT = pathlib.Path(__file__).parent.parent
 FILES = sorted((ROOT / "pykaproducer").rglob("*.py"))
 KERNEL = sorted([*(ROOT / "pykaproducer").rglob("*.pyx"), *(ROOT / "pykaproducer").rglob("*.pxi")])
 
-#: The most lines that a function may have, without its docstring and the lines of its signature.
+#: The maximum number of lines of a function, without its docstring and its signature.
 LONGEST = 60
 
-#: What the package offers. A change here is a change of the public surface.
+#: The names that the package exports. A change here is a change of the public interface.
 PUBLIC = [
     "AbortedError",
     "BlockDelivery",
@@ -59,7 +59,7 @@ def test_the_public_surface() -> None:
 
 
 def _size(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines without the docstring and the last of the signature."""
+    """Return the number of lines without the docstring and the signature."""
     first = function.body[0]
     said = ast.get_docstring(function, clean=False) is not None
     assert function.end_lineno is not None
@@ -76,15 +76,15 @@ def test_every_module_says_what_it_is_and_is_readable(path: pathlib.Path) -> Non
             assert _size(node) <= LONGEST, f"{node.name} is too long"
 
 
-#: The first line of a function in Cython (a variable has no parenthesis before its value). What
-#: is declared of C, in a block of its own, does not begin with "cdef".
+#: The first line of a function in Cython (a variable has no parenthesis before its value).
+#: Declarations of C functions are in separate blocks and do not begin with "cdef".
 _CYTHON_FUNCTION = re.compile(r" *(?:def|cp?def(?! class))\b[^=(]*?(\w+)\(")
 
 _DOCSTRING = re.compile(r'\s*""".*?"""\n', re.DOTALL)
 
 
 def _cython_functions(source: str) -> list[tuple[str, int]]:
-    """Each function and its size, as :func:`_size` counts."""
+    """Return each function and its size, as :func:`_size` counts."""
     found = []
     lines = source.splitlines(keepends=True)
     for number, line in enumerate(lines):
@@ -149,8 +149,11 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert newest[1] == pykaproducer.__version__
 
 
-def test_the_readme_has_the_settings_as_they_are() -> None:
-    assert settings_table(SETTINGS).strip() in (ROOT / "README.rst").read_text()
+def test_the_readme_is_short_and_the_documentation_has_the_settings() -> None:
+    assert len((ROOT / "README.rst").read_text().splitlines()) <= 200
+    assert ".. settings-table::" in (ROOT / "docs" / "settings.rst").read_text()
+    table = settings_table(SETTINGS)
+    assert all(f"``{setting.name}``" in table for setting in SETTINGS)
 
 
 def test_the_readme_has_the_command_that_ci_runs() -> None:

@@ -1,4 +1,4 @@
-"""Interceptors see each message once on its way in and once with its outcome, and harm no other."""
+"""Interceptors see each message when it is sent and with its outcome, once each; isolation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pykaproducer import BufferFullError, DeliveryFailures, RecordMetadata
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.errors import ConfigurationError
 from pykaproducer.interceptors import Interceptor, ProducerRecord
 from pykaproducer.testing import ScriptedCluster
@@ -21,7 +21,7 @@ Acknowledged = tuple[RecordMetadata, BaseException | None, ProducerRecord]
 
 
 class Watching(Interceptor):
-    """Writes down what it sees."""
+    """An interceptor that records its calls."""
 
     def __init__(self, change: Callable[[ProducerRecord], ProducerRecord | None] | None = None):
         self.change = change
@@ -90,7 +90,7 @@ def test_before_the_serializers() -> None:
 
 
 def test_a_context_goes_along() -> None:
-    """Also where a later one makes a record anew."""
+    """Also if a later interceptor creates a new record."""
 
     def begin(record: ProducerRecord) -> None:
         record.context["span"] = record.value
@@ -150,7 +150,7 @@ def test_a_message_that_fails() -> None:
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
         with cluster.producer(interceptors=[watching]) as producer:
             producer.send("t", b"bad", partition=0)
-            # The interceptor was told, the user was not.
+            # The interceptor was notified, the user was not.
             with pytest.raises(DeliveryFailures):
                 producer.flush(SOON)
     ((metadata, exception, _),) = watching.acknowledged
@@ -254,8 +254,12 @@ def test_what_is_none(wrong: Any) -> None:
 def test_an_interrupt_behind_the_append_does_not_hide_the_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1. The message is in the chunk; 2. Ctrl-C strikes while the dispatcher is told of it; 3. it
-    is delivered all the same: that is what an interceptor has to hear, and once."""
+    """An interrupted send() must not hide the outcome from the interceptor.
+
+    1. The message is in the chunk.
+    2. Ctrl-C strikes while the dispatcher is being notified.
+    3. The message is delivered all the same; the interceptor must be notified of that, and once.
+    """
     watching = Watching()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,

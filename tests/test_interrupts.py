@@ -1,6 +1,6 @@
-"""Ctrl-C in a user's thread: nothing is lost, nothing doubled, nothing broken, wherever it strikes.
+"""Ctrl-C in a user thread: nothing is lost, duplicated or broken, wherever it strikes.
 
-The end of a producer has a file of its own: ``test_interrupts_close.py``.
+The end of a producer has a separate file: ``test_interrupts_close.py``.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ def test_ctrl_c_anywhere_loses_nothing(scripted: ScriptedCluster, operation: Ope
 
 
 def test_what_is_sent_after_an_interrupted_flush_lingers(scripted: ScriptedCluster) -> None:
-    """Nobody flushes any more: neither are messages hurried, nor is anything kept for it."""
+    """No flush is running any more: messages linger again, and no barrier is left."""
 
     def check(scene: Scene, error: BaseException | None) -> None:
         assert isinstance(error, KeyboardInterrupt)
-        error.__traceback__ = None  # it refers to all that the flush had at hand
+        error.__traceback__ = None  # it refers to all objects that the flush used
         pipeline = scene.producer._pipeline
         assert pipeline is not None
         assert not pipeline.is_flushing()
-        assert not pipeline._marks
-        assert not pipeline.inflight._marks
+        assert not pipeline._barriers
+        assert not pipeline.incomplete._barriers
 
     interrupt_everywhere(scripted, OPERATIONS["flush(0)"], check)
 
 
 def waits_for_a_thread(place: Place) -> bool:
-    """In what ``Thread.start`` waits with; not where Condition itself loses its lock."""
+    """Return whether *place* is in the wait of ``Thread.start``, with Condition's lock held."""
     names = [code.co_qualname for code, _ in place]
     return "Event.wait" in names and names[0] in ("Event.wait", "Condition.wait")
 
 
 @pytest.mark.parametrize("name", ["the first send()", "the first partitions_for()"])
 def test_ctrl_c_while_a_thread_starts(scripted: ScriptedCluster, name: str) -> None:
-    """The one moment in which a first use waits: for the new thread to say that it is there."""
+    """A first use waits at one point only: for the new thread to report that it runs."""
 
     def check(scene: Scene, error: BaseException | None) -> None:
-        if isinstance(error, KeyboardInterrupt):  # threading may make another error of it
+        if isinstance(error, KeyboardInterrupt):  # threading may raise another error because of it
             scene.check_nothing_is_lost()
 
     interrupt_everywhere(

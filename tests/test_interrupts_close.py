@@ -1,4 +1,4 @@
-"""Ctrl-C while a producer is closed: it can be closed once more, and each message is told of."""
+"""Ctrl-C while a producer is closed: it can be closed again, and each message is reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_ctrl_c_anywhere_in_close_loses_nothing(scripted: ScriptedCluster) -> No
 def each_has_one_outcome(scene: Scene, error: BaseException | None) -> None:
     assert isinstance(error, KeyboardInterrupt)
     scene.check_it_can_be_closed()
-    scene.cluster.join_connections()  # what was under way is in the log now, or never
+    scene.cluster.join_connections()  # batches that were in flight are in the log now, or never
     scene.check_each_has_one_outcome()
 
 

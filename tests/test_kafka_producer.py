@@ -1,4 +1,4 @@
-"""``KafkaProducer``: what code that was written for kafka-python relies on."""
+"""``KafkaProducer``: the behaviour on which code written for kafka-python relies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pykaproducer import (
     TopicPartition,
     UnsupportedFeatureError,
 )
-from pykaproducer.kafka_producer import FutureRecordMetadata
+from pykaproducer.kafka_python.producer import FutureRecordMetadata
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 
 NOWHERE = "127.0.0.1:1"
@@ -34,7 +34,7 @@ NOWHERE = "127.0.0.1:1"
 
 @contextlib.contextmanager
 def idle(**settings: Any) -> Iterator[KafkaProducer]:
-    """A producer that reaches nobody."""
+    """Yield a producer that cannot reach a broker."""
     producer = KafkaProducer(bootstrap_servers=NOWHERE, **settings)
     try:
         yield producer
@@ -49,7 +49,7 @@ def scripted() -> Iterator[ScriptedCluster]:
 
 
 def connect(scripted: ScriptedCluster, **settings: Any) -> KafkaProducer:
-    """A producer of that cluster."""
+    """Return a producer connected to that cluster."""
 
     class Scripted(KafkaProducer):
         _network_type = staticmethod(lambda config: scripted.network)  # type: ignore[assignment]
@@ -105,7 +105,7 @@ def test_callbacks_take_the_value_and_return_the_future(producer: KafkaProducer)
     assert done.wait(30)
     assert called == [future.value, ((1, future.value), {"two": 2})]
     assert called[0].serialized_header_size == 2
-    future.add_callback(called.append)  # settled: at once
+    future.add_callback(called.append)  # settled: called at once
     assert called[-1] is future.value
 
 
@@ -214,7 +214,7 @@ def test_a_closed_producer_is_an_illegal_state() -> None:
 
 
 class Old:
-    """A serializer of kafka-python 2."""
+    """A serializer in the style of kafka-python 2."""
 
     def __init__(self) -> None:
         self.closed = 0
@@ -268,7 +268,7 @@ def test_a_partitioner_of_ones_own_is_asked_in_send(scripted: ScriptedCluster) -
         assert producer.send(topic, 5, b"k").get(30).partition == 2
         assert asked == [(threading.get_ident(), "t", b"k", b"k", 5, b"5")]
         assert producer.send(topic, 5, partition=1).get(30).partition == 1
-        with pytest.raises(ValueError, match="-1, which is no partition"):
+        with pytest.raises(ValueError, match="-1, which is not a partition"):
             producer.send(topic, 0)
     with connect(scripted, partitioner=Mine()) as producer:
         assert producer.send(topic, b"v").get(30).partition == 2
@@ -380,7 +380,7 @@ def test_a_pickled_one_is_one_again() -> None:
     copy.close()
 
 
-# The rest --------------------------------------------------------------------------------------
+# Other methods ---------------------------------------------------------------------------------
 
 
 def test_transactions_are_refused_by_name() -> None:

@@ -1,4 +1,4 @@
-"""What the log says: changes of state, once each; nothing while all is well."""
+"""The log: each change of state once, and nothing while everything works."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 from tests.pipeline.helper import FAST, SOON, came, offsets, send, warm_up
@@ -38,7 +38,7 @@ def test_nothing_loud_while_all_is_well(said: pytest.LogCaptureFixture) -> None:
     assert sorted(lines(said)) == [
         "broker 0: connected",
         "broker 1: connected",
-        "the cluster answers; its brokers: 0, 1",
+        "the cluster answers; brokers: 0, 1",
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_broker_that_goes_and_comes_back(said: pytest.LogCaptureFixture) -> No
         assert of_topic[0] == "topic 't': no leader any more: partition 1"
         assert of_broker[0].endswith("trying again")
         assert "broker 1: connected" not in of_broker
-        # A state is told of when it begins.
+        # A state is logged when it begins.
         for told in (of_broker, of_topic):
             assert all(one != next_one for one, next_one in itertools.pairwise(told))
 
@@ -79,7 +79,7 @@ def test_a_new_epoch(said: pytest.LogCaptureFixture) -> None:
         send(producer, [b"bad"])[0].exception(SOON)
         offsets(send(producer, [b"good"]))
     told = [line for line in lines(said) if "epoch" in line]
-    assert told == ["topic 't' partition 0: takes a new producer epoch"]
+    assert told == ["topic 't' partition 0: the producer epoch was bumped"]
 
 
 def test_a_connection_that_is_lost_under_way(said: pytest.LogCaptureFixture) -> None:

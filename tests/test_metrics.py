@@ -8,12 +8,12 @@ import kafka
 import pytest
 
 from pykaproducer import Producer
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests.pipeline.helper import FAST, SOON, Amend, ended, error_of, offsets, send, warm_up
 
-#: kafka-python's groups for what we have no group for.
+#: kafka-python's groups for which there is no equivalent.
 BOOTSTRAP = "producer-node-metrics.node-bootstrap"
 
 
@@ -43,7 +43,7 @@ def test_every_name_of_kafka_python_is_there(cluster: KafkaCluster, topic: str) 
     assert all(isinstance(value, float) for names in ours.values() for value in names.values())
     count = sum(len(names) for names in ours.values())
     assert ours["kafka-metrics-count"] == {"count": count}
-    # The same messages: the same numbers, as far as they do not depend on time.
+    # The same messages give the same numbers, except for those that depend on time.
     for table in tables:
         node = table["producer-topic-metrics." + topic]
         assert 0 < node["compression-rate"] < 1

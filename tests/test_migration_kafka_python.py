@@ -1,4 +1,4 @@
-"""The page on kafka-python is about the kafka-python that is installed, and tells the truth."""
+"""The page on kafka-python describes the installed kafka-python, and is correct."""
 
 from __future__ import annotations
 

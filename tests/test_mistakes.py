@@ -35,7 +35,7 @@ def test_a_serializer_that_raises_is_named_with_the_topic(name: str) -> None:
     producer = Producer(bootstrap_servers=NOWHERE, **{f"{name}_serializer": json.dumps})
     with pytest.raises(TypeError, match="not JSON serializable") as caught:
         producer.send("t", **{name: object()})  # type: ignore[arg-type]
-    assert caught.value.__notes__ == [f"raised by {name}_serializer, for a message to topic 't'"]
+    assert caught.value.__notes__ == [f"raised by {name}_serializer for a message to topic 't'"]
     producer.close()
 
 
@@ -76,7 +76,7 @@ def test_an_async_callback_is_refused(
 @pytest.mark.parametrize("kind", [Producer, KafkaProducer])
 @pytest.mark.parametrize("server", ["http://127.0.0.1:9092", "HTTPS://kafka", ["a:1", "http://b"]])
 def test_a_web_address_is_no_server(kind: type[Producer], server: object) -> None:
-    with pytest.raises(ConfigurationError, match="web address; a Kafka server is host:port"):
+    with pytest.raises(ConfigurationError, match="web address; give host:port of a broker"):
         kind(bootstrap_servers=server)
 
 

@@ -1,4 +1,4 @@
-"""What an outcome does not keep: a caller's frames, another caller's errors, the producer."""
+"""References that an outcome must not keep: callers' frames, others' errors, the producer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pykaproducer import (
     Producer,
     ProducerBrokenError,
 )
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests.pipeline.helper import ended
@@ -31,7 +31,7 @@ SOON = 30
 
 
 class Request:
-    """Something large on the caller's stack."""
+    """A large object on the caller's stack."""
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def by_errback(cluster: ScriptedCluster, producer: Producer) -> Any:
     def raises(error: BaseException) -> None:
         raise error
 
-    delivery.add_errback(raises)  # which logs what it raises
+    delivery.add_errback(raises)  # the exception is logged
     raise LookupError
 
 
@@ -112,7 +112,8 @@ def test_a_failure_keeps_nothing_of_its_callers_stack(
     cluster: ScriptedCluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL, logger="pykaproducer")  # a record keeps what it logs
+    # a log record keeps references to its arguments
+    caplog.set_level(logging.CRITICAL, logger="pykaproducer")
     seen: list[weakref.ref[Request]] = []
 
     def handle_request(producer: Producer) -> None:
@@ -172,7 +173,7 @@ def test_each_caller_sees_its_own_traceback_alone(cluster: ScriptedCluster) -> N
 
 
 class BadKeyError(Exception):
-    """Cannot be copied by its arguments."""
+    """An error that cannot be copied by its arguments."""
 
     def __init__(self, key: bytes, *, partition: int) -> None:
         super().__init__(f"no place for {key!r}")
@@ -198,11 +199,11 @@ def test_a_partitioner_that_raises_leaves_nothing_of_its_stack(cluster: Scripted
             assert isinstance(error.__cause__, BadKeyError)
             assert error.__cause__.partition == 3
             assert error.__cause__.__traceback__ is None
-            # Where it was raised can be read all the same.
+            # The note names the place where it was raised.
             (note,) = error.__notes__
             assert "choose" in note
             assert "test_outcomes.py" in note
-        # Nor does one that raises the cause anew leave any.
+        # Nor does code that raises the cause again leave any.
         assert handle.error is not None
 
         def handle_request() -> None:
@@ -226,7 +227,7 @@ def test_the_cause_of_a_broken_producer_is_text(
     def step(worker: TopicWorker, item: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(TopicWorker, "step", step)
+    monkeypatch.setattr(TopicWorker, "handle", step)
     with ended(cluster.producer()) as producer:
         error = producer.send("t", b"v").exception(SOON)
         with pytest.raises(ProducerBrokenError) as caught:

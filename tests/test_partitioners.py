@@ -1,4 +1,4 @@
-"""Which partition a message goes to: by name, and by a function of the user's."""
+"""The partition of a message: by name, and by a user's function."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOON = 30
 
 
 class Placing:
-    """A partitioner by name, and where it sends messages."""
+    """A partitioner by name, and the partitions that it chooses."""
 
     def __init__(self, name: str, sticky_bytes: int = 1 << 20) -> None:
         self.partitioner = partitioners.named(name, sticky_bytes=sticky_bytes)
@@ -41,7 +41,7 @@ class Placing:
         available: Sequence[int] | None = None,
         size: int = 0,
     ) -> list[int]:
-        """The partitions, out of *of*, of messages with these keys."""
+        """Return the partitions, out of *of*, of messages with these keys."""
         door = Door()
         for key in keys:
             door.send(TOPIC, bytes(size), key)
@@ -52,7 +52,7 @@ class Placing:
 
 
 def spread(places: Sequence[int]) -> str:
-    """How messages that are all alike were placed among 1000 partitions."""
+    """Return how messages without differences were distributed among 1000 partitions."""
     if len(set(places)) == 1:
         return "one"
     in_turn = all(b == (a + 1) % 1000 for a, b in itertools.pairwise(places))
@@ -63,7 +63,7 @@ def spread(places: Sequence[int]) -> str:
 
 
 class KafkaPythonsCluster:
-    """What kafka-python's partitioner asks of its metadata: one topic, all of it available."""
+    """The metadata that kafka-python's partitioner uses: one topic, all of it available."""
 
     def __init__(self, partitions: int) -> None:
         self.numbers = set(range(partitions))
@@ -87,7 +87,7 @@ def test_a_key_goes_where_kafka_python_sends_it(name: str, keys: list[bytes], of
     assert Placing(name)(*keys, of=of) == expected
 
 
-#: name -> hash of a key, what becomes of a message without, and of one with an empty key
+#: name -> hash of a key, treatment of a message without a key, and of one with an empty key
 TABLE = {
     "murmur2": (MURMUR2, "one", "key"),
     "murmur2_random": (MURMUR2, "spread", "key"),
@@ -99,7 +99,7 @@ TABLE = {
     "round_robin": (None, "in turn", "none"),
     "sticky": (None, "one", "none"),
     "random": (None, "spread", "none"),
-    # Other names of the same.
+    # Aliases.
     "default": (MURMUR2, "one", "key"),
     "crc32": (CRC32, "one", "none"),
     "roundrobin": (None, "in turn", "none"),
@@ -142,7 +142,7 @@ def test_messages_with_an_empty_key(name: str) -> None:
     if empty == "key":
         assert hashing is not None
         assert set(placing(*[b""] * 50, size=100)) == {partition_for(hashing, b"", 1000)}
-    else:  # sticky, it leaves a partition that is full
+    else:  # sticky: it leaves a partition that is full
         expected = "in turn" if keyless == "in turn" else "spread"
         assert spread(placing(*[b""] * 50, size=100)) == expected
 
@@ -167,7 +167,7 @@ def test_sticky_fills_a_batch_before_it_takes_another_partition(name: str) -> No
 
 @pytest.mark.parametrize("name", ["random", "sticky"])
 def test_each_partitioner_has_a_chance_of_its_own(name: str) -> None:
-    """Or all producers that start together would fill the same partitions together."""
+    """Otherwise all producers that start together would fill the same partitions together."""
     every = {tuple(Placing(name, sticky_bytes=1)(*[None] * 20, size=10)) for _ in range(5)}
     assert len(every) == 5
 
@@ -179,7 +179,7 @@ def test_another_name_is_refused_with_the_names_there_are(wrong: Any) -> None:
     assert all(name in str(caught.value) for name in ("murmur2", "round_robin"))
 
 
-# A function of the user's -----------------------------------------------------------------------
+# A user's function ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 
 def murmur(key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]) -> int:
-    """kafka-python's, as one writes it."""
+    """Choose a partition as kafka-python's murmur2 partitioner does, written as user code."""
     if key is None:
         return available[0]
     return all_partitions[(murmur2(key) & 0x7FFF_FFFF) % len(all_partitions)]
@@ -246,7 +246,7 @@ def test_where_no_partition_has_a_leader_all_count_as_available(cluster: Scripte
 
 
 class Answer:
-    """A partitioner that gives bad messages their own treatment, and 0 to the others."""
+    """A partitioner that misbehaves for bad messages, and returns 0 for the others."""
 
     def __init__(self, bad: Callable[[], Any]) -> None:
         self.bad = bad

@@ -10,27 +10,28 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import ConfigurationError, KafkaProducer, Producer, _remaking
+from pykaproducer import ConfigurationError, KafkaProducer, Producer
+from pykaproducer._process import producer_pickle
 from pykaproducer.testing import KafkaCluster
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 30
 
 
 def shout(value: str) -> bytes:
-    """A serializer that pickles: it can be imported."""
+    """Serialize *value* in upper case; it is importable, so it can be pickled."""
     return value.upper().encode()
 
 
 class Shop(Producer):
-    """A subclass with a constructor of its own."""
+    """A subclass with another constructor."""
 
     def __init__(self, settings: dict[str, Any], *, name: str) -> None:
         super().__init__(**settings, client_id=f"shop-{name}")
 
 
 def again(producer: Producer) -> Producer:
-    """What another process would make of it."""
+    """Return the producer as another process would unpickle it."""
     made: Producer = pickle.loads(pickle.dumps(producer))
     return made
 
@@ -60,7 +61,7 @@ def test_a_closed_one_is_open_where_it_is_unpickled() -> None:
 
 
 def test_all_its_pickles_are_one_producer_until_that_is_closed() -> None:
-    """A pool that is given it with each task has one, and not one for each task."""
+    """A pool that receives it with each task has one producer, and not one for each task."""
     producer = Producer(bootstrap_servers="nowhere:1")
     first = again(producer)
     assert first is not producer
@@ -98,11 +99,14 @@ def test_a_copy_is_made_as_a_pickle_is() -> None:
 @pytest.mark.parametrize(
     ("producer", "named"),
     [
-        (Producer(value_serializer=lambda value: value), "setting value_serializer holds a func"),
-        (Producer(partitioner=lambda key, every, live: 0), "setting partitioner holds a function"),
+        (
+            Producer(value_serializer=lambda value: value),
+            "value_serializer has a value of type func",
+        ),
+        (Producer(partitioner=lambda key, every, live: 0), "partitioner has a value of type func"),
         (
             Producer(security_protocol="SSL", ssl_context=ssl.create_default_context()),
-            "setting ssl_context holds a SSLContext",
+            "setting ssl_context has a value of type SSLContext",
         ),
         (
             Shop({"value_serializer": lambda value: value}, name="a"),
@@ -133,7 +137,7 @@ def test_a_pickle_of_another_version_works_if_its_settings_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pickled = pickle.dumps(Producer(linger_ms=3))
-    monkeypatch.setattr(_remaking, "VERSION", "9.9.9")
+    monkeypatch.setattr(producer_pickle, "VERSION", "9.9.9")
     assert pickle.loads(pickled).config.linger_ms == 3
 
 
@@ -148,7 +152,7 @@ def test_a_pickle_of_another_version_that_does_not_fit_is_told_in_one_line(
     settings: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ConfigurationError, match="pickled by pykaproducer 9") as caught:
-        _remaking.make_again("9.9.9", "some identity", Producer, (), settings)
+        producer_pickle.rebuild_producer("9.9.9", "some identity", Producer, (), settings)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -159,3 +163,9 @@ def test_a_secret_travels_and_is_never_shown() -> None:
     assert b"hunter2" in pickle.dumps(producer)
     for made in (producer, again(producer)):
         assert "hunter2" not in repr(made) + repr(made.config)
+
+
+def test_a_pickle_made_before_the_modules_were_renamed_is_rejected() -> None:
+    old = b"cpykaproducer._remaking\nmake_again\n."
+    with pytest.raises(pickle.UnpicklingError, match="earlier version of pykaproducer"):
+        pickle.loads(old)

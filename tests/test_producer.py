@@ -1,10 +1,13 @@
-"""The producer without a broker: what it refuses, what it accepts, and that it never waits."""
+"""The producer without a broker: what it rejects, what it accepts, and that it never waits."""
 
 from __future__ import annotations
 
+import ast
 import enum
+import inspect
 import logging
 import math
+import pathlib
 import pickle
 import threading
 import time
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
+import pykaproducer
 from pykaproducer import (
     ConfigurationError,
     Delivery,
@@ -30,13 +34,13 @@ SOON = 30
 
 
 class StillProducer(Producer):
-    """Its time stands still: a call that waits for time to pass never returns."""
+    """A producer on a clock that stands still: a call that waits for time never returns."""
 
     _clock = FakeClock()
 
 
 class HeldNetwork(Network):
-    """Its resolver has no answer until it is released, and then finds no host."""
+    """A network whose resolver blocks until it is released, and then finds no host."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -68,7 +72,7 @@ def assert_under_way(producer: Producer, deliveries: list[Delivery]) -> None:
 def test_neither_the_constructor_nor_send_waits(
     server: str, request: pytest.FixtureRequest
 ) -> None:
-    """It would wait for ever: the time of this producer stands still."""
+    """Otherwise it would wait forever: the clock of this producer stands still."""
     producer = StillProducer(bootstrap_servers=request.getfixturevalue(server))
     deliveries = [producer.send("topic", b"%d" % i) for i in range(100)]
     assert_under_way(producer, deliveries)
@@ -114,15 +118,15 @@ def test_what_is_accepted_fails_at_its_deadline_and_says_why(refusing: str) -> N
     assert refusing in str(error)
     assert "refused" in str(error)
     assert "not written" in str(error)
-    # For another attempt the message is still there.
+    # The message is available for another attempt.
     assert (delivery.key, delivery.value) == (b"key", b"value")
-    # For another process too.
+    # Also in another process.
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize(
     ("server", "reason"),
-    [("no-such-host.invalid:9092", "cannot be resolved"), ("garbled", "makes no sense")],
+    [("no-such-host.invalid:9092", "cannot be resolved"), ("garbled", "malformed response")],
 )
 def test_a_wrong_server_is_named_in_the_error(
     server: str, reason: str, request: pytest.FixtureRequest
@@ -172,11 +176,11 @@ def test_partitions_for_is_bounded_by_max_block_ms(refusing: str) -> None:
         producer.close(0)
 
 
-# What can never be right
+# Invalid arguments
 
 
 class Topics(enum.StrEnum):
-    """Still texts."""
+    """An enum whose members are str."""
 
     EVENTS = "events"
 
@@ -275,7 +279,7 @@ def test_settings_are_checked_by_the_constructor() -> None:
         Producer(acks=2)
 
 
-# What it looks like
+# Representation
 
 
 def test_repr_names_the_producer_and_no_secret(refusing: str) -> None:
@@ -310,3 +314,26 @@ def test_a_timestamp_is_the_time_of_the_call(refusing: str) -> None:
     assert before <= delivery.timestamp <= math.ceil(time.time() * 1000)
     assert producer.send("events", b"value", timestamp_ms=7).timestamp == 7
     producer.close(0)
+
+
+# Introspection of the compiled send()
+
+
+def test_the_signature_of_send_in_producer_py_is_that_of_the_compiled_function() -> None:
+    path = pathlib.Path(pykaproducer.__file__).parent / "producer.py"
+    (shown,) = (
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "send"
+    )
+    assert (ast.get_docstring(shown) or "").split() == (Producer.send.__doc__ or "").split()
+    parameters = inspect.signature(Producer.send).parameters.values()
+    arguments = shown.args
+    assert [each.arg for each in (*arguments.args, *arguments.kwonlyargs)] == [
+        each.name for each in parameters
+    ]
+    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    assert keywords == [each.arg for each in arguments.kwonlyargs]
+    defaults = [each.default for each in parameters if each.default is not each.empty]
+    assert all(default is None for default in defaults)
+    assert len(defaults) == len(arguments.defaults) + len(arguments.kw_defaults)

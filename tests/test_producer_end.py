@@ -37,7 +37,7 @@ from .test_producer import SOON, StillProducer, threads_of
 
 
 def fill(producer: Producer) -> tuple[float, BufferFullError]:
-    """Send until it is refused: how long that took (seconds), and the refusal."""
+    """Send until the buffer is full; return the time of that send() (seconds), and its error."""
     while True:
         started = time.monotonic()
         try:
@@ -53,9 +53,9 @@ def test_a_full_buffer_refuses_after_max_block_ms(refusing: str) -> None:
     assert "max_block_ms (100 ms)" in str(refusal)
     assert isinstance(refusal, KafkaTimeoutError)
     assert refusal.status is Status.NOT_PERSISTED
-    # Each message costs its bytes and a little more.
+    # Each message costs its bytes and some overhead.
     assert producer.accepted == 9
-    # A smaller one may still find room.
+    # A smaller one may still fit.
     producer.send("events", b"x")
     producer.close(0)
 
@@ -107,7 +107,7 @@ def test_flush_reports_what_failed_and_nobody_was_told_of(refusing: str) -> None
         Producer(bootstrap_servers=refusing, delivery_timeout_ms=50) as producer,
         told_by_log(refusing) as told,
     ):
-        # Until it is known why they fail; what is read counts as told.
+        # Until the reason of the failures is known; a read outcome counts as reported.
         while not told.is_set():
             producer.send("events", b"value").exception(SOON)
         for _ in range(20):
@@ -121,7 +121,7 @@ def test_flush_reports_what_failed_and_nobody_was_told_of(refusing: str) -> None
 
 
 def test_flush_tells_of_each_failure_once(refusing: str) -> None:
-    """Not of those that a callback was given, or that were read from a handle."""
+    """Failures passed to a callback, or read from a handle, are not raised."""
     told: list[BaseException | None] = []
     with Producer(bootstrap_servers=refusing, delivery_timeout_ms=1) as producer:
         kept: list[Delivery] = []
@@ -153,7 +153,7 @@ def test_flush_times_out(refusing: str) -> None:
     producer.close(0)
 
 
-# Callbacks: what would wait for its own thread
+# Callbacks that would wait for their own thread
 
 
 def test_a_callback_that_would_wait_for_itself_is_told_so(refusing: str) -> None:
@@ -181,7 +181,7 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(refusing: str) -> None
                 producer.send("events", bytes(10_000))
         except BufferFullError as problem:
             outcomes["send"] = problem
-        # What is settled can be asked.
+        # A settled message can be read.
         outcomes["own"] = delivery.exception() or LookupError("there should be one")
         called.set()
 
@@ -265,7 +265,7 @@ def test_a_closed_producer_accepts_nothing_and_can_be_closed_again(refusing: str
 @pytest.mark.parametrize("server", ["refusing", "silent"])
 def test_abort_fails_everything_at_once(server: str, request: pytest.FixtureRequest) -> None:
     told: list[BaseException | None] = []
-    # Nothing in it waits for time to pass: that would be for ever.
+    # Nothing in it waits for time to pass, which would take forever.
     producer = StillProducer(
         bootstrap_servers=request.getfixturevalue(server), client_id="aborting"
     )
@@ -349,7 +349,8 @@ def test_an_exit_is_bounded_by_exit_flush_timeout_ms(refusing: str) -> None:
 def test_other_threads_make_producers_while_the_process_ends() -> None:
     script = textwrap.dedent("""
         import sys, threading
-        from pykaproducer import Producer, _lifetime
+        from pykaproducer import Producer
+        from pykaproducer._process import lifecycle
 
         sys.setswitchinterval(1e-6)
         kept = [Producer(bootstrap_servers="127.0.0.1:1") for _ in range(200)]
@@ -363,7 +364,7 @@ def test_other_threads_make_producers_while_the_process_ends() -> None:
         thread.start()
         try:
             for _ in range(2_000):
-                assert len(_lifetime.watched()) >= len(kept)
+                assert len(lifecycle.live_producers()) >= len(kept)
         finally:
             ended.set()
             thread.join()

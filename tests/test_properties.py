@@ -1,5 +1,4 @@
-"""Properties files are read as Java reads them (``java.util.Properties``), with errors that name
-the line."""
+"""Properties files are read as in Java (``java.util.Properties``); errors name the line."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer._properties import read_properties
+from pykaproducer._config.properties_file import read_properties
 from pykaproducer.errors import ConfigurationError
 
 
@@ -24,7 +23,7 @@ def read(path: pathlib.Path, content: str | bytes) -> dict[str, str]:
     return read_properties(path)
 
 
-# What Java's own documentation says of the format -------------------------------------------
+# Examples from Java's own documentation of the format ---------------------------------------
 
 CHEESES = {"fruits": "apple, banana, pear, cantaloupe, watermelon, kiwi, mango"}
 
@@ -103,23 +102,26 @@ def test_comments_may_be_in_any_encoding(path: pathlib.Path) -> None:
     assert read(path, b"# gr\xfc\xdfe\nacks=all") == {"acks": "all"}
 
 
-# What is wrong ------------------------------------------------------------------------------
+# Malformed files ----------------------------------------------------------------------------
 
 WRONG = {
     "half an escape": (
         b"acks=all\nsasl.password=s3cret\\u00g1",
-        "line 2: sasl.password: \\u wants",
+        "line 2: sasl.password: \\u must be followed",
     ),
-    "an escape at the end": (b"\n\nsasl.password=s3cret\\u12", "line 3: sasl.password: \\u wants"),
-    "in a name": (b"ac\\uks=all", "line 1: \\u wants"),
+    "an escape at the end": (
+        b"\n\nsasl.password=s3cret\\u12",
+        "line 3: sasl.password: \\u must be followed",
+    ),
+    "in a name": (b"ac\\uks=all", "line 1: \\u must be followed"),
     "no name": (b"acks=all\n\n  = s3cret", "line 3: there is no name"),
     "no name, a colon": (b": s3cret", "line 1: there is no name"),
-    "twice": (b"acks=all\n# c\nacks = s3cret", "line 3: acks stands in line 1 already"),
+    "twice": (b"acks=all\n# c\nacks = s3cret", "line 3: acks is already set in line 1"),
     "Latin-1": (b"acks=all\nclient.id=gr\xfc\xdfe s3cret", "line 2: it is not UTF-8"),
     "UTF-16": ("acks=all".encode("utf-16"), "line 1: it is not UTF-8"),
-    "UTF-16 without a mark": ("acks=all".encode("utf-16-le"), "line 1: there is a zero byte"),
+    "UTF-16 without a mark": ("acks=all".encode("utf-16-le"), "line 1: it contains a zero byte"),
     "half a pair": (b"client.id=s3cret\\ud83d", "line 1: client.id: a \\u escape is half"),
-    "a continued line": (b"acks=all\na=1\\\n2\\\n\\u3", "line 2: a: \\u wants"),
+    "a continued line": (b"acks=all\na=1\\\n2\\\n\\u3", "line 2: a: \\u must be followed"),
 }
 
 
@@ -151,7 +153,7 @@ ENDS = st.sampled_from(["\n", "\r", "\r\n"])
 
 
 def escaped(text: str, *, name: bool) -> str:
-    """As ``Properties.store()`` writes it."""
+    """Escape *text* as ``Properties.store()`` does."""
     written = []
     for place, letter in enumerate(text):
         if letter == " ":
@@ -169,17 +171,17 @@ def escaped(text: str, *, name: bool) -> str:
 
 
 def ended(written: str, end: str) -> str:
-    """*written*, followed by *end*: a separate end of line.
+    """Return *written* followed by *end*, a separate line ending.
 
-    A CR and the LF behind it are one end of line. So where a continued line ends with CR, LF does
-    not end the empty line behind it, and the line after that belongs to the value as well.
+    A CR and the LF after it are one line ending. So where a continued line ends with CR, LF does
+    not end the empty line after it, and the line after that belongs to the value as well.
     """
     return written + ("\r" if written.endswith("\r") and end == "\n" else end)
 
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[dict[str, str], str]:
-    """What a file holds, and one of the ways to write it."""
+    """Draw the contents of a file, and one of the ways to write it."""
     pairs = draw(st.dictionaries(TEXTS.filter(bool), TEXTS))
     content = ""
     for name, value in pairs.items():

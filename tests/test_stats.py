@@ -1,4 +1,4 @@
-"""``stats()``: what it tells while messages wait, move and fail, and where it may be called."""
+"""``stats()``: its content while messages wait, move and fail, and where it may be called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pykaproducer import BufferFullError, DeliveryFailures
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests import programs
@@ -147,13 +147,13 @@ def test_messages_that_linger_and_messages_under_way() -> None:
 
 
 def _until(true: Any) -> None:
-    """Wait for another thread: the condition comes true soon, or the test's time is over."""
+    """Wait for another thread until *true()* holds, up to the time limit of the test."""
     done = threading.Event()
     for _ in range(int(SOON / 0.005)):
         if true():
             return
         done.wait(0.005)
-    raise AssertionError("it did not come true")
+    raise AssertionError("the condition did not become true")
 
 
 def test_failures_and_what_goes_again_are_counted() -> None:
@@ -211,7 +211,7 @@ def test_in_a_callback() -> None:
 
 
 def test_in_a_signal_handler() -> None:
-    """Whatever the main thread is in the middle of."""
+    """At any point in the main thread."""
     seen: list[dict[str, Any]] = []
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
         before = signal.signal(signal.SIGALRM, lambda *_: seen.append(producer.stats()))
@@ -287,12 +287,12 @@ def test_a_broken_producer_says_so() -> None:
         pipeline = producer._pipeline
         assert pipeline is not None
         pipeline.dispatcher.put(object())  # nothing happens
-        pipeline.retry.put(object())  # it has no such items
+        pipeline.retry.put(object())  # it ignores unknown items
         _until(lambda: producer.stats()["state"] == "broken")
 
 
 def test_what_nobody_was_told_is_still_raised() -> None:
-    """Looking at the stats tells nobody of a failure."""
+    """Reading the stats does not count as reporting a failure."""
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
         producer.send("t", b"bad")
@@ -303,7 +303,7 @@ def test_what_nobody_was_told_is_still_raised() -> None:
 
 def test_a_stage_can_be_looked_at_as_soon_as_it_is_there() -> None:
     class Looked(dict[Any, None]):
-        """The table of the stages; whoever looks when one has just come finds no less than this."""
+        """A table of the stages that reads the stats whenever a stage is added."""
 
         def __setitem__(self, stage: Any, value: None) -> None:
             super().__setitem__(stage, value)

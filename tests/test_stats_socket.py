@@ -1,4 +1,4 @@
-"""The Unix socket that tells ``stats()``: who may ask, stale and foreign files, forks, the end."""
+"""The Unix socket that serves ``stats()``: access, stale and foreign files, forks, the end."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import Producer, _stats_server
+from pykaproducer import Producer
 from pykaproducer._net.transport import mapped
 from pykaproducer._net.wakeup import Wakeup
+from pykaproducer._observability import stats_server
 from pykaproducer.stats import read_stats
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from tests import programs
 from tests.logs import told_by_log
 from tests.pipeline.helper import SOON, offsets, send
 
-#: Nobody listens there; what is asked for here needs no cluster.
+#: Refuses connections; these tests need no cluster.
 NOWHERE = "127.0.0.1:1"
 
 
 @pytest.fixture
 def path(tmp_path: pathlib.Path) -> Iterator[str]:
-    """Short enough for a socket, wherever the tests run."""
+    """Yield a path short enough for a socket, wherever the tests run."""
     before = pathlib.Path.cwd()
     os.chdir(tmp_path)
     yield "s"
@@ -111,7 +112,7 @@ def test_a_socket_that_is_served_is_left_alone(path: str) -> None:
 def test_a_file_that_is_no_socket_is_left_alone(path: str) -> None:
     pathlib.Path(path).write_text("mine")
     producer = Producer(bootstrap_servers=NOWHERE, stats_socket=path)
-    with told_by_log("no socket") as told:
+    with told_by_log("not a socket") as told:
         producer.send("t", b"1")
         assert told.wait(SOON)
     producer.abort()
@@ -214,8 +215,8 @@ def test_a_fake_clock_serves_too(path: str) -> None:
 def test_too_many_open_files_do_not_make_it_busy(path: str) -> None:
     script = """
         import os, resource, signal, socket, threading, time
-        from pykaproducer._clock import Clock
-        from pykaproducer._stats_server import StatsServer
+        from pykaproducer._util.clock import Clock
+        from pykaproducer._observability.stats_server import StatsServer
 
         signal.alarm(30)
         server = StatsServer("s", "test", Clock(), dict)
@@ -256,8 +257,8 @@ def test_too_many_open_files_do_not_make_it_busy(path: str) -> None:
 def test_the_answer_ends_although_a_child_has_a_duplicate_of_the_connection(path: str) -> None:
     script = """
         import os, signal, socket, threading
-        from pykaproducer._clock import Clock
-        from pykaproducer._stats_server import StatsServer
+        from pykaproducer._util.clock import Clock
+        from pykaproducer._observability.stats_server import StatsServer
 
         asked, forked = threading.Event(), threading.Event()
 
@@ -293,7 +294,7 @@ def test_the_answer_ends_although_a_child_has_a_duplicate_of_the_connection(path
 def test_a_moment_without_file_descriptors_passes(
     path: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """send() is not affected, and the socket is there later."""
+    """send() is not affected, and the socket is created later."""
     refused = threading.Semaphore(2)
 
     def refuse() -> None:
@@ -318,9 +319,9 @@ def test_a_moment_without_file_descriptors_passes(
         producer = cluster.producer(clock=clock, stats_socket=path)
         with told_by_log("oo many open files") as told:
             if what == "pair":
-                monkeypatch.setattr(_stats_server, "Wakeup", wakeup)
+                monkeypatch.setattr(stats_server, "Wakeup", wakeup)
             else:
-                monkeypatch.setattr(_stats_server, "socket", Short())
+                monkeypatch.setattr(stats_server, "socket", Short())
             offsets(send(producer, [b"1"]))
             assert told.wait(SOON)
         while not os.path.exists(path):

@@ -2,10 +2,10 @@
 
 ``python -m benchmarks chaos`` (``command.py``) plays one act for each seed:
 
-1. ``stage.py`` starts three brokers, each behind a fault proxy, and makes a topic.
+1. ``stage.py`` starts three brokers, each reached through a fault proxy, and creates a topic.
 2. ``load.py``, in a fresh process, sends numbered messages at a steady rate with one of the clients
-   (``producers.py``) and writes down every outcome (``ledger.py``).
-3. ``faults.py`` strikes, one fault after the other, each while batches are unanswered.
-4. ``readback.py`` reads the whole log with another client, past the proxies.
-5. ``audit.py`` holds the outcomes against the log.
+   (``producers.py``) and records every outcome (``ledger.py``).
+3. ``faults.py`` injects one fault after the other, each while batches are in flight.
+4. ``readback.py`` reads the whole log with another client, bypassing the proxies.
+5. ``audit.py`` compares the outcomes with the log.
 """

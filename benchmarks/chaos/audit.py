@@ -1,4 +1,4 @@
-"""What the outcomes say against what the log says: a pure function, and all that can be wrong."""
+"""Compare the reported outcomes with the log: a pure function, and the defects that it finds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-#: How long after its deadline a message's outcome may come (seconds).
+#: How late a message's outcome may be after its deadline (seconds).
 LATENESS = 1.0
 #: How many findings of a kind are described; all are counted.
 _EXAMPLES = 5
 
 
 class Status(enum.IntEnum):
-    """What the producer says of a message: librdkafka's message status, as a number in a file."""
+    """The reported status of a message: librdkafka's message status, as a number in a file."""
 
     NOT_PERSISTED = 0
     POSSIBLY_PERSISTED = 1
@@ -23,17 +23,17 @@ class Status(enum.IntEnum):
 
 
 class Outcome(NamedTuple):
-    """What the producer has reported of a message, once."""
+    """One reported outcome of a message."""
 
     status: Status
-    #: -1 where the producer does not know, and for what is not PERSISTED.
+    #: -1 where the producer does not know it, and for any status other than PERSISTED.
     offset: int
     #: Seconds from the call of ``send()``.
     after: float
 
 
 class Message(NamedTuple):
-    """One that ``send()`` has accepted. Numbers count from 0, without gaps, in each partition."""
+    """A message that ``send()`` has accepted, numbered from 0, without gaps, in each partition."""
 
     partition: int
     number: int
@@ -41,12 +41,12 @@ class Message(NamedTuple):
 
     @property
     def delivered(self) -> Outcome | None:
-        """The first outcome that says so."""
+        """Return the first outcome that reports delivery."""
         return next((each for each in self.outcomes if each.status is Status.PERSISTED), None)
 
 
 class Record(NamedTuple):
-    """One that is in the log of a partition; -1 and -1: no message of ours can be read from it."""
+    """A record in the log of a partition; -1 and -1 if it does not contain one of our messages."""
 
     offset: int
     partition: int
@@ -54,25 +54,25 @@ class Record(NamedTuple):
 
 
 class Defect(enum.Enum):
-    """All that can be wrong."""
+    """The kinds of defects."""
 
-    LOST = "reported delivered, not in the log at that offset"
+    LOST = "reported as delivered, but not in the log at that offset"
     DOUBLED = "in the log more than once"
-    REORDERED = "delivered, and in the log behind one that was sent later"
-    DENIED = "reported NOT_PERSISTED, yet in the log"
-    UNSETTLED = "without outcome"
+    REORDERED = "delivered, but in the log after a message that was sent later"
+    DENIED = "reported NOT_PERSISTED, but in the log"
+    UNSETTLED = "without an outcome"
     SETTLED_TWICE = "with more than one outcome"
     LATE = "outcome later than the deadline + 1 s"
-    FOREIGN = "in the log, and nobody sent it there"
-    THREAD_LEFT = "a thread that outlives close()"
-    SOCKET_LEFT = "a socket that outlives close()"
+    FOREIGN = "in the log, but never sent to that partition"
+    THREAD_LEFT = "a thread left after close()"
+    SOCKET_LEFT = "a socket left after close()"
     STUCK = "partition without a delivered message for 30 s, all brokers in sync"
-    FAILED = "the run did not come to its end"
+    FAILED = "the run did not finish"
 
 
 @dataclass
 class Findings:
-    """How often each defect was found, and the first of each."""
+    """The number of defects of each kind, and the first examples of each."""
 
     counts: Counter[Defect] = field(default_factory=Counter)
     examples: dict[Defect, list[str]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def audit(
     logs: Mapping[int, Sequence[Record]],
     delivery_timeout: float,
 ) -> Findings:
-    """Hold *messages* against *logs* (by partition, each in the order of its offsets)."""
+    """Compare *messages* with *logs* (by partition, each in the order of its offsets)."""
     findings = Findings()
     ordered = sorted(messages, key=lambda message: (message.partition, message.number))
     _check_outcomes(findings, ordered, delivery_timeout)
@@ -106,14 +106,14 @@ def audit(
     return findings
 
 
-#: Where each message is in the log of its partition: offsets, ascending.
+#: The offsets of each message in the log of its partition, ascending.
 _Places = Mapping[tuple[int, int], Sequence[int]]
 
 
 def _check_outcomes(
     findings: Findings, messages: Iterable[Message], delivery_timeout: float
 ) -> None:
-    """One outcome each, in time."""
+    """Check that each message has one outcome, in time."""
     for message in messages:
         name = _name(message)
         if not message.outcomes:
@@ -150,7 +150,7 @@ def _places(
 
 
 def _check_places(findings: Findings, messages: Iterable[Message], places: _Places) -> None:
-    """In the log where it was reported, once, and not where it was denied."""
+    """Check that each message is in the log where reported, once, and not where denied."""
     for message in messages:
         offsets = places[message.partition, message.number]
         outcome = message.delivered
@@ -166,10 +166,10 @@ def _check_places(findings: Findings, messages: Iterable[Message], places: _Plac
 
 
 def _check_order(findings: Findings, messages: Iterable[Message], places: _Places) -> None:
-    """The delivered messages of a partition stand in its log in the order of their numbers.
+    """Check that a partition's delivered messages are in the log in the order of their numbers.
 
-    The first place of each counts; a message that was not delivered counts nowhere, for the caller
-    may have sent it again.
+    The first offset of each counts. Messages that were not delivered are ignored, because the
+    caller may have sent them again.
     """
     last: dict[int, tuple[int, int]] = {}
     for message in messages:

@@ -1,4 +1,4 @@
-"""The command: acts, what is printed of them, the exit status."""
+"""The command: it runs the acts and prints the results."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from benchmarks.child import RunFailed
 from benchmarks.options import positive
 from benchmarks.runner import Measures, in_fresh_process
 
-HELP = "faults on three brokers, and an audit of what the producer said of each message"
+HELP = "faults on three brokers, and an audit of each message's reported outcome"
 
-#: An act per so many faults, unless seeds are given.
+#: One act per this many faults, unless seeds are given.
 _FAULTS_PER_ACT = 100
-#: How long one fault with everything around it may take before the run counts as hung (seconds).
+#: How long one fault, including recovery, may take before the run is considered hung (seconds).
 _SLOWEST_FAULT = 180
 #: Kafka's limit for an idempotent producer.
 _MOST_IN_FLIGHT = 5
@@ -42,20 +42,20 @@ _log = logging.getLogger("benchmarks.chaos")
 
 @dataclass
 class Act:
-    """One seed: a cluster, a process under load, faults, and what was found."""
+    """One seed: a cluster, a process under load, faults, and the findings."""
 
     seed: int
-    #: Faults that struck unanswered batches, by kind.
+    #: Faults that affected in-flight batches, by kind.
     struck: Counter[str] = field(default_factory=Counter)
-    #: Unanswered Produce requests that they struck, by kind.
+    #: In-flight Produce requests that were affected, by kind.
     requests: Counter[str] = field(default_factory=Counter)
-    #: Faults that met nothing, by kind.
+    #: Faults that affected nothing, by kind.
     missed: Counter[str] = field(default_factory=Counter)
     #: How often each transition of the producer's ordering machine was taken.
     transitions: Counter[str] = field(default_factory=Counter)
-    #: What the faults have brought about in the producer.
+    #: The producer's counters of the code paths that the faults exercise.
     exercised: Counter[str] = field(default_factory=Counter)
-    #: When the process under load was stopped, and when it went on (monotonic seconds).
+    #: When the process under load was stopped, and when it continued (monotonic seconds).
     stopped: list[tuple[float, float]] = field(default_factory=list)
     measures: Measures = field(default_factory=dict)
     records: int = 0
@@ -65,16 +65,25 @@ class Act:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--faults", type=positive, metavar="N", help="faults that struck unanswered batches, in all"
+        "--faults",
+        type=positive,
+        metavar="N",
+        help="total number of faults that affect in-flight batches",
     )
     parser.add_argument(
-        "--seconds", type=positive, help="no new fault after so long, in all; default: 60"
+        "--seconds", type=positive, help="time after which no new fault begins; default: 60"
     )
     parser.add_argument(
-        "--hours", type=float, metavar="H", help="as --seconds, for a long run; 0.5 is half an hour"
+        "--hours",
+        type=float,
+        metavar="H",
+        help="the same in hours, for a long run; 0.5 is half an hour",
     )
     parser.add_argument(
-        "--seed", type=int, action="append", help="one act for each; default: 1, 2 ... as needed"
+        "--seed",
+        type=int,
+        action="append",
+        help="run one act for each seed; default: 1, 2 ... as needed",
     )
     parser.add_argument("--producer", choices=list(CLIENTS), default="pykaproducer")
     parser.add_argument("--no-idempotence", action="store_true")
@@ -84,27 +93,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=5,
         metavar="N",
-        help="requests that may be unanswered at one broker; %(default)s",
+        help="limit of in-flight requests per broker; default: %(default)s",
     )
     parser.add_argument(
-        "--producers", type=positive, default=1, metavar="N", help="in the process; %(default)s"
+        "--producers",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="producers in the process; default: %(default)s",
     )
-    parser.add_argument("--rate", type=positive, default=2000, help="messages/s; %(default)s")
+    parser.add_argument(
+        "--rate", type=positive, default=2000, help="messages/s; default: %(default)s"
+    )
     parser.add_argument("--partitions", type=positive, default=6, help="%(default)s")
-    parser.add_argument("--size", type=positive, default=100, help="bytes; %(default)s")
+    parser.add_argument("--size", type=positive, default=100, help="bytes; default: %(default)s")
     parser.add_argument(
         "--only",
         action="append",
         choices=KINDS,
         metavar="KIND",
-        help=f"this kind of fault (repeatable): {', '.join(KINDS)}",
+        help=f"run only this kind of fault (repeatable): {', '.join(KINDS)}",
     )
-    parser.add_argument("--verbose", action="store_true", help="a line for each fault")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--verbose", action="store_true", help="print a line for each fault")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file")
 
 
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Refuse what argparse cannot see."""
+    """Reject arguments that argparse cannot check."""
     peer = arguments.producer.replace("-", "_").replace("kafka_python", "kafka")
     if importlib.util.find_spec(peer) is None:
         parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
@@ -123,7 +138,7 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 
 
 def run(arguments: argparse.Namespace, words: list[str]) -> int:
-    """Play all acts and print what was found; the exit status."""
+    """Run all acts, print the findings, and return the exit status."""
     if arguments.verbose:
         _log.setLevel(logging.INFO)
     if arguments.faults is None and arguments.seconds is None:
@@ -156,13 +171,13 @@ def _share(total: int, parts: int, i: int) -> int:
 
 
 def _allowed(arguments: argparse.Namespace) -> set[Defect]:
-    """What the settings allow to happen: it is printed, and does not count."""
+    """Return the defects that the settings allow: they are printed, but do not count."""
     allowed = set()
     if arguments.no_idempotence:
-        # A batch whose answer was lost goes again, and the broker cannot tell.
+        # A batch whose answer was lost is retried, and the broker cannot recognise it.
         allowed.add(Defect.DOUBLED)
     if arguments.acks == "1":
-        # The leader alone has confirmed it; the next leader may never have had it.
+        # Only the leader has confirmed it; the next leader may never have received it.
         allowed.add(Defect.LOST)
     return allowed
 
@@ -191,7 +206,7 @@ def _play(
                 act.measures = in_fresh_process(
                     "benchmarks.chaos.load", job, limit=limit, at={load.UNDER_LOAD: strike}
                 )
-                # A Counter's update(), unlike its +, keeps what was never taken.
+                # A Counter's update(), unlike its +, keeps transitions that were never taken.
                 act.transitions.update(act.measures.pop("transitions"))
                 act.exercised.update(act.measures.pop("exercised"))
                 _check_what_is_left(act, stage)
@@ -232,7 +247,7 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
 def _strike(
     act: Act, faults: Faults, only: list[str] | None, count: int | None, until: float | None
 ) -> None:
-    """Fault after fault, until enough have struck something or the time is over."""
+    """Inject faults until enough have had an effect, or the time is over."""
     if stuck := faults.stuck():
         act.findings.add(Defect.STUCK, f"partitions {stuck}, before the first fault")
         return
@@ -250,7 +265,7 @@ def _strike(
             act.requests[kind] += requests
             stuck = faults.stuck()
             _log.info(
-                "seed %d, fault %d: %s met %d unanswered requests, took %.1f s, recovery %.1f s; "
+                "seed %d, fault %d: %s affected %d in-flight requests, %.1f s, recovery %.1f s; "
                 "%d failed so far",
                 act.seed,
                 act.struck.total(),
@@ -265,26 +280,26 @@ def _strike(
                     Defect.STUCK, f"partition {partition} after {kind}, fault {act.struck.total()}"
                 )
             if stuck:
-                # Every further fault would strike a producer that does nothing.
+                # Every further fault would meet an inactive producer.
                 return
             if requests:
                 break
 
 
 def _check_what_is_left(act: Act, stage: Stage) -> None:
-    """After close(): nothing in the process, and nothing on its way to a broker any more."""
+    """Check after close() that no thread or socket is left, and wait for the proxies to drain."""
     for defect, key in (
         (Defect.THREAD_LEFT, "threads_left"),
         (Defect.SOCKET_LEFT, "sockets_left"),
     ):
         if act.measures[key]:
             act.findings.add(defect, f"{act.measures[key]} after close()", act.measures[key])
-    # What a client has given up may still be in a proxy: the log is read when it is through.
+    # Data that a client has given up may still be in a proxy: the log is read after it has passed.
     wait_for(lambda: not any(proxy.connections for proxy in stage.proxies), _DRAIN)
     stage.wait_until_in_sync()
 
 
-# What is printed ----------------------------------------------------------------------------------
+# Output -------------------------------------------------------------------------------------------
 
 
 def _one_line(act: Act) -> str:
@@ -298,16 +313,16 @@ def _one_line(act: Act) -> str:
 def _report(
     command: str, arguments: argparse.Namespace, acts: list[Act], found: Counter[Defect]
 ) -> str:
-    lines = [command, "", _what_ran(arguments, acts), "", "faults that struck unanswered batches"]
+    lines = [command, "", _what_ran(arguments, acts), "", "faults that affected in-flight batches"]
     struck: Counter[str] = sum((act.struck for act in acts), Counter())
     requests: Counter[str] = sum((act.requests for act in acts), Counter())
     missed: Counter[str] = sum((act.missed for act in acts), Counter())
     for kind in sorted(struck | missed):
         lines.append(
             f"  {kind:<18}{struck[kind]:>6}   {requests[kind]:>6} requests"
-            + (f"   ({missed[kind]} more met nothing)" if missed[kind] else "")
+            + (f"   ({missed[kind]} more without effect)" if missed[kind] else "")
         )
-    lines += [f"  {'in all':<18}{struck.total():>6}", ""]
+    lines += [f"  {'total':<18}{struck.total():>6}", ""]
     transitions: Counter[str] = Counter()
     for act in acts:
         transitions.update(act.transitions)
@@ -342,12 +357,12 @@ def _what_ran(arguments: argparse.Namespace, acts: list[Act]) -> str:
         f"{'off' if arguments.no_idempotence else 'on'}; seeds "
         f"{', '.join(str(act.seed) for act in acts)}; {sum(act.seconds for act in acts):.0f} s\n"
         f"{arguments.producers} {'producer' if arguments.producers == 1 else 'producers'}, at most "
-        f"{arguments.in_flight} requests unanswered at a broker\n"
+        f"{arguments.in_flight} requests in flight per broker\n"
         f"{total('sent')} messages sent, {total('delivered')} delivered, "
         f"{total('settled') - total('delivered')} failed, {total('refused')} not accepted; "
         f"{sum(act.records for act in acts)} in the log\n"
         f"longest send() {worst('longest_send_s'):.3f} s, flush() {worst('flush_s'):.2f} s, "
-        f"close() {worst('close_s'):.2f} s; late is later than the deadline + {LATENESS:g} s"
+        f"close() {worst('close_s'):.2f} s; late means after the deadline + {LATENESS:g} s"
     )
 
 

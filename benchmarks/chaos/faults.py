@@ -1,9 +1,9 @@
-"""The faults: what strikes, whom, for how long, and whether anything was under way.
+"""The faults: their kinds, targets and durations, and whether anything was in flight.
 
-A fault counts only if batches were unanswered when it struck: the process under load had messages
-without outcome, and the proxy of a broker that was struck had seen a Produce request and not
-answered it. For what ends or stops a broker or a connection at once, the request must have stayed
-unanswered: a broker that had answered before the signal came was not struck in the act.
+A fault counts only if batches were in flight when it was injected: the process under load had
+messages without outcome, and the proxy of an affected broker had seen a Produce request and no
+answer. For faults that end or stop a broker or a connection at once, the request must have stayed
+unanswered: if the broker answered before the signal arrived, nothing was interrupted.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ KINDS = (
     "no descriptors",
 )
 
-#: How long to wait for a Produce request to strike at (seconds).
+#: How long to wait for a Produce request to interrupt (seconds).
 _WAIT = 5.0
-#: How long the producer may take to deliver again once all is well (seconds).
+#: How long the producer may take to deliver again after the fault has ended (seconds).
 _RECOVERY = 30.0
-#: Standard input, output and error: with a limit of so many a process opens nothing more.
+#: Standard input, output and error: with this limit a process cannot open anything else.
 _STANDARD_FILES = 3
-#: A fault that did not strike anything is tried again, so often.
+#: How often a fault that had no effect is repeated.
 TRIES = 3
 
 
 class Faults:
     """The faults of one act, from one seed.
 
-    Each kind is a context manager: it strikes, yields how many unanswered batches were struck, and
-    puts right what it did.
+    Each kind is a context manager: it injects the fault, yields the number of in-flight batches
+    affected, and reverts the fault at the end.
     """
 
     def __init__(self, stage: Stage, counters: Counters, seed: int) -> None:
         self._stage = stage
         self._counters = counters
         self._random = random.Random(seed)
-        #: When the process under load was stopped, and when it went on (monotonic seconds).
+        #: When the process under load was stopped, and when it continued (monotonic seconds).
         self.stopped: list[tuple[float, float]] = []
-        #: Most Produce requests that were seen unanswered at one broker.
+        #: The largest number of in-flight Produce requests seen at one broker.
         self.deepest = 0
         self._kinds: dict[str, Callable[[], AbstractContextManager[int]]] = {
             "kill -9": self._kill,
@@ -95,26 +95,26 @@ class Faults:
         assert tuple(self._kinds) == KINDS
 
     def kinds_in_turn(self, kinds: Sequence[str]) -> Iterator[str]:
-        """Every kind once, in an order that the seed gives; then again in another."""
+        """Yield every kind once, in an order from the seed; then again in another order."""
         while True:
             yield from self._random.sample(kinds, len(kinds))
 
     @property
     def failed(self) -> int:
-        """Messages with another outcome than delivered."""
+        """Return the number of messages that were not delivered."""
         return sum(self._counters.settled) - sum(self._counters.delivered)
 
     def strike(self, kind: str) -> int:
-        """One fault from its beginning to its end; how many unanswered batches it struck."""
+        """Inject one fault until its end; return the number of in-flight batches affected."""
         outstanding = sum(self._counters.sent) - sum(self._counters.settled)
         with self._kinds[kind]() as struck:
             pass
         return struck if outstanding > 0 else 0
 
     def stuck(self) -> list[int]:
-        """Wait until all replicas are in sync and all partitions take messages.
+        """Wait until all replicas are in sync and all partitions accept messages.
 
-        The partitions that did not; all of them, if the brokers did not come to themselves.
+        Return the partitions that do not; all of them, if the brokers did not recover.
         """
         if not self._stage.wait_until_in_sync():
             return list(range(self._stage.partitions))
@@ -122,7 +122,7 @@ class Faults:
         sent, delivered = self._counters.sent, self._counters.delivered
 
         def left() -> list[int]:
-            # As many outcomes as there were messages: the backlog is gone.
+            # As many outcomes as there were messages: the backlog is empty.
             settled, now = self._counters.settled, self._counters.delivered
             return [
                 partition
@@ -155,7 +155,7 @@ class Faults:
 
     @contextmanager
     def _roll(self) -> Iterator[int]:
-        """Every broker terminated and started, one after the other."""
+        """Restart every broker, one after the other."""
         struck = []
         for broker in self._random.sample(range(BROKERS), BROKERS):
             struck.append(len(self._unanswered([broker])))
@@ -166,7 +166,7 @@ class Faults:
 
     @contextmanager
     def _pause(self) -> Iterator[int]:
-        """Up to beyond the session's end (another broker leads) and beyond the deadline."""
+        """Pause a broker, sometimes beyond its session timeout (another leads) and the deadline."""
         broker = self._random.randrange(BROKERS)
         yield from self._paused([broker])
 
@@ -221,7 +221,7 @@ class Faults:
 
     @contextmanager
     def _delay(self) -> Iterator[int]:
-        """Now and then longer than the request's timeout: what was given up still arrives."""
+        """Delay data, sometimes longer than the request timeout: requests given up still arrive."""
         proxies = self._some_proxies()
         seconds = self._random.choice((0.02, 0.1, 0.3, 1.0, 4.0))
         requests = self._requests(proxies)
@@ -270,11 +270,11 @@ class Faults:
         finally:
             self._restore(proxies)
 
-    # What a broker refuses -----------------------------------------------------------------------
+    # Rejections by a broker ----------------------------------------------------------------------
 
     @contextmanager
     def _fail_disk(self) -> Iterator[int]:
-        """Partitions on one of a broker's two disks move away; the broker serves the others."""
+        """Fail one of a broker's two disks: its partitions move away, the others stay."""
         broker = self._random.randrange(BROKERS)
         requests = self._unanswered([broker])
         self._stage.cluster.fail_disk(broker)
@@ -284,7 +284,7 @@ class Faults:
 
     @contextmanager
     def _isolate(self) -> Iterator[int]:
-        """One broker runs on without controllers and followers: the two others are stopped."""
+        """Isolate one broker from controllers and followers by stopping the two others."""
         left = self._random.randrange(BROKERS)
         yield from self._paused([broker for broker in range(BROKERS) if broker != left])
 
@@ -301,7 +301,7 @@ class Faults:
 
     @contextmanager
     def _small_batches(self) -> Iterator[int]:
-        """The topic takes batches of a few messages only: larger ones are refused and split."""
+        """Limit the topic to batches of a few messages: larger ones are rejected and split."""
         requests = self._requests(self._stage.proxies)
         try:
             self._stage.largest_batch(self._random.choice((500, 1000, 3000)))
@@ -314,7 +314,7 @@ class Faults:
 
     @contextmanager
     def _stop_client(self) -> Iterator[int]:
-        """Up to beyond every timeout: when it goes on, much of what it holds has expired."""
+        """Stop the process, sometimes beyond every timeout: much of its backlog then expires."""
         requests = self._requests(self._stage.proxies)
         process = self._counters.process
         begin = time.monotonic()
@@ -328,7 +328,7 @@ class Faults:
 
     @contextmanager
     def _no_descriptors(self) -> Iterator[int]:
-        """Every connection is reset, and the process may open no file or socket for a while."""
+        """Reset every connection, and prevent the process from opening files or sockets."""
         process = self._counters.process
         requests = self._requests(self._stage.proxies)
         usual = resource.prlimit(process, resource.RLIMIT_NOFILE)
@@ -341,10 +341,10 @@ class Faults:
         finally:
             resource.prlimit(process, resource.RLIMIT_NOFILE, usual)
 
-    # What they share ---------------------------------------------------------------------------
+    # Shared helpers ----------------------------------------------------------------------------
 
     def _some_proxies(self) -> list[FaultProxy]:
-        """One of them, or now and then all."""
+        """Return one of the proxies, or sometimes all."""
         proxies = self._stage.proxies
         return [self._random.choice(proxies)] if self._random.random() < 0.7 else proxies
 
@@ -352,7 +352,7 @@ class Faults:
         return self._requests([self._stage.proxies[broker] for broker in brokers])
 
     def _requests(self, proxies: Sequence[FaultProxy]) -> list[ProxiedRequest]:
-        """Wait until one of them has seen a request that it has not answered; all such."""
+        """Wait until one of *proxies* has an unanswered request, and return all such requests."""
         first = self._random.choice(proxies)
         first.wait_for(lambda: first.unanswered, _WAIT)
         found = [proxy.unanswered for proxy in proxies]
@@ -367,7 +367,7 @@ class Faults:
         time.sleep(self._random.uniform(shortest, longest))
 
     def _hold_short_or_long(self) -> None:
-        """Mostly for less than the request's timeout; now and then beyond every deadline."""
+        """Wait, mostly for less than the request timeout, sometimes beyond every deadline."""
         self._hold(
             *self._random.choice(((0.1, 2.5), (0.1, 2.5), (0.1, 2.5), (4.0, 7.0), (9.0, 11.0)))
         )

@@ -1,6 +1,6 @@
-"""What the process under load writes down, and the process that strikes reads.
+"""The records of the process under load, which the process that injects faults reads.
 
-Beside pykaproducer's own process those of its peers write it too: nothing of ours is imported.
+Processes of other clients write them as well, so nothing of pykaproducer is imported.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _COUNTERS = "counters"
 _SENT = "sent"
 _SETTLED = "settled"
 
-#: partition, number, moment of the call
+#: partition, number, time of the call
 _SENT_ROW = struct.Struct("<iid")
-#: partition, number, moment of the outcome, status, offset
+#: partition, number, time of the outcome, status, offset
 _SETTLED_ROW = struct.Struct("<iidiq")
 
 
 class Counters:
-    """Numbers that another process sees grow: three for each partition, in shared memory.
+    """Counters in shared memory, three for each partition, for another process to watch.
 
-    Behind them stands the process identifier of the process under load.
+    They are followed by the process identifier of the process under load.
     """
 
     def __init__(self, directory: Path, partitions: int) -> None:
@@ -48,12 +48,12 @@ class Counters:
 
     @property
     def sent(self) -> list[int]:
-        """Messages that send() has accepted, by partition."""
+        """Return the number of messages that send() has accepted, by partition."""
         return self._view[: self._partitions].tolist()
 
     @property
     def settled(self) -> list[int]:
-        """Outcomes, of whatever kind."""
+        """Return the number of outcomes, of any kind."""
         return self._view[self._partitions : 2 * self._partitions].tolist()
 
     @property
@@ -62,7 +62,7 @@ class Counters:
 
     @property
     def process(self) -> int:
-        """Process identifier of the process under load; 0 until it has begun."""
+        """Return the identifier of the process under load; 0 until it has started."""
         return self._view[3 * self._partitions]
 
     @process.setter
@@ -78,7 +78,7 @@ class Counters:
 
 
 class Ledger:
-    """The writer: one thread for what is sent; outcomes may come in several."""
+    """The writer: one thread records the messages sent; outcomes may come from several threads."""
 
     def __init__(self, directory: Path, partitions: int) -> None:
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Ledger:
         row = _SETTLED_ROW.pack(partition, number, time.monotonic(), status, offset)
         with self._lock:
             if self._settled.closed:
-                # After close(): too late, and to be seen by the audit.
+                # After close(): too late, which the audit will report.
                 with self._path.open("ab") as late:
                     late.write(row)
                 return
@@ -104,7 +104,7 @@ class Ledger:
             self.counters.count_settled(partition, status is Status.PERSISTED)
 
     def close(self) -> None:
-        """Everything is in the files; an outcome that comes all the same still gets there."""
+        """Flush the files; an outcome that arrives later is still recorded."""
         self._sent.close()
         with self._lock:
             self._settled.close()
@@ -112,7 +112,7 @@ class Ledger:
 
 @contextmanager
 def watching(directory: Path, partitions: int) -> Iterator[Counters]:
-    """The counters, for the reader: made before the writer starts."""
+    """Yield the counters for the reader; they are made before the writer starts."""
     counters = Counters(directory, partitions)
     try:
         yield counters
@@ -123,8 +123,8 @@ def watching(directory: Path, partitions: int) -> Iterator[Counters]:
 def messages(directory: Path, stopped: Sequence[tuple[float, float]] = ()) -> list[Message]:
     """Return all messages with their outcomes.
 
-    *stopped*: when the process was stopped, and when it went on. An outcome's time does not count
-    these stretches: a process that does not run reports nothing.
+    *stopped*: when the process was stopped, and when it continued. The delay of an outcome excludes
+    these periods, because a stopped process cannot report anything.
     """
     outcomes: dict[tuple[int, int], list[tuple[float, Status, int]]] = {}
     for partition, number, at, status, offset in _rows(directory / _SETTLED, _SETTLED_ROW):
@@ -152,12 +152,12 @@ def _rows(path: Path, row: struct.Struct) -> Iterator[tuple[int, ...]]:
 
 
 def value(partition: int, number: int, size: int) -> bytes:
-    """What a message carries."""
+    """Return the value of a message."""
     return (b"%d:%d:" % (partition, number)).ljust(size, b".")
 
 
 def read_value(data: bytes | None) -> tuple[int, int]:
-    """Partition and number of a value, -1 and -1 if it is none of ours."""
+    """Return partition and number of a value; -1 and -1 if it is not one of ours."""
     parts = (data or b"").split(b":")
     if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
         return -1, -1
@@ -165,20 +165,20 @@ def read_value(data: bytes | None) -> tuple[int, int]:
 
 
 def sockets() -> set[str]:
-    """The sockets of this process; empty where nobody tells."""
+    """Return the sockets of this process; an empty set on systems without /proc."""
     found = set()
     for entry in _entries("/proc/self/fd"):
         try:
             target = os.readlink(entry)
         except OSError:
-            continue  # the descriptor of this very look
+            continue  # the descriptor that lists this directory
         if target.startswith("socket:"):
             found.add(target)
     return found
 
 
 def threads() -> int:
-    """How many threads this process has, the C libraries' included; 0 where nobody tells."""
+    """Return the number of threads, including those of C libraries; 0 on systems without /proc."""
     return len(_entries("/proc/self/task"))
 
 

@@ -1,4 +1,4 @@
-"""The process under load: numbered messages at a steady rate, until it is told to end."""
+"""The process under load: numbered messages at a steady rate, until it is asked to end."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.producers import CLIENTS, Client, Refused, Settings
 from benchmarks.child import Parent
 
-#: The point at which the faults strike.
+#: The point at which the faults begin.
 UNDER_LOAD = "under load"
 
-#: How often the sender looks how many messages are due (seconds).
+#: How often the sender checks how many messages are due (seconds).
 _TICK = 0.002
-#: What close() has for its own (seconds).
+#: The time that close() gets in addition (seconds).
 _CLOSE = 10.0
-#: How long a thread that was joined may still be seen by the system (seconds).
+#: How long a joined thread may still be visible to the system (seconds).
 _GRACE = 0.5
 
 
 class Load:
-    """Sends to all partitions in turn, from a thread of its own."""
+    """A sender to all partitions in turn, in a separate thread."""
 
     def __init__(self, clients: Sequence[Client], book: Ledger, job: Mapping[str, Any]) -> None:
         self._clients, self._book = clients, book
@@ -70,14 +70,14 @@ class Load:
 
 
 def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
-    """Load, while the parent strikes; then the end, and what is left after it."""
+    """Send while the parent injects faults; then close, and count the remaining resources."""
     book = Ledger(Path(job["directory"]), job["partitions"])
     threads, sockets = ledger.threads(), ledger.sockets()
     settings = Settings(**job["settings"])
     clients = [CLIENTS[job["client"]](settings) for _ in range(job["producers"])]
     load = Load(clients, book, job)
     parent.reach(UNDER_LOAD)
-    # From here on every step is bounded: a hang ends by itself and shows where.
+    # From here on every step is bounded: a hang ends the process with a traceback.
     faulthandler.dump_traceback_later(3 * settings.delivery_timeout + _CLOSE + 30, exit=True)
     load.end(settings.delivery_timeout + 2)
     start = time.monotonic()
@@ -111,10 +111,11 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
 
 
 def _left(threads: int, sockets: set[str]) -> tuple[int, int]:
-    """How many threads and sockets there are that were not there before."""
+    """Return how many more threads and sockets there are than before."""
     deadline = time.monotonic() + _GRACE
     while True:
-        # Threads are counted, not known: the watchdog over this process is a new one each time.
+        # Threads are only counted, not identified: the watchdog of this process is a new one each
+        # time.
         left = max(0, ledger.threads() - threads), len(ledger.sockets() - sockets)
         if not any(left) or time.monotonic() > deadline:
             return left

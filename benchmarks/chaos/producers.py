@@ -1,6 +1,6 @@
-"""The clients under load, each behind the same few calls and with the same settings.
+"""The clients under load, each with the same interface and the same settings.
 
-No client but the one that is asked for is imported.
+Only the requested client is imported.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, Protocol
 
 from benchmarks.chaos.audit import Status
 
-#: Called with each outcome: what the client says, and the offset or -1.
+#: Called with each outcome: the client's status, and the offset or -1.
 Told = Callable[[Status, int], None]
 
-#: Many small batches, so that several of a partition are under way.
+#: Many small batches, so that several of a partition are in flight.
 _BATCH_MESSAGES = 50
 _BATCH_BYTES = 8 * 1024
-#: Hardly ever is nothing under way.
+#: Short enough that there is nearly always something in flight.
 _LINGER_MS = 1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all clients are told."""
+    """The settings of all clients."""
 
     bootstrap_servers: str
     topic: str
@@ -35,7 +35,7 @@ class Settings:
     request_timeout: float
     acks: str
     idempotence: bool
-    #: Requests that may be unanswered at one broker.
+    #: The limit of in-flight requests per broker.
     in_flight: int
 
 
@@ -45,13 +45,13 @@ class Refused(Exception):
 
 class Client(Protocol):
     def send(self, partition: int, value: bytes, told: Told) -> None:
-        """Raises :class:`Refused`."""
+        """Send a message, or raise :class:`Refused`."""
 
     def flush(self, timeout: float) -> None:
-        """Return when each message has its outcome, or when the time has passed."""
+        """Return when each message has its outcome, or after *timeout* seconds."""
 
     def transitions(self) -> dict[str, int]:
-        """How often each transition of the client's ordering machine was taken, if it has one."""
+        """Return how often each transition of the client's ordering machine was taken."""
         return {}
 
     def exercised(self) -> dict[str, int]:
@@ -62,7 +62,7 @@ class Client(Protocol):
 
 
 class Pykaproducer(Client):
-    """What an error says of its message is to be true: the status is checked against the log."""
+    """A client whose errors carry a status, which is checked against the log."""
 
     def __init__(self, settings: Settings) -> None:
         from pykaproducer import BufferFullError, FlushTimeoutError, Producer
@@ -97,25 +97,25 @@ class Pykaproducer(Client):
         try:
             self._producer.flush(timeout)
         except self._flush_timeout:
-            pass  # the audit finds what has no outcome
+            pass  # the audit reports messages without an outcome
 
     def transitions(self) -> dict[str, int]:
         from pykaproducer._machines.ordering import Transition
 
         pipeline = self._producer._pipeline
-        assert pipeline is not None, "it has sent"
+        assert pipeline is not None, "nothing has been sent"
         taken = pipeline.transitions()
         return {transition.value: taken[transition] for transition in Transition}
 
     def exercised(self) -> dict[str, int]:
         stats = self._producer.stats()
-        requests, meter = stats["requests"], self._producer._meter
+        requests, metrics = stats["requests"], self._producer._metrics
         return {
             "Produce requests": requests["sent"],
             "Produce requests lost": requests["lost"],
             "batches retried": requests["retried_batches"],
-            "connections made": sum(link.made.count for link in list(meter.links.values())),
-            "connections for metadata made": meter.metadata.made.count,
+            "connections made": sum(link.made.count for link in list(metrics.links.values())),
+            "connections for metadata made": metrics.metadata.made.count,
         }
 
     def close(self, timeout: float) -> None:
@@ -123,7 +123,7 @@ class Pykaproducer(Client):
 
 
 class ConfluentKafka(Client):
-    """It tells outcomes to whoever polls: a thread does. It does not tell a message's status."""
+    """A client that reports outcomes to a polling thread, without a message status."""
 
     def __init__(self, settings: Settings) -> None:
         import confluent_kafka
@@ -205,17 +205,20 @@ class KafkaPython(Client):
         try:
             self._producer.flush(timeout)
         except self._error:
-            pass  # the audit finds what has no outcome
+            pass  # the audit reports messages without an outcome
 
     def close(self, timeout: float) -> None:
         try:
             self._producer.close(timeout)
         except self._error:
-            pass  # it flushes first, and raises at what has no outcome
+            pass  # it flushes first, and raises for messages without an outcome
 
 
 class Aiokafka(Client):
-    """asyncio only: an event loop in a thread. Its ``request_timeout_ms`` is a batch's lifetime."""
+    """An asyncio-only client, with an event loop in a thread.
+
+    Its ``request_timeout_ms`` is the lifetime of a batch.
+    """
 
     def __init__(self, settings: Settings) -> None:
         import aiokafka
@@ -263,7 +266,7 @@ class Aiokafka(Client):
         try:
             self._run(self._producer.flush(), timeout)
         except TimeoutError:
-            pass  # the audit finds what has no outcome
+            pass  # the audit reports messages without an outcome
 
     def close(self, timeout: float) -> None:
         try:
@@ -275,7 +278,7 @@ class Aiokafka(Client):
                 self._loop.close()
 
 
-#: By the names that they are installed by; ours first.
+#: By the names under which they are installed; ours first.
 CLIENTS: dict[str, Callable[[Settings], Client]] = {
     "pykaproducer": Pykaproducer,
     "confluent-kafka": ConfluentKafka,

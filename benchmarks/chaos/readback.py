@@ -1,4 +1,4 @@
-"""The log as another client sees it: kafka-python's consumer, past the proxies."""
+"""The log as another client sees it: kafka-python's consumer, bypassing the proxies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.chaos.audit import Record
 from benchmarks.chaos.ledger import read_value
 from benchmarks.chaos.stage import Stage
 
-#: How long the log may give nothing new before its end (seconds).
+#: How long the log may return nothing new before its end (seconds).
 _PATIENCE = 60.0
 
 
@@ -19,7 +19,7 @@ class LogUnreadable(Exception):
 
 
 def read(stage: Stage) -> dict[int, list[Record]]:
-    """Every record of every partition, from the first to the last."""
+    """Return every record of every partition, from the first to the last."""
     places = [TopicPartition(stage.topic, partition) for partition in range(stage.partitions)]
     logs: dict[int, list[Record]] = {place.partition: [] for place in places}
     consumer = KafkaConsumer(
@@ -41,7 +41,7 @@ def read(stage: Stage) -> dict[int, list[Record]]:
                 log += (Record(each.offset, *read_value(each.value)) for each in records)
                 deadline = time.monotonic() + _PATIENCE
             if time.monotonic() > deadline:
-                raise LogUnreadable(f"the log's end was not reached: {ends}")
+                raise LogUnreadable(f"the end of the log was not reached: {ends}")
     finally:
         consumer.close()
     return logs

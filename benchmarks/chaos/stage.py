@@ -20,15 +20,15 @@ _log = logging.getLogger("benchmarks.chaos")
 BROKERS = 3
 TOPIC = "chaos"
 
-#: How long the brokers may take to do what they were asked for (seconds).
+#: How long the brokers may take to apply a change (seconds).
 PATIENCE = 60.0
-#: Kafka's numbers: a topic among its resources, and what is done to one of its settings.
+#: Kafka's codes for a topic resource, and for setting and deleting one of its settings.
 _TOPIC_RESOURCE, _SET, _DELETE = 2, 0, 1
 _TICK = 0.02
 
 
 class Stage:
-    """What the faults are done to."""
+    """The cluster, the proxies and the topic to which the faults are applied."""
 
     def __init__(
         self, cluster: KafkaCluster, proxies: list[FaultProxy], topic: str, partitions: int
@@ -39,11 +39,11 @@ class Stage:
         self.partitions = partitions
 
     def leaders(self) -> dict[int, int]:
-        """The leader of each partition."""
+        """Return the leader of each partition."""
         return {entry.partition_index: entry.leader_id for entry in self._metadata()}
 
     def wait_until_in_sync(self) -> bool:
-        """Wait until every replica of every partition is in sync; false if they never were."""
+        """Wait until every replica of every partition is in sync; return false on timeout."""
         return wait_for(self._in_sync, PATIENCE)
 
     def _in_sync(self) -> bool:
@@ -53,7 +53,7 @@ class Stage:
         )
 
     def _metadata(self) -> list[Any]:
-        """What the first broker that answers says of the partitions."""
+        """Return the partitions in the metadata of the first broker that answers."""
         request = MetadataRequest(
             version=8,
             topics=[MetadataRequest.MetadataRequestTopic(name=self.topic)],
@@ -71,7 +71,7 @@ class Stage:
         return []
 
     def spread_leaders(self) -> None:
-        """Have every broker lead something again: a restarted one leads nothing by itself."""
+        """Let every broker lead something again: a restarted one leads nothing by itself."""
 
         def spread() -> bool:
             if len(set(self.leaders().values())) == BROKERS:
@@ -85,7 +85,7 @@ class Stage:
 
     @contextmanager
     def _admin_client(self) -> Iterator[KafkaAdminClient]:
-        """A broker that has just come back may not be known everywhere: then nothing is done."""
+        """Yield an admin client; log errors, as a restarted broker may not be known everywhere."""
         try:
             admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers)
             try:
@@ -96,7 +96,7 @@ class Stage:
             _log.info("no election: %s", error)
 
     def elect(self, step: int) -> bool:
-        """Have each partition led by the broker *step* further; false if none has moved.
+        """Have each partition led by the broker *step* further; return false if none has moved.
 
         Every broker has a replica: only the order of preference changes, nothing is copied.
         """
@@ -117,7 +117,7 @@ class Stage:
         return self.leaders() != before
 
     def quota(self, bytes_per_second: float | None) -> None:
-        """Bound what each client may write to a broker; None removes the bound."""
+        """Limit what each client may write to a broker; None removes the limit."""
         entry = AlterClientQuotasRequest.EntryData(
             entity=[
                 AlterClientQuotasRequest.EntryData.EntityData(
@@ -165,13 +165,16 @@ class Stage:
 def raised(topic: str, partitions: int) -> Iterator[Stage]:
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy()) for _ in range(BROKERS)]
-        cluster = stack.enter_context(KafkaCluster(BROKERS, proxies=proxies, disks=2))
+        cluster = stack.enter_context(
+            # A broker that restarts on a busy machine may take minutes.
+            KafkaCluster(BROKERS, proxies=proxies, disks=2, startup_timeout=300.0)
+        )
         cluster.create_topic(topic, partitions, config={"min.insync.replicas": "2"})
         yield Stage(cluster, proxies, topic, partitions)
 
 
 def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
-    """Look until *condition* holds; false if it never did."""
+    """Poll until *condition* holds; return false if it never did."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

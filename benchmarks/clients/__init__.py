@@ -1,8 +1,8 @@
-"""One interface over the clients that run in Python; a module for each of them.
+"""One interface for the clients that run in Python, with a module for each of them.
 
-Each client's own loop is written as a good user of that client would write it: no call of ours
-stands between the loop and the client's ``send``. :mod:`benchmarks.peers` says which clients
-there are, those in other languages too.
+Each client's loop is written as an experienced user of that client would write it: there is no
+wrapper between the loop and the client's ``send``. :mod:`benchmarks.peers` lists all clients,
+including those in other languages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OnDelivery = Callable[[Any, Any], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the clients are told; None leaves a setting at the client's own default."""
+    """The settings of the clients; None keeps a client's own default."""
 
     bootstrap_servers: str
     acks: str | None = None
@@ -32,37 +32,37 @@ class Settings:
     #: Bytes of messages that wait for their outcome.
     buffer_memory: int | None = None
     max_block_ms: int | None = None
-    #: Clients that would have one request in flight by default: this many, as the others have.
+    #: For clients with one request in flight by default: the limit to use instead, as others have.
     in_flight: int | None = None
-    #: Clients that run callbacks when they are polled only: messages between two polls.
+    #: For clients that run callbacks only when polled: the number of messages between two polls.
     poll_every: int = 1000
 
 
 @dataclass(frozen=True)
 class Load:
-    """Messages to send: the payloads are made before, and taken in turn."""
+    """The messages to send: the payloads are built in advance, and used in turn."""
 
     topic: str
     count: int
     values: Sequence[bytes]
     keys: Sequence[bytes] | None = None
-    #: Several topics that take turns, instead of the one.
+    #: Several topics that are used in turn, instead of the one.
     topics: Sequence[str] = ()
-    #: Rows of a block, for those who send blocks.
+    #: Rows of a block, for clients that send blocks.
     block: int = 0
 
     def rows(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Value and key of each message."""
+        """Yield value and key of each message."""
         keys = itertools.repeat(None) if self.keys is None else itertools.cycle(self.keys)
         return itertools.islice(zip(itertools.cycle(self.values), keys), self.count)
 
     def addressed(self) -> Iterator[tuple[str, bytes, bytes | None]]:
-        """Topic, value and key of each message, for several topics."""
+        """Yield topic, value and key of each message, for several topics."""
         turns = zip(itertools.cycle(self.topics), self.rows(), strict=False)
         return ((topic, value, key) for topic, (value, key) in turns)
 
     def blocks(self) -> Iterator[tuple[list[bytes], list[bytes] | None]]:
-        """Values and keys, a block at a time."""
+        """Yield values and keys, a block at a time."""
         rows = self.rows()
         while block := list(itertools.islice(rows, self.block)):
             values = [value for value, _ in block]
@@ -71,55 +71,55 @@ class Load:
 
 
 class Client(Protocol):
-    """What is measured."""
+    """A measured client."""
 
-    #: What a send() raises when there is no room.
+    #: The exception of send() when the buffer is full.
     buffer_full: type[BaseException]
 
     def send(self, topic: str, value: bytes, on_delivery: OnDelivery | None = None) -> None:
-        """One message."""
+        """Send one message."""
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
-        """The send loop, with a callback for each message or with none."""
+        """Run the send loop, with a callback for each message or with none."""
 
     def send_keeping_handles(self, load: Load) -> Callable[[], int]:
-        """The send loop; keep what send() returns. The result counts the delivered ones."""
+        """Run the send loop and keep the handles; the result counts the delivered ones."""
 
     def send_one_by_one(self, load: Load) -> list[int]:
-        """Send a message, wait until it is delivered, send the next: nanoseconds of each."""
+        """Send messages one at a time, waiting for each; return the nanoseconds of each."""
 
     def flush(self, timeout: float) -> None:
-        """Return when every message has its outcome; raise if some have none by then."""
+        """Return when every message has its outcome; raise on timeout."""
 
     def abandon(self) -> None:
-        """End, whatever becomes of the messages."""
+        """Close without waiting for the messages."""
 
 
 class BlockClient(Client, Protocol):
-    """A client that takes many messages at once.
+    """A client that sends many messages per call.
 
-    What can be made of a load before the clock starts is made by ``prepare_...``; ``send_...``
-    sends that, and its result counts the delivered messages once all have been flushed.
+    ``prepare_...`` builds everything that can be built before the clock starts. ``send_...`` sends
+    it, and its result counts the delivered messages once all have been flushed.
     """
 
     def prepare_bulk(self, load: Load) -> Any:
-        """The load as lists of Python objects."""
+        """Return the load as lists of Python objects."""
 
     def send_bulk(self, load: Load, blocks: Any) -> Callable[[], int]: ...
 
     def prepare_arrow(self, load: Load) -> Any:
-        """The load as Arrow's record batches."""
+        """Return the load as Arrow's record batches."""
 
     def send_arrow(self, load: Load, blocks: Any) -> Callable[[], int]: ...
 
 
 def factory(name: str) -> Callable[[Settings], Any]:
-    """The class of a client, its library imported."""
+    """Return the class of a client, after importing its library."""
     module = importlib.import_module(f"benchmarks.clients.{name.replace('-', '_')}")
     made: Callable[[Settings], Any] = module.Client
     return made
 
 
 def given(**settings: object) -> dict[str, Any]:
-    """Those settings that are not None."""
+    """Return the settings that are not None."""
     return {name: value for name, value in settings.items() if value is not None}

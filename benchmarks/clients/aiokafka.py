@@ -1,6 +1,6 @@
-"""aiokafka: for asyncio only. Its event loop runs while one of these methods does.
+"""aiokafka, which supports asyncio only: its event loop runs during the calls of these methods.
 
-It bounds the open batch of each partition, and no bytes over all.
+It limits the open batch of each partition, but not the bytes of all partitions.
 """
 
 from __future__ import annotations

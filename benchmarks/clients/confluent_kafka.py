@@ -1,7 +1,7 @@
-"""confluent-kafka: librdkafka under a Python module.
+"""confluent-kafka: librdkafka with a Python module.
 
-It runs callbacks in the thread that polls: the loop polls now and then, and when the queue is
-full. It returns no handles; the callback stands for them.
+It runs callbacks in the polling thread: the loop polls at intervals, and when the queue is full. It
+returns no handles; the callback serves instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import confluent_kafka
 from benchmarks.child import RunFailed
 from benchmarks.clients import Load, OnDelivery, Settings, given
 
-#: The most that it allows: the bound in bytes shall govern.
+#: The maximum that it allows, so that the limit in bytes applies.
 _MAX_MESSAGES = 10_000_000
 
 
@@ -107,7 +107,7 @@ class Client:
         return times
 
     def prepare_bulk(self, load: Load) -> list[list[dict[str, Any]]]:
-        """Lists of dicts, as ``produce_batch`` takes them."""
+        """Return lists of dicts, as ``produce_batch`` accepts them."""
         return [
             [{"value": value} for value in values]
             if keys is None
@@ -125,7 +125,7 @@ class Client:
                 queued += accepted
                 if accepted == len(rest):
                     break
-                # The queue was full: those that found no room say so.
+                # The queue was full: messages that were not accepted are marked.
                 rest = [message for message in rest if message.pop("_error", None) is not None]
                 poll(0.01)
         return lambda: queued

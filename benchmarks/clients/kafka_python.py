@@ -1,4 +1,4 @@
-"""kafka-python: pure Python. Its buffer has no bound, so ``buffer_memory`` means nothing to it."""
+"""kafka-python: pure Python. Its buffer is unbounded, so it ignores ``buffer_memory``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pykaproducer, counting nothing."""
+"""pykaproducer with metrics disabled."""
 
 from __future__ import annotations
 

@@ -94,6 +94,6 @@ class Client:
 
 
 def _rows_of(handle: Any) -> int:
-    """How many rows of a block were delivered; it is flushed, so there is nothing to wait for."""
+    """Return how many rows of a block were delivered; it is already flushed."""
     metadata = handle.result(60)
     return int(metadata.rows)

@@ -1,9 +1,9 @@
-"""The limit of the broker and its socket: one prebuilt request, sent again and again.
+"""The limit of the broker and its socket: one prebuilt request, sent repeatedly.
 
-One connection to one partition, and no thread but this one. The record batch, as large as
-``batch_size``, is made before the clock starts; up to five requests are unanswered at a time. No
-producer can be faster on one connection, and none of what a producer is for happens: there are no
-callbacks, no sequence numbers (with idempotence it goes without), no second partition.
+There is one connection to one partition, and only this thread. The record batch of ``batch_size``
+is built before the clock starts; up to five requests are in flight. No producer can be faster on
+one connection, and none of the work of a producer is done: no callbacks, no sequence numbers (even
+with idempotence), no second partition.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from benchmarks.child import RunFailed
 from benchmarks.clients import Load, OnDelivery, Settings
 from benchmarks.door import record_batch
-from pykaproducer._texts import code_text
-from pykaproducer._wire.compression import compressor
+from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._util.compression import compressor
 from pykaproducer._wire.produce import decode_produce, produce_request
 
-#: The last version of Produce that names topics by name.
+#: The last version of Produce that uses topic names.
 _VERSION = 12
 _IN_FLIGHT = 5
 _TIMEOUT_MS = 30_000
@@ -32,14 +32,14 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 
 @dataclass(frozen=True)
 class Request:
-    """A request that is ready to be written, and how many messages it carries."""
+    """A request that is ready to be written, and the number of its messages."""
 
     data: bytes
     count: int
 
 
 class Client:
-    #: It has no buffer that could be full.
+    #: There is no buffer that could be full.
     buffer_full = BufferError
 
     def __init__(self, settings: Settings) -> None:
@@ -52,12 +52,12 @@ class Client:
         host, _, port = settings.bootstrap_servers.partition(",")[0].rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        #: How many messages each unanswered request carries.
+        #: The number of messages in each request in flight.
         self._waiting: deque[int] = deque()
         self._delivered = 0
 
     def prepare_batches(self, load: Load) -> list[tuple[Request, int]]:
-        """Requests, and how often each is to be sent: a full one, and one for what is left."""
+        """Return requests and their repeat counts: a full one, and one for the remainder."""
         full = self._request(load, load.rows())
         times, left = divmod(load.count, full.count)
         plan = [(full, times)]
@@ -78,7 +78,7 @@ class Client:
         self.send_all(Load(topic, 1, [value]), on_delivery)
 
     def send_all(self, load: Load, on_delivery: OnDelivery | None) -> None:
-        """For the warm-up: all of it is delivered, and told, when this returns."""
+        """Send everything for the warm-up; it is delivered and reported when this returns."""
         self.send_batches(load, self.prepare_batches(load))
         self.flush(60)
         if on_delivery is not None:
@@ -86,7 +86,7 @@ class Client:
                 on_delivery(None, None)
 
     def send_one_by_one(self, load: Load) -> list[int]:
-        """The round trip: each message is a request that was made before."""
+        """Measure round trips: each message is a prebuilt request."""
         requests = [self._request(load, [row]) for row in itertools.islice(load.rows(), 100)]
         times = []
         for request in itertools.islice(itertools.cycle(requests), load.count):
@@ -116,7 +116,7 @@ class Client:
         if self._acks:
             self._waiting.append(request.count)
         else:
-            # Nobody answers: that the log holds it is seen afterwards.
+            # There is no answer: the log is checked afterwards.
             self._delivered += request.count
 
     def _read_answer(self) -> None:
@@ -126,7 +126,9 @@ class Client:
         answer = decode_produce(_VERSION, self._receive(size)[4:])
         for partition in answer.partitions:
             if partition.error_code:
-                raise RunFailed(f"the broker refused the batch: {code_text(partition.error_code)}")
+                raise RunFailed(
+                    f"the broker rejected the batch: {format_error_code(partition.error_code)}"
+                )
         self._delivered += self._waiting.popleft()
 
     def _receive(self, size: int) -> bytes:

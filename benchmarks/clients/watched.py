@@ -1,4 +1,4 @@
-"""pykaproducer, while ``pykaproducer top`` looks at it once a second."""
+"""pykaproducer, while ``pykaproducer top`` reads its stats once a second."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Client(pykaproducer.Client):
     def flush(self, timeout: float) -> None:
         super().flush(timeout)
         if self._top is None:
-            # After the warm-up: the socket is there.
+            # After the warm-up: the socket exists.
             command = [sys.executable, "-m", "pykaproducer", "top", str(self._socket), "--json"]
             self._top = subprocess.Popen(command, stdout=subprocess.PIPE)
             assert self._top.stdout is not None
-            self._top.stdout.readline()  # it has looked once: its start is over
+            self._top.stdout.readline()  # it has read the stats once, so it is running
 
     def abandon(self) -> None:
         super().abandon()
         if self._top is not None:
-            self._top.communicate(timeout=30)  # it ends with what it watches
+            self._top.communicate(timeout=30)  # it ends with the process that it watches
         self._end.close()

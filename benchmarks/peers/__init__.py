@@ -1,7 +1,7 @@
-"""Everyone who takes part, ours first: a table in which each says how it is run.
+"""The table of all clients, ours first, with how each is run.
 
-What is in Python runs in a fresh process of :mod:`benchmarks.child`, the others are programs of
-their own. The processes of peers import this too: nothing here imports pykaproducer at the top.
+Python clients run in a fresh process of :mod:`benchmarks.child`; the others are separate programs.
+The processes of peers import this module too, so nothing here imports pykaproducer at the top.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TABLE: dict[str, Peer] = {
     "franz-go": GoProgram("franz-go", "github.com/twmb/franz-go"),
     "sarama": GoProgram("sarama", "github.com/IBM/sarama"),
     "java": Java(),
-    # No client: the limit of the broker and its socket.
+    # Not a client: the limit of the broker and its socket.
     "raw": PythonClient("raw", None, frozenset({Feature.TOPICS}), outcome="batches"),
 }
 
 NAMES = tuple(TABLE)
 
-#: Ourselves, set up otherwise.
+#: pykaproducer with other settings.
 VARIANTS: dict[str, Peer] = {
     name: PythonClient(name, "pykaproducer") for name in ("metrics-off", "watched")
 }

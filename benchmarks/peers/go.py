@@ -1,8 +1,8 @@
-"""Clients in Go: a small program for each, built once with the user's own Go.
+"""Clients in Go: a small program for each, built once with the installed Go.
 
-The sources lie beside this file, with the versions of everything pinned by ``go.mod`` and
-``go.sum``; ``harness/`` is what they share. The program is kept in the user's cache, under a name
-that changes with the sources and with Go.
+The sources are beside this file, with all versions pinned by ``go.mod`` and ``go.sum``;
+``harness/`` is the shared code. The program is kept in the user's cache, under a name that changes
+with the sources and with Go.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from benchmarks.peers.peer import Feature, Unavailable
 from benchmarks.runner import Measures, in_program
 
 _SOURCES = Path(__file__).parent
-#: Two hundred thousand lines of Go, and their download (seconds).
+#: For two hundred thousand lines of Go, and their download (seconds).
 _BUILD_TIMEOUT = 900
 
 
 class GoProgram:
-    """*name*: the directory with its sources. *module*: the client, as ``go.mod`` names it."""
+    """A program for a Go client.
+
+    *name* is the directory with its sources, *module* the client's name in ``go.mod``.
+    """
 
     lacks: frozenset[Feature] = frozenset()
 
@@ -46,7 +49,7 @@ class GoProgram:
         self._program = program
 
     def ready(self) -> bool:
-        """Whether it has been built before and can run at once."""
+        """Return whether it has been built before and can run at once."""
         return shutil.which("go") is not None and self._built().exists()
 
     def version(self) -> str:
@@ -57,7 +60,7 @@ class GoProgram:
         return f"{wanted[1]} ({self._go_version()})"
 
     def send(self, job: Mapping[str, Any], limit: float) -> Measures:
-        assert self._program is not None, "prepare() comes first"
+        assert self._program is not None, "call prepare() first"
         with tempfile.TemporaryDirectory(prefix="pykaproducer-benchmark-") as directory:
             values, whole = Path(directory, "values"), Path(directory, "job.json")
             values.write_bytes(b"".join(payloads.text_values(job["size"])))
@@ -96,20 +99,20 @@ class GoProgram:
 
     def _build(self, program: Path) -> None:
         program.parent.mkdir(parents=True, exist_ok=True)
-        # Made beside it and moved: whoever looks sees a whole program or none.
+        # Built beside it and moved: other processes see a complete program or none.
         with tempfile.TemporaryDirectory(dir=program.parent) as directory:
             made = Path(directory, program.name)
             built = self._call("build", "-trimpath", "-o", str(made), ".")
             if built.returncode != 0:
                 last = "\n".join(built.stderr.strip().splitlines()[-5:])
                 raise Unavailable(
-                    f"{self._name} could not be built with {self._go_version()} (it takes Go "
+                    f"{self._name} could not be built with {self._go_version()} (it requires Go "
                     f"{self._go_wanted()} or newer, and a network the first time):\n{last}"
                 )
             os.replace(made, program)
 
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        # The Go that is here, or none: no other one is fetched.
+        # Only the installed Go is used: no other version is downloaded.
         environment = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
         try:
             return subprocess.run(

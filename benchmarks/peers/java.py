@@ -1,9 +1,9 @@
 """Kafka's own Java producer, run by Kafka's own ``ProducerPerformance``.
 
-It takes its values from a file, at random, and calls a callback for each message. It sends no
-keys. Its figures are those that it prints for the messages behind the warm-up, until the producer
-is closed; the processor time is its process's from the first message on, so without the start of
-Java, and with its compiler.
+It takes its values from a file, at random, and calls a callback for each message. It sends no keys.
+Its figures are those that it prints for the messages after the warm-up, until the producer is
+closed. The processor time is its process's from the first message on: it excludes the start of Java
+and includes its compiler.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from benchmarks.process import cpu_of_process, peak_of_process, threads
 from benchmarks.runner import Measures, calibrated, last_of, watched
 
 _TOOL = "org.apache.kafka.tools.ProducerPerformance"
-#: In no value: they are text.
+#: Not contained in any value, as they are text.
 _DELIMITER = "\x1e"
 _FETCH_TIMEOUT = 900
-#: Megabytes of heap besides the producer's buffer: Kafka's script gives it 512 in all.
+#: Megabytes of heap in addition to the producer's buffer: Kafka's script gives it 512 in all.
 _HEAP = 256
 
 _SENT = re.compile(r"^(\d+) steady state records sent, ([\d.]+) records/sec")
@@ -53,7 +53,7 @@ class Java:
         self._jars = _tools()
 
     def ready(self) -> bool:
-        """Whether its jars have been fetched before and it can run at once."""
+        """Return whether its jars have been downloaded before and it can run at once."""
         return _read_listing(_listing()) is not None
 
     def version(self) -> str:
@@ -64,7 +64,7 @@ class Java:
     def send(self, job: Mapping[str, Any], limit: float) -> Measures:
         with tempfile.TemporaryDirectory(prefix="pykaproducer-benchmark-") as directory:
             values = Path(directory, "values")
-            # It reads UTF-8 and would see half of a character where a value was cut.
+            # It reads UTF-8, and a value may have been cut in the middle of a character.
             texts = (
                 value.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
                 for value in payloads.text_values(job["size"])
@@ -104,7 +104,7 @@ class Java:
             errors.seek(0)
             text = "\n".join([*seen.lines, *errors.read().splitlines()])
         if overdue.is_set():
-            raise RunFailed(f"no end within {limit:.0f} s; its threads stood here:\n{text}")
+            raise RunFailed(f"no end within {limit:.0f} s; tracebacks of its threads:\n{text}")
         if process.returncode != 0:
             raise RunFailed(f"the process ended with status {process.returncode}:\n{last_of(text)}")
         return _measures(seen, job, text)
@@ -112,7 +112,7 @@ class Java:
 
 @dataclass
 class _Seen:
-    """What it printed, and what its process had used when it did."""
+    """Its output, and the resources used by its process at that time."""
 
     lines: list[str] = field(default_factory=list)
     #: Processor seconds when the first message was about to be sent, and at the end.
@@ -131,7 +131,7 @@ def _attend(process: subprocess.Popen[str]) -> _Seen:
             seen.started = cpu_of_process(process.pid)
         elif " records sent, " in line:
             seen.ended = cpu_of_process(process.pid)
-            # None when it has ended meanwhile: then what was seen before stands.
+            # None if it has ended: the previous values are kept.
             seen.peak = peak_of_process(process.pid) or seen.peak
             seen.threads = threads(process.pid) or seen.threads
     return seen
@@ -140,7 +140,7 @@ def _attend(process: subprocess.Popen[str]) -> _Seen:
 def _measures(seen: _Seen, job: Mapping[str, Any], text: str) -> Measures:
     found = [match for line in seen.lines if (match := _SENT.match(line))]
     if not found or int(found[-1][1]) != job["messages"]:
-        raise RunFailed(f"not every message was delivered; it said:\n{last_of(text)}")
+        raise RunFailed(f"not every message was delivered; its output:\n{last_of(text)}")
     cpu = None
     if seen.started is not None and seen.ended is not None:
         cpu = (seen.ended - seen.started) / (job["messages"] + job["warm_up"]) * 1e6
@@ -153,7 +153,7 @@ def _measures(seen: _Seen, job: Mapping[str, Any], text: str) -> Measures:
 
 
 def _properties(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The settings by Java's names; those that are None stay at their defaults."""
+    """Return the settings by Java's names; those that are None stay at their defaults."""
     idempotence, codec = settings["idempotence"], settings["compression"]
     return {
         name: str(value)
@@ -173,7 +173,7 @@ def _properties(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    # They would change what Java does, or add to its output.
+    # They would change Java's behaviour, or add to its output.
     unwanted = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
@@ -182,7 +182,7 @@ def _environment() -> dict[str, str]:
 
 
 def _endpoint() -> str:
-    """As the broker's (``testing/_jars.py``), with the tools."""
+    """Return the broker's endpoint (``testing/_jars.py``), with the tools."""
     from pykaproducer.testing import _jars
 
     first, *others = _jars.ENDPOINT.split("+")
@@ -190,7 +190,7 @@ def _endpoint() -> str:
 
 
 def _tools() -> list[Path]:
-    """The class path of Kafka's tools; fetched at the first call, from the cache afterwards."""
+    """Return the class path of Kafka's tools; downloaded at the first call, cached afterwards."""
     listing = _listing()
     jars = _read_listing(listing)
     if jars is None:
@@ -221,10 +221,10 @@ def _fetch() -> list[Path]:
     from pykaproducer.testing import _jars
 
     if importlib.util.find_spec("jgo") is None:
-        raise Unavailable('java: jgo fetches Kafka\'s tools: pip install "pykaproducer[testing]"')
+        raise Unavailable('java: jgo is not installed: pip install "pykaproducer[testing]"')
     script = Path(_jars.__file__).with_name("_resolve.py")
     with tempfile.NamedTemporaryFile("r") as output:
-        # -P: the script's directory is no place to import from.
+        # -P: nothing is imported from the script's directory.
         command = [sys.executable, "-P", str(script), _endpoint(), output.name]
         try:
             done = subprocess.run(
@@ -232,9 +232,9 @@ def _fetch() -> list[Path]:
             )
         except subprocess.TimeoutExpired as error:
             raise Unavailable(
-                f"java: Kafka's tools did not come within {_FETCH_TIMEOUT} s"
+                f"java: the download of Kafka's tools took longer than {_FETCH_TIMEOUT} s"
             ) from error
         if done.returncode != 0:
             reason = "\n".join(done.stderr.strip().splitlines()[-3:])
-            raise Unavailable(f"java: could not fetch Kafka's tools; jgo said:\n{reason}")
+            raise Unavailable(f"java: could not download Kafka's tools; output of jgo:\n{reason}")
         return [Path(path) for path in json.load(output)]

@@ -1,4 +1,4 @@
-"""What one who takes part can be asked for."""
+"""The interface of a client in the comparison."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from benchmarks.runner import Measures
 
 
 class Feature(enum.Enum):
-    """What not everyone has; an error says it with the value."""
+    """Optional features; an error names the missing one by its value."""
 
     KEYS = "keys"
     LEVELS = "compression levels"
-    TOPICS = "several topics in turns"
+    TOPICS = "several topics in turn"
 
 
 class Unavailable(Exception):
-    """Something that is needed to run it is not here; the text says what to do."""
+    """A requirement of the client is missing; the text says what to do."""
 
 
 class Peer(Protocol):
-    """One who takes part: how it is run, and what it does not have."""
+    """A client in the comparison: how it is run, and the features that it lacks."""
 
     lacks: frozenset[Feature]
 
     def prepare(self) -> None:
-        """Have everything ready before a clock starts; raises :class:`Unavailable`."""
+        """Prepare everything before a clock starts; raise :class:`Unavailable` if that fails."""
 
     def version(self) -> str:
-        """What is measured, for the report; call it when it is prepared."""
+        """Return the version for the report; call it after prepare()."""
 
     def send(self, job: Mapping[str, Any], limit: float) -> Measures:
-        """One run of a send loop in a fresh process: ``benchmarks.send.measure`` says what.
+        """Run a send loop once in a fresh process, as defined by ``benchmarks.send.measure``.
 
-        Raises ``RunFailed``, and ends the process after *limit* seconds.
+        Raise ``RunFailed``, and end the process, after *limit* seconds.
         """

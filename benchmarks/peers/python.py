@@ -11,7 +11,11 @@ from benchmarks.runner import Measures, in_fresh_process
 
 
 class PythonClient:
-    """*library*: what it imports; None: nothing but us. *outcome*: the only one that it has."""
+    """A Python client.
+
+    *library*: the library that it imports; None: only ours. *outcome*: the only mode that it
+    supports.
+    """
 
     def __init__(
         self,
@@ -34,7 +38,7 @@ class PythonClient:
     def version(self) -> str:
         if self._library is None:
             return "(prebuilt batches, no client)"
-        # Here: the fresh process imports this module too, and is to be small.
+        # Imported here: the fresh process imports this module too, and must stay small.
         import importlib.metadata
 
         try:

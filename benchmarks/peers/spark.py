@@ -1,6 +1,6 @@
-"""Spark applications that are kept: each in processes of its own, with one sink, and written with.
+"""Spark applications that stay alive: each in separate processes, with one sink.
 
-They are asked to write; what they answer are the measures of that write.
+They are asked to write, and answer with the measures of that write.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from benchmarks.peers import spark_jars, spark_usage
 from benchmarks.peers.peer import Unavailable
 from benchmarks.runner import last_of
 
-#: What each sink's ``format()`` is, ours first.
+#: The name of each sink for ``format()``, ours first.
 FORMATS = {"pykaproducer": "pykaproducer", "spark-sql-kafka": "kafka"}
 OURS, JVM = FORMATS
 
-#: Seconds until a session is there and its rows are in memory: this, and a second for so many.
+#: The seconds to start a session with its rows in memory: this, and one more per that many rows.
 _START, _SLOWEST = 180.0, 20_000
-#: Seconds between being asked where it stands and being killed, and for its end.
+#: The seconds between requesting a thread dump and killing the process, and for its end.
 _LAST_WORDS, _END = 3.0, 60.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """What an application holds, and how it writes it."""
+    """The data of an application, and the settings of its writes."""
 
     rows: int
-    #: Into how many partitions Spark has cut the rows: a write has so many tasks.
+    #: The number of partitions of the rows in Spark, which is the number of tasks of a write.
     tasks: int
     #: Spark's ``master``.
     master: str
-    #: Of the JVM, which is driver and executor at once.
+    #: The memory of the JVM, which is driver and executor at once.
     memory: str
     #: The options of the write, the same for both sinks.
     options: Mapping[str, str]
-    #: Of the session.
+    #: The configuration of the session.
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(sinks: Sequence[str]) -> list[Path]:
-    """Have everything ready; the jars of Spark's own sink. Raises :class:`Unavailable`."""
+    """Prepare everything; return the jars of Spark's own sink, or raise :class:`Unavailable`."""
     install = 'pip install "pykaproducer[spark]"'
     for name in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(name) is None:
@@ -66,26 +66,26 @@ def prepare(sinks: Sequence[str]) -> list[Path]:
 
 
 class Application:
-    """A Spark application in processes of its own, from ``with`` on."""
+    """A Spark application in separate processes, started by ``with``."""
 
     def __init__(self, sink: str, load: Load, jars: Sequence[Path]) -> None:
         self._sink = sink
         self._load = load
         self._jars = jars
         self._resources = ExitStack()
-        #: How many rows the frame ``keys`` has, whose keys are of many lengths.
+        #: The number of rows of the frame ``keys``, whose keys have many lengths.
         self.keys = 0
         self._jvm: int | None = None
 
     def __enter__(self) -> Application:
         with ExitStack() as resources:
             directory = resources.enter_context(
-                # Spark may still remove its own files there.
+                # Spark may still be removing its own files there.
                 tempfile.TemporaryDirectory(
                     prefix="pykaproducer-spark-", ignore_cleanup_errors=True
                 )
             )
-            # Appended to: it is read here while the application may still write.
+            # Opened for appending: it is read here while the application may still write.
             self._said = resources.enter_context(Path(directory, "said").open("a+"))
             job = json.dumps(self._job(directory))
             # -P and this path: the application and its workers import what this process would.
@@ -114,9 +114,10 @@ class Application:
     def write(
         self, frame: str, topic: str, limit: float, *, sink: str | None = None
     ) -> dict[str, float]:
-        """Write one of its frames (``rows``, ``keys``) to a topic: what the write has used.
+        """Write one of its frames (``rows``, ``keys``) to a topic, and return the resources used.
 
-        *sink*: another than its own. Raises :class:`RunFailed`, and ends the application after
+        *sink*: a sink other than its own. Raises :class:`RunFailed`, and ends the application,
+        after
         *limit* seconds.
         """
         request = {"frame": frame, "topic": topic, "sink": sink, "limit": limit + _LAST_WORDS}
@@ -129,14 +130,14 @@ class Application:
         return self._answer(limit)
 
     def processes(self) -> list[int]:
-        """All that belong to it now."""
+        """Return all processes that belong to it now."""
         return [p.pid for p in spark_usage.below(self._process.pid, spark_usage.running())]
 
     def _job(self, directory: str) -> dict[str, Any]:
         session = {
             "spark.master": self._load.master,
             "spark.driver.memory": self._load.memory,
-            # What Java unpacks for itself goes with the application.
+            # Files that Java unpacks are deleted with the application.
             "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={directory}",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -168,7 +169,7 @@ class Application:
             timer.join()
         if overdue.is_set():
             raise RunFailed(
-                f"no end within {limit:.0f} s; its threads stood here:\n{self._words()}"
+                f"no end within {limit:.0f} s; tracebacks of its threads:\n{self._words()}"
             )
         if not line:
             raise RunFailed(self._epitaph())
@@ -178,7 +179,7 @@ class Application:
         return answer
 
     def _kill(self, overdue: threading.Event) -> None:
-        """Ask Java where its threads stand, and end it all: Java ends with its standard input."""
+        """Request Java's thread dump, and end everything: Java ends with its standard input."""
         overdue.set()
         if self._jvm is not None:
             _signal(self._jvm, signal.SIGQUIT)
@@ -201,7 +202,7 @@ class Application:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-        # Java is nobody's child when the application did not end by itself, but it does end.
+        # Java is no longer a child process if the application was killed, but it does end.
         deadline = time.monotonic() + _END
         while left := _started_for(directory):
             if time.monotonic() > deadline:
@@ -215,18 +216,18 @@ def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        # It has ended meanwhile, which is what was wanted.
+        # It has already ended, as intended.
         pass
 
 
 def _started_for(directory: str) -> list[int]:
-    """Java knows its directory from its command line."""
+    """Return the Java processes with this directory in their command line."""
     found = spark_usage.running()
     return [p.pid for p in found if any(directory in word for word in p.command)]
 
 
 def _environment(directory: str) -> dict[str, str]:
-    # They would change what Java does, or take another Spark than PySpark's own.
+    # They would change Java's behaviour, or select another Spark than PySpark's own.
     unwanted = (
         "JAVA_TOOL_OPTIONS",
         "JDK_JAVA_OPTIONS",

@@ -1,8 +1,8 @@
 """One Spark application with one sink: ``python -m benchmarks.peers.spark_app JOB``.
 
-Its rows are in memory before it answers for the first time. Then it reads requests from standard
-input and answers on standard output, each a JSON object in a line, until the input ends. An answer
-is ``{"failed": REASON}`` if Spark raised an error. What Spark says goes to standard error.
+Its rows are in memory before its first answer. Then it reads requests from standard input and
+answers on standard output, each a JSON object in a line, until the input ends. An answer is
+``{"failed": REASON}`` if Spark raised an error. Spark's output goes to standard error.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _KEYS = (
 )
 _KEY_COUNT = 5_000
 
-#: Seconds for Java to end.
+#: The seconds for Java to end.
 _END = 30.0
 
 
 class Application:
-    """A session of its own, the rows that it holds, and the sink that it writes them to."""
+    """A session, the rows that it holds, and the sink to which it writes them."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
         self._spark = _session(job)
@@ -63,7 +63,7 @@ class Application:
         return {"jvm": self._java.pid, "keys": _KEY_COUNT, "spark": self._spark.version}
 
     def write(self, frame: str, topic: str, sink: str | None = None) -> dict[str, Any]:
-        """One write, from the call until it has returned."""
+        """Write once, measuring from the call until it has returned."""
         writer = self._frames[frame].write.format(sink or self._format).mode("append")
         writer = writer.options(**self._options).option("topic", topic)
         before = running()
@@ -74,7 +74,7 @@ class Application:
         return {"wall": wall, **vars(spent)}
 
     def stop(self) -> None:
-        """Java ends before this process does."""
+        """Stop the session, and wait until Java has ended."""
         self._spark.stop()
         self._java.stdin.close()
         self._java.wait(_END)
@@ -100,7 +100,7 @@ def _cached(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
 
 
 def _reason(text: str) -> str:
-    """Each exception and what caused it, without where each of them was raised."""
+    """Return each exception and its cause, without the tracebacks."""
     lines = (line for line in text.splitlines() if not line.startswith(("\tat ", "\t...")))
     return "\n".join(line for line in lines if line.strip())
 
@@ -111,14 +111,14 @@ def main() -> None:
 
     failures = (Py4JError, PySparkException)
     job = json.loads(sys.argv[1])
-    # Java writes to the standard output it inherits: it must not get between the answers.
+    # Java writes to the standard output it inherits, which must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     application = Application(job)
     print(json.dumps(application.ready()), file=answers)
     for line in sys.stdin:
         request = json.loads(line)
-        # A hang ends by itself, and shows where every thread stood.
+        # A hang ends the process with the tracebacks of all threads.
         faulthandler.dump_traceback_later(request["limit"], exit=True)
         try:
             answer = application.write(request["frame"], request["topic"], request["sink"])

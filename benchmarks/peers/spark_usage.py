@@ -1,6 +1,6 @@
-"""What a Spark application uses: its JVM, its Python workers, and what is below its JVM besides.
+"""The resources used by a Spark application: its JVM, its Python workers, and other descendants.
 
-Linux tells, in ``/proc``.
+They are read from Linux's ``/proc``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The last word of a command line: what a daemon of PySpark, and all that it forks, work for.
+#: The last argument of the command line of a PySpark daemon and of the processes that it forks.
 _WORKERS, _PLANNERS = "pyspark.worker", "pyspark.sql.worker."
 
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the table of processes."""
+    """A line of the process table."""
 
     pid: int
     parent: int
@@ -27,18 +27,18 @@ class Process:
 
 @dataclass(frozen=True)
 class Used:
-    """Processor seconds in a stretch of time."""
+    """Processor seconds used in a period."""
 
     jvm: float
-    #: The Python processes of the executors, and the daemon that forks them; None if one of them
-    #: has ended meanwhile: nobody waits for it, and what it had used is known to nobody.
+    #: The Python processes of the executors, and the daemon that forks them. None if one of them
+    #: has ended: no process waited for it, so its usage is lost.
     workers: float | None
     #: The Python processes of the driver: they plan and commit a write, and see no rows.
     planners: float
 
 
 def used(jvm: int, before: Iterable[Process], after: Iterable[Process]) -> Used:
-    """What the application of this JVM has used between two looks at the table."""
+    """Return what the application of this JVM has used between two snapshots of the table."""
     then = {process.pid: process for process in below(jvm, before)}
     now = {process.pid: process for process in below(jvm, after)}
 
@@ -56,7 +56,7 @@ def _since(process: Process, then: Mapping[int, Process]) -> float:
 
 
 def below(root: int, processes: Iterable[Process]) -> Iterator[Process]:
-    """A process and all its descendants."""
+    """Yield a process and all its descendants."""
     found = {process.pid: process for process in processes}
     children: dict[int, list[Process]] = {}
     for process in found.values():
@@ -69,7 +69,7 @@ def below(root: int, processes: Iterable[Process]) -> Iterator[Process]:
 
 
 def running() -> list[Process]:
-    """All processes of this machine that can be seen now."""
+    """Return all visible processes of this machine."""
     tick = os.sysconf("SC_CLK_TCK")
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
@@ -77,12 +77,12 @@ def running() -> list[Process]:
             text = (directory / "stat").read_text()
             command = (directory / "cmdline").read_bytes()
         except OSError:
-            # It has ended meanwhile.
+            # It has ended in the meantime.
             continue
-        # Behind the name, which may hold anything: state, parent, ... as proc(5) counts from 3.
+        # After the name, which may contain anything: state, parent, ... as proc(5) counts from 3.
         fields = text.rpartition(")")[2].split()
         words = tuple(word.decode(errors="replace") for word in command.split(b"\0") if word)
         cpu = (int(fields[11]) + int(fields[12])) / tick
-        # The kernel's own, and what has ended, have no words.
+        # Kernel threads and zombies have no arguments.
         found.append(Process(int(directory.name), int(fields[1]), words or ("",), cpu))
     return found

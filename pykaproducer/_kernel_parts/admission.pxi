@@ -2,10 +2,11 @@
 
 @cython.final
 cdef class Intercepted:
-    """In place of a callback: the message has been through ``_intercept()``.
+    """A replacement for ``on_delivery`` of a message that has been through ``_intercept()``.
 
-    *on_delivery*: the user's own. *watcher*: called as ``watcher(handle)`` with the outcome.
-    ``accepted``: from then on it will be called, whatever interrupts ``send()``.
+    *on_delivery*: the user's callback, or None. *watcher*: called as ``watcher(handle)`` once there
+    is an outcome. ``accepted``: the message is accepted, so *watcher* will be called even if
+    ``send()`` is interrupted.
     """
 
     cdef object on_delivery, watcher
@@ -17,7 +18,7 @@ cdef class Intercepted:
 
 
 cdef void look_around() noexcept:
-    """Now and then in a loop over send(): have memory ready, and let a stage run that wants to."""
+    """Refill the memory pool and let waiting stages run. Called periodically by send()."""
     if pool_is_low():
         with nogil:
             fill_pool()
@@ -29,45 +30,47 @@ cdef void look_around() noexcept:
 
 
 cdef class Admission(OpenChunks):
-    """The front door: ``send()`` in one compiled call. ``producer.Producer`` derives from it.
+    """The compiled base class of ``producer.Producer``: ``send()`` in one C call.
 
-    A subclass calls ``_open()``, ``_admit()`` once what is behind the door is there,
-    ``_begin_to_close()`` when it takes messages of its choice only, ``_shut()`` when it takes none
-    any more, and gives what is not per message:
+    A subclass calls ``_open()`` to set up, ``_admit()`` once its pipeline has started,
+    ``_begin_to_close()`` when only some messages are still accepted, and ``_shut()`` when none are.
+    It implements these hooks, which are not called for every message:
 
-    - ``_start()``: called while not ``_ready``; starts what is behind the door at the first use,
-      raises when no more messages are taken, or not this one;
-    - ``_check_topic(topic)``: called for a topic that is new here; raises if it cannot be one;
-    - ``_serialize(topic, key, value, headers)``: the key and the value as bytes; called if
-      ``_open()`` was told so;
-    - ``_not_bytes(name, data)``: may raise when that has returned something else;
-    - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``; calls
-      ``_accept()``, which is what it would have done;
-    - ``_too_large(topic, size)``: raises;
-    - ``_may_wait(size)``: called without the room for *size* bytes; returns a lock, which is
-      held, or None if this thread must not wait; raises if there can never be room;
-    - ``_wait_for_space(turn)``: returns when *turn* is granted, or no messages are taken; raises
-      when it has waited long enough;
-    - ``_buffer_is_full(size)``: raises, in a thread that must not wait.
+    - ``_start()``: called while not ``_ready``. Starts the pipeline on first use. Raises if
+      messages, or this message, are not accepted any more.
+    - ``_check_topic(topic)``: called for a new topic. Raises if the name is invalid.
+    - ``_serialize(topic, key, value, headers)``: returns the key and the value as bytes. Called if
+      ``_open()`` was called with *serializing*.
+    - ``_not_bytes(name, data)``: may raise if ``_serialize()`` returned another type.
+    - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``. Calls
+      ``_accept()``, which does the rest of ``send()``.
+    - ``_too_large(topic, size)``: raises.
+    - ``_may_wait(size)``: called if *size* bytes are not available. Returns a held lock, or None if
+      this thread must not wait. Raises if there can never be enough space.
+    - ``_wait_for_space(turn)``: returns when *turn* is granted or messages are not accepted any
+      more. Raises after the maximum waiting time.
+    - ``_buffer_is_full(size)``: raises. Called in a thread that must not wait.
     """
 
     cdef object announce                # announce(slot): a topic has an open chunk
     cdef Py_ssize_t max_request_size
-    cdef readonly int64_t accepted      # messages, ever
+    cdef readonly int64_t accepted      # messages since the setup
     cdef readonly int64_t accepted_bytes    # of keys, values and headers
-    cdef readonly bint _ready           # started, and taking messages
-    cdef readonly bint _closing         # taking those that _start() lets pass
-    cdef bint shut                      # taking none any more, whoever says that it is ready
+    cdef readonly bint _ready           # started, and accepting messages
+    cdef readonly bint _closing         # accepting those for which _start() does not raise
+    cdef bint shut                      # accepting none any more; final
     cdef bint serializing
-    cdef public bint _intercepting      # _intercept() is asked
+    cdef public bint _intercepting      # send() calls _intercept()
 
-    def _open(self, Budget budget not None, announce, home, *, double delivery_timeout,
+    def _open(self, Budget budget not None, announce, owner, *, double delivery_timeout,
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
-        """Set up, empty: at construction, and again in a forked child.
+        """Set up without any messages: at construction, and again in a forked child.
 
-        *announce*: called as ``announce(slot)`` when a topic has an open chunk that is to be
-        taken; returns False if the next message must announce it again. *delivery_timeout* in
-        seconds. *fake_clock*: a clock object to ask instead of the machine's, for tests.
+        *announce*: called as ``announce(slot)`` when a topic has an open chunk to take. It returns
+        False if the next message must announce it again. *owner*: a reference for each handle, as
+        ``chunk.owner``. *delivery_timeout*: seconds. *max_request_size*: bytes. *serializing*: call
+        ``_serialize()``. *unconfirmed*: acks=0. *fake_clock*: a clock object to use instead of the
+        system clock, for tests. Raises ValueError for a *delivery_timeout* that is out of range.
         """
         if not 0 <= delivery_timeout < 1e9:     # a deadline must fit 64 bits of nanoseconds
             raise ValueError(f"delivery_timeout must be between 0 and 1e9 seconds, "
@@ -76,7 +79,7 @@ cdef class Admission(OpenChunks):
         self.budget = budget
         self.slots = {}
         self.announce = announce
-        self.home = home
+        self.owner = owner
         self.unconfirmed = unconfirmed
         self.timeout = <int64_t>(delivery_timeout * _NS)
         self.max_request_size = max_request_size
@@ -87,7 +90,7 @@ cdef class Admission(OpenChunks):
         self._ready = self._closing = self.shut = False
 
     def _admit(self):
-        """Take messages, unless ``_begin_to_close()`` or ``_shut()`` has come before."""
+        """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
         enter_guard(&self.guard)
         try:
             self._ready = not (self._closing or self.shut)
@@ -95,7 +98,7 @@ cdef class Admission(OpenChunks):
             leave_guard(&self.guard)
 
     def _begin_to_close(self):
-        """From now on ask ``_start()`` about each message; nothing changes after ``_shut()``."""
+        """Call ``_start()`` for each message from now on. Has no effect after ``_shut()``."""
         enter_guard(&self.guard)
         try:
             self._ready = False
@@ -104,7 +107,7 @@ cdef class Admission(OpenChunks):
             leave_guard(&self.guard)
 
     def _shut(self):
-        """Take no more messages, for good: when this returns the last one has been appended."""
+        """Accept no more messages, permanently. On return the last one has been appended."""
         enter_guard(&self.guard)
         try:
             self._ready = self._closing = False
@@ -114,36 +117,37 @@ cdef class Admission(OpenChunks):
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None,
              *, on_delivery=None, delivery_timeout_ms=None):
-        """Accept one message and return its :class:`Delivery` at once.
+        """Accept one message for sending and return its :class:`Delivery` immediately.
 
-        Never waits for the network. With less than the message's bytes left of ``buffer_memory``
-        it waits for space up to ``max_block_ms`` (KIP-286).
+        Never waits for the network. If ``buffer_memory`` has no space for the message, waits up to
+        ``max_block_ms`` for it (KIP-286).
 
         Args:
             topic (str): topic name.
-            value: bytes-like, or None (a tombstone); anything with ``value_serializer`` set.
-            key: bytes-like, or None; decides the partition. Anything with ``key_serializer`` set.
+            value: bytes-like, or None (a tombstone). Any object if ``value_serializer`` is set.
+            key: bytes-like, or None; decides the partition. Any object if ``key_serializer`` is
+                set.
             headers: list of ``(str, bytes or None)``, or None.
-            partition (int): send it there; None: the partitioner decides.
-            timestamp_ms (int): milliseconds since the epoch; None: now.
-            on_delivery: ``on_delivery(error, delivery)``, called once in the Reports thread; error
-                is None if the message is in the log.
-            delivery_timeout_ms (int): milliseconds for this message by which it has its outcome;
-                None: the setting ``delivery_timeout_ms``.
+            partition (int): partition to send to. None: the partitioner decides.
+            timestamp_ms (int): milliseconds since the epoch. None: the current time.
+            on_delivery: called once as ``on_delivery(error, delivery)`` in the Reports thread. The
+                error is None if the message was delivered.
+            delivery_timeout_ms (int): milliseconds until this message is delivered or fails. None:
+                the setting ``delivery_timeout_ms``.
 
         Returns:
             Delivery: the message's future and report.
 
         Raises:
-            TypeError, ValueError: it can never be right (type, topic name, negative partition).
+            TypeError, ValueError: invalid argument (type, topic name, negative partition).
             MessageTooLargeError: larger than ``max_request_size`` or ``buffer_memory``.
-            BufferFullError: no space for ``max_block_ms``; in a callback, at once.
+            BufferFullError: no space within ``max_block_ms``; immediately in a callback.
             ProducerClosedError: after ``close()``.
-            ProducerBrokenError: a stage died of a bug; the cause is chained.
-            Exception: what a serializer raises.
+            ProducerBrokenError: an internal error stopped the producer; the cause is chained.
+            Exception: any exception of a serializer.
 
-        Nothing is accepted then. Only what strikes from outside, as ``KeyboardInterrupt`` does,
-        may leave the message accepted and on its way.
+        If it raises, the message was not accepted. After an asynchronous exception such as
+        ``KeyboardInterrupt`` it may have been accepted, and will then be sent.
         """
         cdef TopicSlot slot
         cdef PyObject *found
@@ -163,7 +167,7 @@ cdef class Admission(OpenChunks):
             self._start()
         if not PyUnicode_CheckExact(topic):
             self._check_topic(topic)
-            topic = str.__str__(topic)      # of a member of a StrEnum: its text
+            topic = str.__str__(topic)      # the text of a StrEnum member
         found = PyDict_GetItemWithError(self.slots, topic)
         slot = <TopicSlot>found if found != NULL else self.new_slot(topic)
         if self.serializing:
@@ -183,10 +187,10 @@ cdef class Admission(OpenChunks):
                 self._too_large(topic, payload.total + _HEADER + _RECORD)
             handle = self.admit(slot, &payload, &terms, on_delivery)
             if slot.opening != self.opening:
-                slot = self.entered(slot)   # the one that it was appended to
+                slot = self.entered(slot)   # the slot that it was appended to
             if past is not None:
-                # No Python code has run since the append: no interrupt comes in between.
-                late = not add_extra(handle.chunk, handle.row, past.watcher)
+                # No Python code has run since the append, so no interrupt occurs in between.
+                late = not add_row_callback(handle.chunk, handle.row, past.watcher)
                 past.accepted = True
         finally:
             release_fields(&payload)
@@ -199,7 +203,7 @@ cdef class Admission(OpenChunks):
         return handle
 
     def _accept(self, record, Intercepted past, delivery_timeout_ms):
-        """:meth:`send` of what ``_intercept()`` has made of a message."""
+        """Send *record*, the message as modified by ``_intercept()``."""
         return Admission.send(self, record.topic, record.value, record.key, record.headers,
                               record.partition, record.timestamp_ms, on_delivery=past,
                               delivery_timeout_ms=delivery_timeout_ms)
@@ -222,19 +226,19 @@ cdef class Admission(OpenChunks):
                 raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
             if is_coroutine_function(on_delivery):
                 raise TypeError("on_delivery is an async function, which no event loop would run; "
-                                "await the delivery instead, or give a plain function")
+                                "await the delivery instead, or pass a plain function")
         return 0
 
     @cython.final
     cdef Delivery admit(self, TopicSlot slot, Payload *payload, Terms *terms, on_delivery):
         """Reserve the message's bytes, waiting for them if necessary, and append it.
 
-        A serializer, a signal handler or a finalizer may fork below ``send()``. In the child:
+        A serializer, a signal handler or a finalizer may fork during ``send()``. In the child:
 
-        1. ``_open()`` has replaced the table of slots and the budget, and counted that;
-        2. ``send()`` still has the slot that it found in the parent's table, where the parent's
-           chunk may stand open;
-        3. so the slot is looked up anew if its count is another, and ``append`` compares them
+        1. ``_open()`` has replaced the slot table and the budget, and incremented ``opening``;
+        2. ``send()`` still has the slot that it found in the parent's table, which may contain the
+           parent's open chunk;
+        3. so the slot is looked up again if its ``opening`` differs, and ``append`` compares them
            once more inside the guard.
         """
         cdef Py_ssize_t cost = payload.total + _ROW_COST
@@ -245,23 +249,23 @@ cdef class Admission(OpenChunks):
             budget = self.budget
             if not budget.take(cost):
                 budget = self.wait_for_room(cost)
-            # From here to the append no Python code runs: a KeyboardInterrupt finds the message
-            # either not accepted, or accepted and on its way.
+            # No Python code runs from here to the append, so on a KeyboardInterrupt the message is
+            # either not accepted, or accepted and will be sent.
             try:
                 if slot.opening != self.opening:
                     slot = self.entered(slot)
                 handle = self.append(slot, payload, terms, now, on_delivery)
             finally:
-                if handle is None:      # else it is from now on the chunk that gives it back
+                if handle is None:      # otherwise the chunk releases the bytes later
                     budget.give_back(cost)
                     budget.wake()
             if handle is not None:
                 return handle
-            self._start()               # closed, broken or forked in between
+            self._start()               # closed, broken or forked in the meantime
 
     @cython.final
     cdef Budget wait_for_room(self, int64_t cost):
-        """Reserve *cost* bytes, after threads that wait already; return their budget."""
+        """Reserve *cost* bytes after the threads that already wait. Return their budget."""
         cdef Budget budget
         cdef Turn turn
         cdef bint taken = False
@@ -277,7 +281,7 @@ cdef class Admission(OpenChunks):
                 while not turn.granted and budget is self.budget:
                     self._wait_for_space(turn)
                     if not self._ready:
-                        self._start()   # closed, broken or forked while it waited
+                        self._start()   # closed, broken or forked in the meantime
                 # No Python code runs from here on.
                 taken = turn.granted and budget is self.budget
             finally:
@@ -287,22 +291,23 @@ cdef class Admission(OpenChunks):
 
     @cython.final
     cdef announce_open(self, TopicSlot slot, Chunk chunk):
-        """Announce *slot*, and only then mark it as announced: a signal handler that sends in
-        between, or another thread, relies on the mark.
+        """Announce *slot* first, and then mark it as announced.
 
-        It stays unmarked if the announcement fails, or if the dispatcher has no thread yet: then
-        the next send(), or flush(), announces it."""
+        A send() in between, by a signal handler or another thread, must not assume that the
+        dispatcher already knows. The slot stays unmarked if the announcement fails or the
+        dispatcher has no thread yet. Then the next send(), or flush(), announces it.
+        """
         cdef bint announced = False
         try:
             announced = self.announce(slot) is not False
         except BaseException:
-            # The message is accepted: after a KeyboardInterrupt the slot is announced once more.
+            # The message is accepted, so announce the slot again after a KeyboardInterrupt.
             announced = self.announce(slot) is not False
             raise
         finally:
             enter_guard(&self.guard)
             try:
-                # Else it has been taken, and what is open now has not been announced.
+                # Otherwise the chunk has been taken, and the open one has not been announced.
                 if announced and (slot.chunk is chunk or chunk in slot.full):
                     slot.announced = True
             finally:
@@ -311,7 +316,7 @@ cdef class Admission(OpenChunks):
     @cython.final
     cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,
                          on_delivery):
-        """Append one message to the topic's open chunk; None if messages are not taken any more."""
+        """Append one message to the topic's open chunk. Return None if closed or forked."""
         cdef Delivery handle = Delivery.__new__(Delivery)
         cdef Chunk spare = None
         cdef Chunk chunk
@@ -325,7 +330,7 @@ cdef class Admission(OpenChunks):
                     return None
                 if not has_room(slot.chunk, payload):
                     if spare is None:
-                        continue        # taken, or filled, between our look and our lock
+                        continue        # taken or filled before the guard was entered
                     if slot.chunk is not None:
                         slot.full.append(slot.chunk)
                     slot.chunk = spare
@@ -334,11 +339,12 @@ cdef class Admission(OpenChunks):
                 if done:
                     handle.chunk = chunk
                     handle.row = chunk.count - 1
-                    hold(&chunk.held, &chunk.rows[handle.row].holders, 1)
+                    hold(&chunk.held, &chunk.rows[handle.row].handle_count, 1)
                     self.accepted += 1
                     self.accepted_bytes += payload.total
             finally:
                 leave_guard(&self.guard)
             if done:
                 return handle
-            raise MemoryError("no memory for a message, although buffer_memory allows it")
+            raise MemoryError("out of memory for a message; buffer_memory is larger than the "
+                              "memory that the process can allocate")

@@ -1,7 +1,7 @@
-# Arrow arrays through the PyCapsule interface: no Arrow library is needed.
+# Arrow arrays through the PyCapsule interface, without an Arrow library.
 #
 # Source: "The Arrow C data interface", "The Arrow C stream interface" and "The Arrow PyCapsule
-# Interface" of the Arrow documentation. The structs are moved out of their capsules, so that
+# Interface" in the Arrow documentation. The structs are moved out of their capsules, so that
 # nothing else can release them while they are read.
 
 cdef extern from *:
@@ -48,13 +48,13 @@ cdef extern from *:
         void (*release)(ArrowArrayStream *) noexcept nogil
 
 
-#: An array of fewer rows is released with the GIL held.
+#: An array with fewer rows is released with the GIL held.
 cdef int64_t _FEW_ROWS = 4096
 
 
 @cython.final
 cdef class Imported:
-    """An Arrow array, or record batch, and its schema: released with this object."""
+    """An Arrow array or record batch and its schema, released with this object."""
 
     cdef ArrowSchema schema
     cdef ArrowArray array
@@ -76,7 +76,7 @@ cdef class Imported:
             self.schema.release(&self.schema)
 
     cdef take(self, exported):
-        """Move the structs out of the two capsules that ``__arrow_c_array__()`` has returned."""
+        """Move the structs out of the two capsules that ``__arrow_c_array__()`` returned."""
         cdef ArrowSchema *schema
         cdef ArrowArray *array
         if not isinstance(exported, tuple) or len(exported) != 2:
@@ -84,8 +84,8 @@ cdef class Imported:
         schema = <ArrowSchema *>in_capsule(exported[0], "arrow_schema")
         array = <ArrowArray *>in_capsule(exported[1], "arrow_array")
         if schema.release == NULL or array.release == NULL:
-            raise ValueError("the Arrow array has been released: it may be imported only once, and "
-                             "has been")
+            raise ValueError("the Arrow array has been released already: its capsule can be "
+                             "imported only once")
         self.schema = schema[0]
         schema.release = NULL
         self.array = array[0]
@@ -94,7 +94,7 @@ cdef class Imported:
 
 cdef void *in_capsule(capsule, const char *name) except NULL:
     if not PyCapsule_IsValid(capsule, name):
-        raise TypeError(f"an Arrow capsule named {name.decode()!r} is needed, not {capsule!r:.100}")
+        raise TypeError(f"expected an Arrow capsule named {name.decode()!r}, not {capsule!r:.100}")
     return PyCapsule_GetPointer(capsule, name)
 
 
@@ -135,7 +135,7 @@ cdef list column_names(ArrowSchema *schema):
             raise ValueError(f"unknown column {name!r}; columns are value, key, topic, partition, "
                              f"headers and timestamp")
         if name in names:
-            raise ValueError(f"column {name!r} is there more than once")
+            raise ValueError(f"column {name!r} occurs more than once")
         names.append(name)
     if "value" not in names:
         raise ValueError(f"there is no column 'value' (columns: {', '.join(names) or 'none'})")
@@ -143,15 +143,15 @@ cdef list column_names(ArrowSchema *schema):
 
 
 cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int64_t base):
-    """The columns of ``send_arrow``, by their names in a record batch; *base*: rows before it."""
+    """Return the columns of a record batch for ``send_arrow``. *base*: number of rows before it."""
     cdef Columns columns = Columns.__new__(Columns)
     cdef int64_t i, shift = array.offset, count = array.length
     cdef ArrowSchema *s
     cdef ArrowArray *a
     columns.owners.append(owner)
     if text_of(schema.format) != "+s":
-        raise TypeError("send_arrow() takes a record batch or a table with a column 'value'; one "
-                        "array goes with send_many()")
+        raise TypeError("send_arrow() takes a record batch or a table with a column 'value'; pass "
+                        "a single array to send_many()")
     check_array(schema, array, 0, "the record batch")
     columns.count = count
     refuse_null_rows(array, base)
@@ -177,16 +177,16 @@ cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int
 
 
 cdef refuse_null_rows(ArrowArray *array, int64_t base):
-    """Raise a ValueError if a struct is null: its cells are undefined.
+    """Raise a ValueError if a struct is null, because its cells are undefined.
 
-    A record batch has no null rows, but an array of structs may have.
+    A record batch has no null rows, but an array of structs may have some.
     """
     cdef const uint8_t *validity = validity_of(array, "the record batch")
     cdef int64_t i
     for i in range(array.length if validity != NULL else 0):
         if is_null(validity, array.offset + i):
-            raise row_error(base + i, "the struct is null; a message needs a struct with a value, "
-                                      "which may be null")
+            raise row_error(base + i, "the struct is null; each row must be a struct with a field "
+                                      "'value', which may be null")
 
 
 # -- streams -----------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ cdef refuse_null_rows(ArrowArray *array, int64_t base):
 cdef class Stream:
     """An Arrow stream, moved out of its capsule.
 
-    Its functions run without the GIL: they may wait for threads that need it, as those that read
-    files through Python code do.
+    Its functions run without the GIL, because they may wait for threads that need it, such as those
+    that read files through Python code.
     """
 
     cdef ArrowArrayStream stream
@@ -215,8 +215,7 @@ cdef class Stream:
         cdef ArrowArrayStream *stream = <ArrowArrayStream *>in_capsule(capsule,
                                                                        "arrow_array_stream")
         if stream.release == NULL:
-            raise ValueError("the Arrow stream has been released: it may be read only once, and "
-                             "has been")
+            raise ValueError("the Arrow stream has been released already: it can be read only once")
         self.stream = stream[0]
         stream.release = NULL
 
@@ -228,12 +227,12 @@ cdef class Stream:
         got_gil()
         if failed:
             found.schema.release = NULL
-            raise ValueError(f"the Arrow stream gives no schema: {self.error()}")
+            raise ValueError(f"the Arrow stream has no schema: {self.error()}")
         if found.schema.release == NULL:
-            raise ValueError("the Arrow stream gives no schema")
+            raise ValueError("the Arrow stream has no schema")
 
     cdef bint read_batch(self, Imported found) except -1:
-        """Read the next batch; false at the end."""
+        """Read the next batch. Return false at the end of the stream."""
         cdef int failed
         with nogil:
             failed = self.stream.get_next(&self.stream, &found.array)
@@ -241,8 +240,8 @@ cdef class Stream:
         got_gil()
         if failed:
             found.array.release = NULL
-            raise ValueError(f"the Arrow stream ends with an error: {self.error()}")
-        # No bytecode runs between batches: Ctrl-C would have to wait for the end of the stream.
+            raise ValueError(f"the Arrow stream failed: {self.error()}")
+        # No bytecode runs between batches, so Ctrl-C would have to wait for the end of the stream.
         PyErr_CheckSignals()
         return found.array.release != NULL
 
@@ -252,8 +251,11 @@ cdef class Stream:
 
 
 def columns_of_arrow(data):
-    """The columns of each record batch of *data*, in order: a RecordBatch, a Table, whatever has
-    ``__arrow_c_array__`` or ``__arrow_c_stream__``. A stream is read to its end."""
+    """Return the columns of each record batch of *data*, in order.
+
+    *data*: a RecordBatch, a Table, or any object with ``__arrow_c_array__`` or
+    ``__arrow_c_stream__``. A stream is read to its end. Raises TypeError or ValueError.
+    """
     cdef Imported found
     if hasattr(data, "__arrow_c_array__"):
         found = imported(data)

@@ -1,12 +1,13 @@
-# How Arrow arrays lie in memory, by their formats.
+# The memory layout of Arrow arrays, by their formats.
 #
-# What the C data interface describes is checked as far as that costs next to nothing: which buffers
-# and children are there, how many rows they have, and, cell by cell, offsets and indices. It does
-# not give the size of a buffer: the exporter is trusted that offsets end within it.
+# The description in the C data interface is checked where that costs next to nothing: the buffers
+# and children present, their numbers of rows, and the offsets and indices of each cell. The
+# interface does not give the size of a buffer, so the exporter is trusted that offsets end within
+# it.
 
-#: No array is longer, so that sums and products of lengths and offsets do not overflow.
+#: No array may be longer, so that sums and products of lengths and offsets do not overflow.
 cdef int64_t _MOST_ROWS = 1 << 56
-#: Dictionaries of dictionaries: deeper nesting can only be a cycle.
+#: Maximum nesting of dictionaries. Deeper nesting can only be a cycle.
 cdef int _MOST_DICTIONARIES = 8
 
 
@@ -26,14 +27,14 @@ cdef check_array(ArrowSchema *schema, ArrowArray *array, int64_t rows, str subje
     if array.offset < 0 or array.offset > _MOST_ROWS:
         raise invalid(subject, f"its offset is {array.offset}")
     if array.length < rows:
-        raise invalid(subject, f"it has {array.length} rows, and {rows} are needed")
+        raise invalid(subject, f"it has {array.length} rows, but {rows} are required")
     if array.n_buffers < 0 or (array.n_buffers and array.buffers == NULL):
         raise invalid(subject, "it has no buffers")
     if schema.n_children != array.n_children or schema.n_children < 0:
-        raise invalid(subject, f"it has {array.n_children} children, its schema "
+        raise invalid(subject, f"it has {array.n_children} children, but its schema has "
                                f"{schema.n_children}")
     if (schema.dictionary == NULL) != (array.dictionary == NULL):
-        raise invalid(subject, "the schema and the array do not both have a dictionary")
+        raise invalid(subject, "only one of the schema and the array has a dictionary")
 
 
 cdef ArrowSchema *child_schema(ArrowSchema *schema, int64_t i) except NULL:
@@ -53,7 +54,7 @@ cdef const uint8_t *validity_of(ArrowArray *array, str subject) except? NULL:
     if array.n_buffers == 0 or array.null_count == 0:
         return NULL
     if array.buffers[0] == NULL and array.null_count > 0:
-        raise invalid(subject, f"{array.null_count} rows are null, and no buffer says which")
+        raise invalid(subject, f"{array.null_count} rows are null, but there is no validity buffer")
     return <const uint8_t *>array.buffers[0]
 
 
@@ -86,7 +87,7 @@ cdef arrow_cells(Columns columns, Cells *cells, ArrowSchema *schema, ArrowArray 
         cells.offsets = buffer_of(array, 1, subject)
         if array.n_buffers < 3:
             raise invalid(subject, "buffer 2 is missing")
-        cells.data = <const uint8_t *>array.buffers[2]      # NULL if all are empty
+        cells.data = <const uint8_t *>array.buffers[2]      # NULL if all cells are empty
     elif text in ("vz", "vu"):
         arrow_views(cells, array, subject)
         cells.text = text == "vu"
@@ -104,7 +105,7 @@ cdef arrow_cells(Columns columns, Cells *cells, ArrowSchema *schema, ArrowArray 
 
 cdef check_depth(int depth, str subject):
     if depth >= _MOST_DICTIONARIES:
-        raise invalid(subject, f"{depth} dictionaries one inside the other")
+        raise invalid(subject, f"its dictionaries are nested {depth} levels deep")
 
 
 cdef int64_t fixed_width(str text, str subject) except -1:
@@ -135,7 +136,7 @@ cdef dict _UNITS = {"tss": (1000, 1), "tsm": (1, 1), "tsu": (1, 1000), "tsn": (1
 
 cdef arrow_numbers(Columns columns, Numbers *numbers, ArrowSchema *schema, ArrowArray *array,
                    int64_t shift, int64_t count, str name, int depth=0):
-    """Describe numbers as arrow_cells does: integers, a timestamp's times, or a dictionary."""
+    """Describe numbers as arrow_cells does: integers, Arrow timestamps, or a dictionary."""
     cdef str subject = f"column {name!r}", unit
     check_array(schema, array, shift + count, subject)
     numbers.there = True
@@ -159,10 +160,10 @@ cdef arrow_numbers(Columns columns, Numbers *numbers, ArrowSchema *schema, Arrow
 
 cdef stored_integers(Numbers *numbers, ArrowSchema *schema, ArrowArray *array, int64_t shift,
                      str name):
-    """Describe integers as they are stored: numbers, or indices into a dictionary."""
+    """Describe stored integers: numbers, or indices into a dictionary."""
     cdef str text = text_of(schema.format)
     if text not in _INTEGERS:
-        raise TypeError(f"column {name!r} must be of integers, not of Arrow format {text!r}")
+        raise TypeError(f"column {name!r} must have integers, not Arrow format {text!r}")
     numbers.width, numbers.signed = _INTEGERS[text]
     numbers.times = numbers.parts = 1
     lie_in(numbers, array, shift, f"column {name!r}")
@@ -211,7 +212,7 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
 
 
 cdef int64_t header_key(ArrowSchema *entry, bint is_map, str subject) except -1:
-    """Return which of a header's two fields is its name: a map's first, a struct's ``key``."""
+    """Return the index of the field with a header's name: a map's first, a struct's ``key``."""
     cdef int64_t i
     cdef list names
     if entry.n_children != 2:
@@ -227,7 +228,7 @@ cdef int64_t header_key(ArrowSchema *entry, bint is_map, str subject) except -1:
 
 
 cdef check_names(const HeaderCells *headers, int64_t count, int64_t base):
-    """Refuse names that consumers could not decode. (Arrow's strings are UTF-8 as they are.)"""
+    """Reject header names that consumers could not decode. (Arrow strings are always UTF-8.)"""
     cdef int64_t i
     if headers.key.text:
         return
@@ -236,16 +237,16 @@ cdef check_names(const HeaderCells *headers, int64_t count, int64_t base):
         want_gil()
     got_gil()
     if i >= 0:
-        raise row_error(base + i, "a header's name is not UTF-8")
+        raise row_error(base + i, "a header name is not valid UTF-8")
 
 
 cdef int64_t first_undecodable(const HeaderCells *headers, int64_t count) noexcept nogil:
-    """Return the first row with a header whose name is not UTF-8, -1 for none."""
+    """Return the first row with a header name that is not UTF-8, or -1."""
     cdef int64_t i, j, size
     cdef const uint8_t *name
     for i in range(count):
         if headers_size(headers, i) <= 0:
-            continue                        # none, or measure() refuses it
+            continue                        # there are none, or measure() rejects the row
         for j in range(offset_at(headers.offsets, headers.large, i + headers.offset),
                        offset_at(headers.offsets, headers.large, i + headers.offset + 1)):
             name = cell(&headers.key, j, &size)

@@ -1,20 +1,21 @@
-# Admission of blocks: see block.pxi for the steps.
+# Admission of blocks: see block_rows.pxi for the steps.
 
-#: A block that is larger than buffer_memory goes in by pieces of this part of it.
+#: A block larger than buffer_memory is accepted in pieces of at most this fraction (1/8) of it.
 cdef int64_t _PIECES = 8
 
 
 cdef class BlockAdmission(Admission):
-    """The front door for many messages at once."""
+    """Admission of many messages at once: ``send_many()`` and ``send_arrow()``."""
 
     def _send_block(self, SentBlock block not None, topic, list batches not None,
                     delivery_timeout_ms, watch, refusals):
         """Accept the rows of *batches* (Columns) as *block*.
 
-        *topic* None: each row names its own. *watch* is called with the handle of the last row once
-        that has its outcome, in the Reports thread. *refusals*: the exceptions that fail the rest
-        of a block of which a part has been accepted. Raises what :meth:`send` raises, naming the
-        row: then nothing is accepted.
+        *topic*: None if each row names its topic. *delivery_timeout_ms*: as for :meth:`send`.
+        *watch*: called in the Reports thread with the handle of the last row once that is settled,
+        or None. *refusals*: exceptions that are recorded as ``block.refusal`` if a part of the
+        block has been accepted already; the rest of the block then fails. Raises the same errors as
+        :meth:`send`, naming the row. In that case nothing is accepted.
         """
         cdef Terms terms
         cdef Columns columns
@@ -49,7 +50,7 @@ cdef class BlockAdmission(Admission):
         except refusals as error:
             if not block.accepted:
                 raise
-            # It is kept with the block, without the frames of this call.
+            # The block keeps the error without the frames of this call.
             block.refusal = _behaviour.without_frames(error)
 
     cdef admit_pieces(self, SentBlock block, tuple part, Terms *terms, watch):
@@ -65,8 +66,8 @@ cdef class BlockAdmission(Admission):
     cdef admit_piece(self, SentBlock block, list parts, int64_t cost, Terms *terms, watch):
         """Reserve *cost* bytes, waiting for them if necessary, and accept *parts*.
 
-        After a fork in the middle of this (see ``admit``) the child starts over: the chunks that
-        have been filled would count against the parent's budget.
+        After a fork during this call (see ``admit``) the child starts over, because the filled
+        chunks would count against the parent's budget.
         """
         cdef list segments, slots
         cdef Chunk chunk
@@ -87,7 +88,7 @@ cdef class BlockAdmission(Admission):
                     raise changed_columns()
                 if watch is not None:
                     chunk = (<Segment>segments[len(segments) - 1]).chunk
-                    add_extra(chunk, chunk.count - 1, watch)
+                    add_row_callback(chunk, chunk.count - 1, watch)
                 slots = self.slots_of(segments)
                 done = self.publish(block, segments, slots, budget)
             finally:
@@ -96,14 +97,14 @@ cdef class BlockAdmission(Admission):
                     budget.wake()
             if done:
                 break
-            self._start()               # closed, broken or forked in between
+            self._start()               # closed, broken or forked in the meantime
         for slot, segment in zip(slots, segments):
             if not (<TopicSlot>slot).announced:
                 self.announce_open(slot, (<Segment>segment).chunk)
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
                    int64_t start, int64_t end, Terms *terms, int64_t *left):
-        """Copy rows into new chunks: *segments* of the block. *left*: see fill()."""
+        """Copy rows into new chunks, which are added to *segments*. *left*: see fill()."""
         cdef int64_t now = self.now()
         cdef int64_t i = start
         cdef int32_t route
@@ -126,10 +127,11 @@ cdef class BlockAdmission(Admission):
             if i == _CHANGED:
                 raise changed_columns()
             if i < 0:
-                raise MemoryError("no memory for a block, although buffer_memory allows it")
+                raise MemoryError("out of memory for a block; buffer_memory is larger than the "
+                                  "memory that the process can allocate")
 
     cdef list slots_of(self, list segments):
-        """Return the slot of each segment, which is in the table."""
+        """Return the slot of each segment, adding missing ones to the table."""
         cdef list slots = []
         cdef TopicSlot slot
         for segment in segments:
@@ -139,8 +141,11 @@ cdef class BlockAdmission(Admission):
         return slots
 
     cdef bint publish(self, SentBlock block, list segments, list slots, Budget budget) except -1:
-        """Put the chunks of *segments* behind what waits in their topics; false if messages are
-        not taken any more, or the chunks count against the budget of before a fork."""
+        """Append the chunks of *segments* to the waiting chunks of their topics.
+
+        Returns false if messages are not accepted any more, or if the process was forked and the
+        chunks count against the parent's budget.
+        """
         cdef Segment segment
         cdef TopicSlot slot
         cdef bint done = False
@@ -149,7 +154,7 @@ cdef class BlockAdmission(Admission):
         try:
             for i in range(len(slots)):
                 if (<TopicSlot>slots[i]).opening != self.opening:
-                    return False        # it has just been removed: see _let_go()
+                    return False        # it was just removed: see _let_go()
             if (self._ready or self._closing) and budget is self.budget:
                 for i in range(len(segments)):
                     segment = segments[i]
@@ -168,7 +173,7 @@ cdef class BlockAdmission(Admission):
         return done
 
     cdef routes_of(self, topic, Columns columns, int64_t base):
-        """Which slot each row goes to."""
+        """Return the slots of the rows' topics, and the slot of each row."""
         cdef Routes routes = Routes.__new__(Routes)
         cdef int64_t i = 0, size
         cdef const uint8_t *data
@@ -176,7 +181,7 @@ cdef class BlockAdmission(Admission):
             routes.slots.append(self.slot_of(topic))
             return routes
         if columns.topic.kind == ABSENT:
-            raise ValueError("no topic: name it in the call, or have a column 'topic'")
+            raise ValueError("no topic: pass one to the call, or add a column 'topic'")
         routes.by_row(columns.count)
         while True:
             with nogil:
@@ -211,7 +216,7 @@ cdef class BlockAdmission(Admission):
 
 
 cdef str broken_column(Columns columns, int64_t row):
-    """Return the column whose cell in *row* is outside of its data."""
+    """Return the name of the column whose cell in *row* is outside its data."""
     cdef int64_t size
     cell(&columns.key, row, &size)
     if size == _BROKEN:
@@ -221,9 +226,9 @@ cdef str broken_column(Columns columns, int64_t row):
 
 
 cdef str broken(str name):
-    return f"column {name!r} is not valid Arrow data: an offset or an index points outside of it"
+    return f"column {name!r} is not valid Arrow data: an offset or an index is out of range"
 
 
 cdef changed_columns():
-    return ValueError("the memory of a column was written to while the call read it; the arrays "
-                      "must stay as they are until send_many() or send_arrow() returns")
+    return ValueError("the memory of a column was modified during the call; do not modify the "
+                      "arrays until send_many() or send_arrow() has returned")

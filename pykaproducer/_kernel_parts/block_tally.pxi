@@ -1,13 +1,13 @@
-# What became of a block, by topic and partition: rows, bytes, offsets.
+# The delivered rows of a block by topic and partition: rows, bytes, offsets.
 
 cdef struct Tally:
-    int64_t rows, size          # delivered; the bytes of their keys and values
-    int64_t first, last         # offsets that follow each other; first -1: none yet
+    int64_t rows, size          # delivered rows; bytes of their keys and values
+    int64_t first, last         # current range of consecutive offsets; first -1: none yet
 
 
 @cython.final
 cdef class Tallies:
-    """Counts delivered rows in an array by partition, and moves the sums to a dict by topic."""
+    """Delivered rows, counted in an array by partition and then moved to a dict by topic."""
 
     cdef dict found             # (topic, partition): [rows, bytes, [[first, last], ...]]
     cdef Tally *tallies         # by partition, of `topic`
@@ -22,23 +22,23 @@ cdef class Tallies:
         free(self.tallies)
 
     cdef begin(self, topic):
-        """Rows of *topic* follow."""
+        """Begin to count rows of *topic*."""
         if topic is not self.topic:
             self.end()
             self.topic = topic
 
     cdef add(self, const Outcome *outcome):
-        """A row was delivered."""
+        """Count a delivered row."""
         cdef Tally *tally
         if outcome.partition < 0:
-            return                  # its table is gone: nobody knows where it went
+            return                  # its row table is freed, so its partition is unknown
         if outcome.partition >= self.room:
             self.grow(outcome.partition + 1)
         tally = &self.tallies[outcome.partition]
         tally.rows += 1
         tally.size += max(outcome.key_size, 0) + max(outcome.value_size, 0)
         if outcome.offset < 0:
-            return                  # the broker gave none: acks=0, or a retry that it knew already
+            return                  # the broker gave none: acks=0, or a duplicate that was retried
         if tally.first >= 0 and tally.last + 1 == outcome.offset:
             tally.last = outcome.offset
             return
@@ -47,8 +47,10 @@ cdef class Tallies:
         tally.first = tally.last = outcome.offset
 
     cdef uint32_t add_run(self, Chunk chunk, uint32_t i) noexcept:
-        """Count delivered rows from *i* on, as long as each follows its partition's last; the first
-        that does not."""
+        """Count delivered rows from *i* on while each offset follows its partition's last one.
+
+        Returns the first row that does not.
+        """
         cdef Outcome *outcome
         cdef Tally *tally
         if not chunk.compact or chunk.rows == NULL:
@@ -77,7 +79,7 @@ cdef class Tallies:
         self.room = room
 
     cdef move(self, int64_t partition):
-        """Put what was counted of *partition* into the dict."""
+        """Move the counts of *partition* to the dict."""
         cdef Tally *tally = &self.tallies[partition]
         cdef list sums = self.found.setdefault((self.topic, partition), [0, 0, []])
         sums[0] += tally.rows
@@ -87,7 +89,7 @@ cdef class Tallies:
         clear(tally)
 
     cdef dict end(self):
-        """The dict, with everything that was counted."""
+        """Return the dict with all counts."""
         cdef int64_t i
         for i in range(self.room):
             if self.tallies[i].rows:

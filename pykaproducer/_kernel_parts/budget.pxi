@@ -1,4 +1,4 @@
-# The bytes of buffer_memory, and the threads that wait for some.
+# The bytes of buffer_memory, and the threads that wait for them.
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -8,7 +8,8 @@ cdef extern from "Python.h":
 cdef class Turn:
     """A thread's place in the queue for bytes of a Budget.
 
-    ``granted``: the bytes are reserved for it. *lock*: held, and released by then.
+    ``granted``: the bytes are reserved for it. ``lock``: held by the waiting thread, and released
+    when the bytes are granted.
     """
 
     cdef readonly int64_t amount
@@ -19,24 +20,25 @@ cdef class Turn:
 
 @cython.final
 cdef class Budget:
-    """The bytes of ``buffer_memory``: reserved at admission, given back as rows are reported.
+    """The bytes of ``buffer_memory``: reserved at admission, released as rows are reported.
 
-    Guarantees: ``used`` never exceeds ``limit``. First come, first served: while a thread waits,
-    others queue behind it, and what is given back is kept until the first thread's amount is
-    there. No wake-up is lost: (1) a thread enters the queue, (2) serves the queue; a releaser (1)
-    gives bytes back, (2) serves the queue. A thread that leaves without its bytes serves the next.
+    Guarantees: ``used`` never exceeds ``limit``. Threads are served first come, first served: while
+    a thread waits, later ones queue after it, and released bytes accumulate until the first
+    thread's amount is available. No wake-up is lost: a waiter (1) enters the queue, (2) serves the
+    queue; a releaser (1) releases bytes, (2) serves the queue. A thread that leaves without its
+    bytes serves the next one.
 
-    All whose amount fits are served at once. Otherwise each of several threads that send in a loop
-    would always find another one in the queue, and every message would cost a switch of threads.
+    All threads whose amounts fit are served at once. Otherwise each of several threads that send in
+    a loop would always find another one in the queue, and every message would cost a thread switch.
 
-    No Python code runs while the queue is changed, so neither a signal handler nor a finalizer
-    meets it half changed.
+    No Python code runs while the queue is modified, so a signal handler or a finalizer never sees
+    it in an intermediate state.
     """
 
     cdef readonly int64_t limit
     cdef int64_t reserved
-    cdef list turns                     # Turns that wait, the first one first
-    cdef readonly int waiting           # how many these are: send() looks at it
+    cdef list turns                     # waiting Turns, in order of arrival
+    cdef readonly int waiting           # their number, which send() checks
     cdef Guard guard                    # of both
 
     def __cinit__(self):
@@ -47,38 +49,38 @@ cdef class Budget:
 
     @property
     def used(self):
-        """Bytes that are reserved at this moment."""
+        """Return the number of bytes reserved now."""
         return atomic_add(&self.reserved, 0)
 
     def fits(self, int64_t amount):
-        """Whether *amount* bytes are free at this moment."""
+        """Return whether *amount* bytes are free now."""
         return amount <= self.limit - atomic_add(&self.reserved, 0)
 
     def wake_all(self):
-        """Wake every thread that waits: nothing more is admitted."""
+        """Wake every waiting thread, because nothing more is admitted."""
         for turn in self.turns[:]:
             release_once((<Turn>turn).lock)
 
     cdef inline bint take(self, int64_t amount) noexcept nogil:
-        """Reserve *amount* bytes, unless other threads wait for theirs."""
+        """Reserve *amount* bytes, unless other threads are waiting for theirs."""
         return self.waiting == 0 and atomic_add_below(&self.reserved, amount, self.limit)
 
     cdef inline bint take_past(self, int64_t amount) noexcept nogil:
-        """Reserve *amount* bytes ahead of waiting threads, for a thread that cannot wait."""
+        """Reserve *amount* bytes ahead of waiting threads, for a thread that must not wait."""
         return atomic_add_below(&self.reserved, amount, self.limit)
 
     cdef inline void give_back(self, int64_t amount) noexcept nogil:
-        """To be followed by ``wake``."""
+        """Release *amount* bytes. The caller must call ``wake`` afterwards."""
         atomic_add(&self.reserved, -amount)
 
     cdef inline int wake(self) except -1:
-        """Serve the queue, after bytes have been given back."""
+        """Serve the queue after bytes have been released."""
         if self.waiting:
             self.serve()
         return 0
 
     cdef Turn queue(self, int64_t amount, lock):
-        """Enter the queue for *amount* bytes. ``leave`` must be called."""
+        """Enter the queue for *amount* bytes. The caller must call ``leave`` afterwards."""
         cdef Turn turn = Turn.__new__(Turn)
         cdef Py_ssize_t i
         turn.amount = amount
@@ -86,8 +88,8 @@ cdef class Budget:
         turn.thread = PyThread_get_thread_ident()
         enter_guard(&self.guard)
         try:
-            # A signal handler or a finalizer may send while its own thread waits. It goes first:
-            # behind its own thread it would wait for itself.
+            # A signal handler or a finalizer may send while its thread is waiting. Its turn comes
+            # first: queued after the turn of the same thread, it would wait for itself.
             for i in range(len(self.turns)):
                 if (<Turn>self.turns[i]).thread == turn.thread:
                     self.turns.insert(i, turn)
@@ -108,7 +110,7 @@ cdef class Budget:
             return 0
         enter_guard(&self.guard)
         try:
-            granted = turn.granted      # inside the guard: it may be served at this moment
+            granted = turn.granted      # read inside the guard, as another thread may serve it
             for i in range(len(self.turns)):
                 if self.turns[i] is turn:
                     del self.turns[i]
@@ -121,7 +123,7 @@ cdef class Budget:
         return self.wake()
 
     cdef int serve(self) except -1:
-        """Grant bytes to the turns at the front of the queue, as far as they go."""
+        """Grant bytes to the turns at the front of the queue while their amounts fit."""
         cdef Turn turn
         while True:
             enter_guard(&self.guard)
@@ -138,7 +140,7 @@ cdef class Budget:
 
 
 cdef int release_once(lock) except -1:
-    """Release *lock*, if it is held."""
+    """Release *lock* if it is held."""
     if lock.locked():
         lock.release()
     return 0

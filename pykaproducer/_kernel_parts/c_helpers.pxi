@@ -1,4 +1,4 @@
-# Small things in C: clocks, varints and big-endian numbers, hashes, atomic counters.
+# C helpers: clocks, varints and big-endian numbers, hashes, atomic counters.
 
 cdef extern from *:
     """
@@ -74,22 +74,23 @@ cdef extern from *:
         for (int32_t i = 0; i < length; i++) { h ^= data[i]; h *= 0x01000193u; }
         return h;
     }
-    /* A handle is born (+1) or dies (-1): how many hold its row now. Handles die in any thread, but
-       with the GIL, where there is one: eight locked additions a message would be a tenth of it. */
-    static inline int hold(uint32_t *held, uint8_t *holders, int change) {
+    /* A handle is created (+1) or freed (-1). Returns the row's new handle count. Handles are freed
+       in any thread, but with the GIL where there is one: eight locked additions per message would
+       be a tenth of its cost. */
+    static inline int hold(uint32_t *held, uint8_t *handle_count, int change) {
     #ifdef Py_GIL_DISABLED
         __atomic_fetch_add(held, (uint32_t)change, __ATOMIC_RELAXED);
-        if (__atomic_load_n(holders, __ATOMIC_RELAXED) == 255) return 255;
-        return (uint8_t)__atomic_add_fetch(holders, (uint8_t)change, __ATOMIC_RELAXED);
+        if (__atomic_load_n(handle_count, __ATOMIC_RELAXED) == 255) return 255;
+        return (uint8_t)__atomic_add_fetch(handle_count, (uint8_t)change, __ATOMIC_RELAXED);
     #else
         *held += (uint32_t)change;
-        return *holders == 255 ? 255 : (*holders += (uint8_t)change);
+        return *handle_count == 255 ? 255 : (*handle_count += (uint8_t)change);
     #endif
     }
     static inline int64_t atomic_add(int64_t *n, int64_t change) {
         return __atomic_fetch_add(n, change, __ATOMIC_SEQ_CST);
     }
-    /* Adds unless the sum would exceed the limit: nobody ever sees more than that. */
+    /* Adds unless the sum would exceed the limit, so no thread ever sees a larger value. */
     static inline int atomic_add_below(int64_t *n, int64_t change, int64_t limit) {
         int64_t seen = __atomic_load_n(n, __ATOMIC_SEQ_CST);
         do {
@@ -98,8 +99,8 @@ cdef extern from *:
                                               __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
         return 1;
     }
-    /* A lock for what no Python code runs in. With a GIL that is lock enough: on Python before 3.13
-       a real one costs a tenth of a send(). */
+    /* A lock for sections in which no Python code runs. With a GIL nothing more is needed: before
+       Python 3.13 a real lock costs a tenth of a send(). */
     #ifdef Py_GIL_DISABLED
     typedef PyMutex Guard;
     #define enter_guard PyMutex_Lock
@@ -109,20 +110,20 @@ cdef extern from *:
     #define enter_guard(guard) ((void)(guard))
     #define leave_guard(guard) ((void)(guard))
     #endif
-    /* A time in seconds; what is no number, or beyond 64 bits of ns, is as far as they reach. */
+    /* Converts seconds to nanoseconds, limited to 64 bits. NaN gives INT64_MIN. */
     static inline int64_t as_ns(double seconds) {
         double ns = seconds * 1e9;
         if (ns >= 9.2e18) return INT64_MAX;
         return ns > -9.2e18 ? (int64_t)ns : INT64_MIN;
     }
-    /* A row's flags say that its outcome is there: written last, read first. */
+    /* A row's flags publish its outcome: written last, read first. */
     static inline uint8_t load_flags(const uint8_t *flags) {
         return __atomic_load_n(flags, __ATOMIC_ACQUIRE);
     }
     static inline void add_flags(uint8_t *flags, uint8_t more) {
         __atomic_store_n(flags, (uint8_t)(*flags | more), __ATOMIC_RELEASE);
     }
-    /* As Python decodes it: no overlong forms, no surrogates, nothing above U+10FFFF. */
+    /* As strict as Python's decoder: no overlong forms, no surrogates, nothing above U+10FFFF. */
     static int is_utf8(const uint8_t *p, int64_t size) {
         const uint8_t *end = p + size;
         while (p < end) {
@@ -137,7 +138,7 @@ cdef extern from *:
         }
         return 1;
     }
-    /* Beside others that add theirs once the outcome is there. */
+    /* For flags that several threads may add once the outcome is set. */
     static inline void or_flags(uint8_t *flags, uint8_t more) {
     #ifdef Py_GIL_DISABLED
         __atomic_fetch_or(flags, more, __ATOMIC_RELAXED);
@@ -176,4 +177,4 @@ cdef extern from *:
     uint8_t load_flags(const uint8_t *flags) nogil
     void add_flags(uint8_t *flags, uint8_t more) nogil
     void or_flags(uint8_t *flags, uint8_t more) nogil
-    int hold(uint32_t *held, uint8_t *holders, int change)
+    int hold(uint32_t *held, uint8_t *handle_count, int change)

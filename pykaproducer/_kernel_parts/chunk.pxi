@@ -3,32 +3,34 @@
 @cython.final
 @cython.no_gc
 cdef class Chunk:
-    """Rows of one topic, in the order of their ``send()``. Not seen by the garbage collector:
-    what it refers to (callbacks) is let go when the rows are reported, not when a cycle is found.
+    """Rows of one topic, in the order of their ``send()``.
+
+    The garbage collector does not track it. Its references (callbacks) are released when the rows
+    are reported, not when a cycle is found.
     """
 
     cdef readonly str topic
     cdef readonly object serial         # number in order of opening, for flush()
-    cdef readonly object home           # what handles must know of the producer: see delivery.py
-    cdef public bint unconfirmed        # acks=0: delivered means written, no more
+    cdef readonly object owner          # the producer's ProducerRef, for handles: see delivery.py
+    cdef public bint unconfirmed        # acks=0: delivered only means written to the socket
     cdef Budget budget
     cdef Row *rows
     cdef Block *blocks
     cdef PyObject **callbacks
     cdef readonly list errors
-    cdef dict extras                    # row -> [callable]: add_done_callback()
+    cdef dict done_callbacks            # row -> [callable]: add_done_callback()
     cdef dict waiters                   # row -> [lock]: result()
-    cdef dict kept                      # row -> (key, value, headers) of failed rows
+    cdef dict failed_payloads           # row -> (key, value) of failed rows that have a handle
     cdef uint32_t count, capacity, callback_room, n_blocks
-    cdef size_t table                   # bytes of memory at `rows`
+    cdef size_t table                   # bytes allocated at `rows`
     cdef uint32_t unreported
     cdef readonly Py_ssize_t nbytes     # payload bytes
     cdef int64_t earliest               # deadline, ns
-    cdef readonly double opened         # when its first message came (monotonic seconds)
+    cdef readonly double opened         # when its first message arrived (monotonic seconds)
     cdef int64_t since_epoch            # ns between the monotonic clock and the epoch
-    cdef int64_t timeout                # of the rows that have none of their own, ns
-    cdef uint32_t pins                  # encoders that read the payload at this moment
-    cdef uint32_t held                  # handles that are alive
+    cdef int64_t timeout                # default delivery timeout of its rows, ns
+    cdef uint32_t pins                  # readers that are using the payload now
+    cdef uint32_t held                  # live handles
     cdef bint closed, compact
     cdef bint failures                  # a row has failed
     cdef cython.pymutex lock
@@ -48,28 +50,28 @@ cdef class Chunk:
 
     @property
     def unsettled(self):
-        """Rows that are not yet settled and reported."""
+        """Return the number of rows that are not yet settled and reported."""
         return self.unreported
 
     @property
     def has_waiters(self):
-        """Whether somebody waits for one of its rows."""
+        """Return whether a thread is waiting for one of its rows."""
         return bool(self.waiters)
 
     @property
     def handles(self):
-        """How many handles of its messages are alive."""
+        """Return the number of live handles of its messages."""
         return self.held
 
     @property
     def next_deadline(self):
-        """Seconds on the monotonic clock: no row expires before this."""
+        """Return the time before which no row expires (monotonic seconds)."""
         return self.earliest / <double>_NS
 
-    # -- appending (under Admission's mutex) ---------------------------------------------
+    # -- appending (under Admission's guard) ---------------------------------------------
 
     cdef uint8_t *room(self, Py_ssize_t size) noexcept nogil:
-        """Memory for one payload of *size* bytes, in the last block or a new one."""
+        """Allocate a payload of *size* bytes, in the last block or a new one."""
         cdef Block *block
         cdef Block *grown
         cdef uint32_t capacity
@@ -99,7 +101,7 @@ cdef class Chunk:
         return block.data
 
     cdef bint reserve(self, uint32_t capacity) noexcept nogil:
-        """Have a table for *capacity* rows, more than it has; false without memory."""
+        """Grow the table to *capacity* rows. Return false if there is no memory."""
         cdef void *grown = grown_memory(self.rows, self.table, capacity * sizeof(Row))
         if grown == NULL:
             return False
@@ -127,7 +129,7 @@ cdef class Chunk:
         return &self.rows[self.count]
 
     cdef void trim(self) noexcept nogil:
-        """No row will be appended: give back the memory that is behind the last."""
+        """Release the memory after the last row, because no row will be appended any more."""
         cdef Block *last
         self.table = shrunk_memory(self.rows, self.table, self.count * sizeof(Row))
         self.capacity = <uint32_t>(self.table // sizeof(Row))
@@ -142,10 +144,10 @@ cdef class Chunk:
     # -- expiry --------------------------------------------------------------------------
 
     def expired(self, double now):
-        """Slices of the rows whose deadline has come and that have no outcome yet.
+        """Return slices of the unsettled rows whose deadline is at or before *now*.
 
-        One slice a partition (-1: not partitioned yet). ``next_deadline`` moves on to the
-        earliest row that is left. The rows are not settled by this.
+        There is one slice per partition (-1: not partitioned yet). ``next_deadline`` advances to
+        the earliest remaining row. This does not settle the rows.
         """
         cdef int64_t limit = as_ns(now)
         cdef int64_t earliest = 0x7fffffffffffffff
@@ -154,7 +156,7 @@ cdef class Chunk:
         cdef uint32_t *hits
         cdef int32_t *places
         cdef dict by_partition = {}
-        if limit < self.earliest or self.over():
+        if limit < self.earliest or self.is_done():
             return []
         hits = <uint32_t *>new_numbers((self.count + 1) * sizeof(uint32_t))
         places = <int32_t *>new_numbers((self.count + 1) * sizeof(int32_t))
@@ -162,7 +164,7 @@ cdef class Chunk:
             if hits == NULL or places == NULL:
                 raise MemoryError()
             with self.lock:
-                for i in range(0 if self.over() else self.count):
+                for i in range(0 if self.is_done() else self.count):
                     row = &self.rows[i]
                     if row.flags & SETTLED:
                         continue
@@ -181,12 +183,12 @@ cdef class Chunk:
             free(places)
 
     def overdue(self, double now):
-        """Find rows again whose deadline has come: they could not be given their outcome."""
+        """Let ``expired(now)`` return expired rows again, because they could not be settled."""
         with self.lock:
             self.earliest = min(self.earliest, <int64_t>(now * _NS))
 
     def pick(self, rows, int32_t partition=-1):
-        """A slice of just these row numbers; empty once all rows of the chunk are reported."""
+        """Return a slice of these row numbers; empty once all rows of the chunk are reported."""
         cdef Slice part = Slice.__new__(Slice)
         cdef list numbers = list(rows)
         cdef uint32_t i
@@ -196,43 +198,43 @@ cdef class Chunk:
         for i in range(part.count):
             part.rows[i] = self.checked(numbers[i])
         with self.lock:
-            if self.over():
+            if self.is_done():
                 part.count = 0
             for i in range(part.count):
                 part.nbytes += payload_size(&self.rows[part.rows[i]])
         return part
 
     def whole(self):
-        """All rows as one slice, not partitioned; empty once all of them are reported."""
+        """Return all rows as one unpartitioned slice; empty once all of them are reported."""
         cdef Slice part = Slice.__new__(Slice)
         part.chunk = self
         part.partition = -1
-        if not self.over():
+        if not self.is_done():
             part.count = self.count
             part.nbytes = self.nbytes
         return part
 
     cdef inline uint32_t checked(self, uint32_t row) except? 0xffffffff:
-        """Return *row* if the chunk has such a row."""
+        """Return *row*, or raise an IndexError if the chunk has no such row."""
         if row >= self.count:
-            raise IndexError(f"row {row} of a chunk that has {self.count}")
+            raise IndexError(f"no row {row} in a chunk of {self.count} rows")
         return row
 
     # -- partitioning ----------------------------------------------------------------------
 
     def key(self, uint32_t row):
-        """Key of a row as bytes; None if it has none, or its memory has been let go."""
+        """Return a row's key as bytes; None if it has none, or its memory has been released."""
         return self.payload_of(self.checked(row), 0)
 
     def value(self, uint32_t row):
-        """Value of a row as bytes, or None, as for :meth:`key`."""
+        """Return a row's value as bytes, or None as for :meth:`key`."""
         return self.payload_of(self.checked(row), 1)
 
     cdef payload_of(self, uint32_t row, int which):
         cdef const uint8_t *data
         cdef int32_t size
-        with self.lock:                 # pinned: the block cannot be freed under our hands
-            if self.over() or self.blocks[self.rows[row].block].data == NULL:
+        with self.lock:                 # pin it, so that the block is not freed while it is read
+            if self.is_done() or self.blocks[self.rows[row].block].data == NULL:
                 return None
             data = self.rows[row].value if which else self.rows[row].key
             size = self.rows[row].value_size if which else self.rows[row].key_size
@@ -243,13 +245,13 @@ cdef class Chunk:
             self.unpin()
 
     def unassigned(self):
-        """Rows that have neither partition nor outcome yet (for a user's partitioner)."""
+        """Return the rows with neither partition nor outcome (for a user's partitioner)."""
         cdef uint32_t i, found = 0
         cdef uint32_t *hits = <uint32_t *>malloc((self.count + 1) * sizeof(uint32_t))
         if hits == NULL:
             raise MemoryError()
         with self.lock:
-            for i in range(0 if self.over() else self.count):
+            for i in range(0 if self.is_done() else self.count):
                 if self.rows[i].partition < 0 and not self.rows[i].flags & SETTLED:
                     hits[found] = i
                     found += 1
@@ -259,37 +261,39 @@ cdef class Chunk:
             free(hits)
 
     def accepted(self):
-        """When each row was accepted (monotonic seconds); of those that are settled: when the
-        chunk was opened."""
+        """Return when each row was accepted (monotonic seconds).
+
+        For settled rows this is when the chunk was opened.
+        """
         cdef list found = []
         cdef uint32_t i
         for i in range(self.count):
             with self.lock:
-                if self.over() or self.rows[i].flags & SETTLED:
+                if self.is_done() or self.rows[i].flags & SETTLED:
                     found.append(self.opened)
                 else:
                     found.append(accepted_at(self, &self.rows[i]) / <double>_NS)
         return found
 
     def partition_of(self, uint32_t row):
-        """The partition that a row was given, -1 for none."""
+        """Return the partition of a row, -1 if none has been assigned."""
         return outcome_of(self, self.checked(row)).partition
 
     def assign(self, uint32_t row, int32_t partition):
-        """Give one row its partition (for a user's partitioner)."""
+        """Assign a partition to one row (for a user's partitioner)."""
         self.checked(row)
         with self.lock:
-            if not self.over():
+            if not self.is_done():
                 self.rows[row].partition = partition
 
     def split(self, Partitioner partitioner, int32_t partitions, bytes available not None):
-        """Partition every row; ``(slices, strays)``.
+        """Partition every row and return ``(slices, strays)``.
 
-        *partitions*: how many the topic has. *available*: numbers of those with a leader, as
-        packed int32: rows without a key go to these. *partitioner* None: every row has been
-        assigned by hand. *slices*: one Slice a partition, rows in order. *strays*: a Slice of the
-        rows whose partition the topic does not have, or None. Neither, once all rows are
-        reported. Runs without the GIL.
+        *partitions*: the topic's number of partitions. *available*: the partitions with a leader,
+        as packed int32; rows without a key go to these. *partitioner*: None if every row has been
+        assigned already. *slices*: one Slice per partition, rows in order. *strays*: a Slice of the
+        rows whose partition the topic does not have, or None. Returns ``([], None)`` once all rows
+        are reported. Runs without the GIL.
         """
         return split_chunk(self, partitioner, partitions, available)
 
@@ -314,7 +318,7 @@ cdef class Chunk:
             self.callback_room = 0
 
     cdef bint let_go(self, Slice part) noexcept nogil:
-        """Count *part*'s rows as reported, and give back what that frees; true for the last."""
+        """Count the rows of *part* as reported and free their memory. Return true for the last."""
         cdef uint32_t i
         cdef Py_ssize_t freed = 0
         cdef bint last
@@ -336,7 +340,7 @@ cdef class Chunk:
         return last
 
     cdef unpin(self):
-        """A reader is through; free what became free while it read."""
+        """Unpin after reading, and free the blocks that became unused in the meantime."""
         cdef uint32_t i
         cdef Py_ssize_t freed = 0
         with self.lock:
@@ -346,19 +350,19 @@ cdef class Chunk:
                     if self.blocks[i].live == 0 and self.blocks[i].data != NULL:
                         freed += self.blocks[i].used
                         free_block(&self.blocks[i])
-        if self.over():
-            self.retire()
+        if self.is_done():
+            self.release_rows()
         if freed:
             self.budget.give_back(freed)
             self.budget.wake()
 
-    cdef inline bint over(self) noexcept nogil:
+    cdef inline bint is_done(self) noexcept nogil:
         return self.closed and self.unreported == 0
 
-    cdef retire(self):
-        """Once every row is reported and nobody reads: keep what handles need, or nothing."""
+    cdef release_rows(self):
+        """Free the row table once all rows are reported and unpinned, or shrink it for handles."""
         with self.lock:
-            if self.pins or not self.over() or self.compact or self.rows == NULL:
+            if self.pins or not self.is_done() or self.compact or self.rows == NULL:
                 return
             if self.held or self.failures:
                 compress(self)

@@ -1,50 +1,50 @@
-# Columns: many keys and values as they lie in memory, of Python's objects, of NumPy or of Arrow.
+# Columns: many keys and values in Python objects, NumPy arrays or Arrow arrays.
 #
-# A column is a C struct that says where cell i is. Cells are looked at where they lie, without the
-# GIL, and copied once: into the chunk.
+# A column is a C struct that locates cell i. Cells are read in place, without the GIL, and copied
+# only once, into the chunk.
 
 cdef enum CellKind:
     ABSENT          # no such column: every cell is null
     OBJECTS         # bytes objects, or None
-    OFFSETS32       # Arrow's binary and string
-    OFFSETS64       # Arrow's large ones
-    FIXED           # NumPy's bytes, Arrow's fixed_size_binary
-    VIEWS           # Arrow's binary_view and string_view
-    DICTIONARY      # Arrow's dictionary: numbers of cells of another column
+    OFFSETS32       # Arrow binary and string
+    OFFSETS64       # Arrow large_binary and large_string
+    FIXED           # NumPy bytes, Arrow fixed_size_binary
+    VIEWS           # Arrow binary_view and string_view
+    DICTIONARY      # Arrow dictionary: indices into another column
 
 cdef struct Cells:
     CellKind kind
     int64_t offset              # of cell 0, in an Arrow array
-    const uint8_t *validity     # Arrow's bitmap; NULL: none is null
+    const uint8_t *validity     # Arrow's bitmap; NULL: no cell is null
     PyObject **items
     const uint8_t *data
     const void *offsets
     int64_t width, stride       # bytes
-    bint strip                  # NumPy pads with NULs, which are not the value's
-    const uint8_t **buffers     # what views point into
-    int64_t n_buffers           # how many those are
-    const void *buffer_sizes    # and how large: 64 bits each
-    bint text                   # Arrow's strings: UTF-8
+    bint strip                  # strip the NULs with which NumPy pads values
+    const uint8_t **buffers     # the buffers that views point into
+    int64_t n_buffers           # their number
+    const void *buffer_sizes    # their sizes, 64 bits each
+    bint text                   # Arrow strings: UTF-8
     Numbers index
     Cells *dictionary
-    int64_t count               # of a dictionary: how many cells it has
+    int64_t count               # of a dictionary: its number of cells
 
-cdef struct HeaderCells:        # Arrow's lists of key and value
+cdef struct HeaderCells:        # Arrow lists of key and value
     bint there
     bint large                  # offsets of 64 bits
     int64_t offset
     const uint8_t *validity
     const void *offsets
-    const uint8_t *entries_validity     # of the structs; a null one has no name
+    const uint8_t *entries_validity     # of the structs; a null struct has no name
     int64_t entries_offset
     int64_t n_entries
     Cells key, value
 
-cdef enum CellSize:             # in place of a size
+cdef enum CellSize:             # returned in place of a size
     _NULL = -1          # the cell is null; of a row's headers: one has no name
-    _BROKEN = -2        # it lies outside of what its column has
+    _BROKEN = -2        # the cell is outside its column's data
 
-#: More than any message has: larger cells count as this large, and sums of sizes do not overflow.
+#: Larger than any message. Larger cells count as this size, so that sums of sizes do not overflow.
 cdef int64_t _MOST_CELL = 1 << 40
 
 
@@ -54,7 +54,7 @@ cdef inline int64_t offset_at(const void *offsets, bint large, int64_t i) noexce
 
 
 cdef inline const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
-    """Return where cell *i* begins; *size* is _NULL if it is null, _BROKEN if it is nowhere."""
+    """Return the address of cell *i*. *size* is _NULL if it is null, _BROKEN if it is invalid."""
     cdef int64_t start, end
     cdef PyObject *item
     size[0] = _NULL
@@ -81,7 +81,7 @@ cdef inline const uint8_t *cell(const Cells *cells, int64_t i, int64_t *size) no
 
 
 cdef const uint8_t *rarer_cell(const Cells *cells, int64_t i, int64_t *size) noexcept nogil:
-    """One that is not null, of the kinds that are left."""
+    """Return the address of a non-null cell of one of the less frequent kinds."""
     cdef int64_t start
     cdef const uint8_t *p
     if cells.kind == FIXED:
@@ -102,7 +102,7 @@ cdef const uint8_t *rarer_cell(const Cells *cells, int64_t i, int64_t *size) noe
 
 cdef const uint8_t *viewed_cell(const Cells *cells, const uint8_t *view,
                                 int64_t *size) noexcept nogil:
-    """Return a view's cell: up to 12 bytes are in the view, others in a buffer that it names."""
+    """Return the cell of a view: up to 12 bytes are in the view, longer ones in a buffer."""
     cdef int64_t buffer, start
     size[0] = int32_at(view)
     if 0 <= size[0] <= 12:
@@ -117,7 +117,7 @@ cdef const uint8_t *viewed_cell(const Cells *cells, const uint8_t *view,
     return cells.buffers[buffer] + start
 
 
-# -- headers of Arrow, in wire form --------------------------------------------------------
+# -- Arrow headers, in wire form -----------------------------------------------------------
 
 cdef int64_t headers_size(const HeaderCells *headers, int64_t i) noexcept nogil:
     """Return the size of row *i*'s headers on the wire; _NULL: a header has no name; _BROKEN."""
@@ -164,11 +164,11 @@ cdef void put_headers(const HeaderCells *headers, int64_t i, uint8_t *p) noexcep
 
 @cython.final
 cdef class Columns:
-    """What is sent at once: a cell of each column for each row. Holds what the cells lie in."""
+    """The columns of one block, with a cell of each for each row. Owns the cells' memory."""
 
     cdef readonly int64_t count
     cdef Cells value, key, topic
-    cdef Cells encoded                  # headers in wire form, of Python's objects
+    cdef Cells encoded                  # headers in wire form, from Python objects
     cdef HeaderCells headers
     cdef Numbers partition, timestamp
     cdef list owners
@@ -177,7 +177,7 @@ cdef class Columns:
         self.owners = []
 
     cdef void *hold(self, Py_ssize_t size) except NULL:
-        """Zeroed memory that lives as long as this."""
+        """Allocate zeroed memory that lives as long as this object."""
         memory = PyBytes_FromStringAndSize(NULL, size)
         memset(PyBytes_AS_STRING(memory), 0, size)
         self.owners.append(memory)
@@ -185,9 +185,11 @@ cdef class Columns:
 
 
 def columns_of(values, keys=None, headers=None, partitions=None, timestamps_ms=None):
-    """The columns of ``send_many``: sequences of bytes (or None), NumPy's or Arrow's arrays.
+    """Return the columns of ``send_many``.
 
-    Raises TypeError or ValueError, naming the column and the row.
+    *values* and *keys* are sequences of bytes-like objects or None, or NumPy or Arrow arrays.
+    *headers*: a sequence of lists of pairs. *partitions* and *timestamps_ms*: sequences or Arrow
+    arrays of integers or None. Raises TypeError or ValueError, naming the column and the row.
     """
     cdef Columns columns = Columns.__new__(Columns)
     cdef int64_t count = take_cells(columns, &columns.value, values, "values")
@@ -211,12 +213,12 @@ cdef check_length(int64_t length, int64_t count, str name):
 
 
 cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1:
-    """Look at one column where it lies; how many cells it has."""
+    """Reference one column in place and return its number of cells."""
     cdef tuple items
     if hasattr(data, "__arrow_c_array__"):
         return take_arrow_cells(columns, cells, data, name)
     if hasattr(data, "__arrow_c_stream__"):
-        raise TypeError(f"{name} is an Arrow array in pieces (a ChunkedArray): call its "
+        raise TypeError(f"{name} must not be a chunked Arrow array (ChunkedArray): call its "
                         f"combine_chunks(), or send_arrow() with the table")
     if numpy_kind(data) == "S" and not hasattr(data, "mask"):
         return take_fixed(columns, cells, data, name)
@@ -234,17 +236,17 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
 
 
 cdef numpy_kind(data):
-    """Return the kind of a NumPy array's elements, None if *data* is no such array."""
+    """Return the dtype kind of a NumPy array, or None if *data* is not a NumPy array."""
     if not hasattr(data, "__array_interface__"):
         return None
     return getattr(getattr(data, "dtype", None), "kind", None)
 
 
 cdef tuple items_of(data, str name, str what):
-    """Return the items of a sequence as a tuple, so that what is measured is what is read.
+    """Return the items of a sequence as a tuple, so that the measured items are those sent.
 
-    A sequence may change while it is read, and one written in Python may yield another number of
-    items than its ``len()``.
+    A sequence may change while it is read, and one written in Python may yield a number of items
+    that differs from its ``len()``.
     """
     if hasattr(data, "__array_interface__") and hasattr(data, "tolist"):
         data = data.tolist()
@@ -264,9 +266,10 @@ cdef as_cell(item, str name, row):
 
 
 cdef int64_t take_fixed(Columns columns, Cells *cells, array, str name) except -1:
-    """NumPy's array of bytes ("S"), which pads with NULs: they are stripped, as NumPy does.
+    """Reference a NumPy array of bytes ("S"), whose padding NULs are stripped as NumPy does.
 
-    The buffer gives the array's address, and keeps it valid: attributes may be wrong.
+    The address comes from the buffer protocol, which also keeps it valid. Attributes of the array
+    may be wrong.
     """
     cdef const Py_buffer *buffer
     view = memoryview(array)
@@ -274,7 +277,7 @@ cdef int64_t take_fixed(Columns columns, Cells *cells, array, str name) except -
     if buffer.ndim != 1:
         raise ValueError(f"{name} must have one dimension, not {buffer.ndim}")
     if buffer.suboffsets != NULL and buffer.suboffsets[0] >= 0:
-        raise ValueError(f"{name} must be an array, not pointers to its elements")
+        raise ValueError(f"{name} must be an array of bytes, not of pointers to its elements")
     columns.owners.append(view)
     cells.kind = FIXED
     cells.data = <const uint8_t *>buffer.buf
@@ -304,7 +307,7 @@ cdef take_header_lists(Columns columns, headers):
 
 cdef int64_t take_numbers(Columns columns, Numbers *numbers, data, str name,
                           int64_t most) except -1:
-    """A column of integers; None in it stands for "not given"."""
+    """Read a column of integers, in which None means "not given". Return its length."""
     cdef int64_t *found
     cdef uint8_t *given
     cdef Py_ssize_t row
@@ -312,8 +315,8 @@ cdef int64_t take_numbers(Columns columns, Numbers *numbers, data, str name,
     if hasattr(data, "__arrow_c_array__"):
         return take_arrow_numbers(columns, numbers, data, name, most)
     if numpy_kind(data) in ("M", "m"):
-        raise TypeError(f"{name} must be integers, not an array of {data.dtype}; for times in "
-                        f"milliseconds: array.astype('datetime64[ms]').astype('int64')")
+        raise TypeError(f"{name} must be integers, not an array of {data.dtype}; convert it to "
+                        f"milliseconds with array.astype('datetime64[ms]').astype('int64')")
     items = items_of(data, name, "int")
     found = <int64_t *>columns.hold((len(items) + 1) * sizeof(int64_t))
     given = <uint8_t *>columns.hold(len(items) // 8 + 1)

@@ -13,11 +13,12 @@ cdef struct BatchHeader:
 
 def encode_batch(list parts not None, checksum, *, compress=None, int attributes=0,
                  int64_t producer_id=-1, int producer_epoch=-1, int64_t base_sequence=-1):
-    """Encode claimed slices as one record batch; returns ``(batch, count)``.
+    """Encode claimed slices as one record batch and return ``(batch, count)``.
 
-    *parts*: slices of one partition, in order, just claimed (this unpins them). *checksum*:
-    ``crc32c(buffer) -> int``. *compress*: ``compress(buffer) -> bytes`` or None, its codec's
-    number in the low bits of *attributes*. The records are written without the GIL.
+    *parts*: newly claimed slices of one partition, in order; this unpins them. *checksum*:
+    ``crc32c(buffer) -> int``. *compress*: ``compress(buffer) -> bytes``, or None; the number of its
+    codec is in the low bits of *attributes*. The records are written without the GIL. Raises
+    ValueError if there are no rows, or a slice is not claimed, and MemoryError.
     """
     cdef BatchHeader header
     cdef RecordBatch batch = write_records(parts, &header)
@@ -36,19 +37,19 @@ def encode_batch(list parts not None, checksum, *, compress=None, int attributes
 
 
 cdef RecordBatch write_records(list parts, BatchHeader *header):
-    """The records of claimed slices behind room for a header; unpins the slices."""
+    """Write the records of claimed slices, leaving room for a header, and unpin the slices."""
     cdef Py_ssize_t bound = _HEADER
     cdef RecordBatch batch
     cdef Slice part
     cdef uint8_t *p
     for part in parts:
         if part is None or part.chunk.pins == 0:
-            raise ValueError("a batch needs slices that have been claimed")
+            raise ValueError("a batch requires slices that have been claimed")
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
         if part.count == 0:
-            raise ValueError("a batch needs rows: a slice has none")
+            raise ValueError("a batch requires rows, but a slice has none")
     if not parts:
-        raise ValueError("a batch needs rows: there is no slice")
+        raise ValueError("a batch requires rows, but there is no slice")
     part = <Slice>parts[0]
     header.base_timestamp = header.most_timestamp = part.chunk.rows[part.at(0)].timestamp
     header.count = 0
@@ -83,9 +84,9 @@ cdef RecordBatch with_compressed_records(RecordBatch batch, compress):
 
 
 cdef void put_header(uint8_t *p, Py_ssize_t size, const BatchHeader *header) noexcept nogil:
-    """Everything before the records but the checksum, at 17, which covers what is behind it."""
+    """Write the header except the checksum at 17, which covers all bytes after it."""
     put_be64(p, 0)                                  # base offset: the broker's
-    put_be32(p + 8, <uint32_t>(size - 12))          # what comes behind this length
+    put_be32(p + 8, <uint32_t>(size - 12))          # number of bytes after this length
     put_be32(p + 12, 0xffffffffu)                   # partition leader epoch: the broker's
     p[16] = 2                                       # magic
     put_be16(p + 21, <uint16_t>header.attributes)
@@ -99,7 +100,7 @@ cdef void put_header(uint8_t *p, Py_ssize_t size, const BatchHeader *header) noe
 
 
 cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexcept nogil:
-    """Write the records of *part*; where the next one goes. Counts them in *header*."""
+    """Write the records of *part*, count them in *header*, and return the end of them."""
     cdef uint32_t i, count = header.count
     cdef const Row *row
     cdef int64_t delta, base = header.base_timestamp, most = header.most_timestamp
@@ -134,14 +135,14 @@ cdef uint8_t *encode_records(Slice part, uint8_t *p, BatchHeader *header) noexce
 
 cdef inline int64_t record_size(const Row *row, int64_t timestamp_delta,
                                 int64_t offset_delta) noexcept nogil:
-    """Bytes of a record behind its length."""
+    """Return the size of a record without its length field."""
     return (1 + varint_size(timestamp_delta) + varint_size(offset_delta)
             + varint_size(row.key_size) + varint_size(row.value_size)
             + (0 if row.headers_size else 1) + payload_size(row))
 
 
 cdef inline uint8_t *put_bytes(uint8_t *p, const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    """Copy *size* bytes (-1, for None: none) to *p*; what comes behind them."""
+    """Copy *size* bytes to *p* and return the end of them. Copy nothing for -1 (None)."""
     if size <= 0:
         return p
     memcpy(p, data, size)

@@ -1,8 +1,8 @@
-# Numbers: columns of integers (partitions, times), read where they lie.
+# Numbers: columns of integers (partitions, timestamps), read in place.
 
 cdef extern from *:
     """
-    /* By memcpy(): an exporter need not align its buffers. It compiles to one instruction. */
+    /* memcpy(), as an exporter need not align its buffers. It compiles to one instruction. */
     static inline int64_t int16_at(const void *p) { int16_t n; memcpy(&n, p, 2); return n; }
     static inline int64_t int32_at(const void *p) { int32_t n; memcpy(&n, p, 4); return n; }
     static inline int64_t int64_at(const void *p) { int64_t n; memcpy(&n, p, 8); return n; }
@@ -12,25 +12,25 @@ cdef extern from *:
     int64_t int64_at(const void *p) noexcept nogil
 
 cdef struct Numbers:            # a column of integers
-    bint there                  # whether there is such a column
+    bint there                  # whether the column exists
     const uint8_t *data
     int64_t offset, stride
-    int width                   # bytes of one
+    int width                   # bytes of one number
     bint signed
     const uint8_t *validity
-    int64_t times, parts        # of a unit: the number is multiplied and divided
-    Numbers *dictionary         # Arrow's: what is stored are places in this column
-    int64_t count               # of a dictionary: how many numbers it has
+    int64_t times, parts        # unit conversion: factor and divisor
+    Numbers *dictionary         # Arrow's: the stored numbers are indices into this column
+    int64_t count               # of a dictionary: its length
 
 cdef enum Found:
-    NO_NUMBER = -1              # there is none: beyond 64 bits, or no such place in the dictionary
+    NO_NUMBER = -1              # invalid: beyond 64 bits, or not an index of the dictionary
     NULL_NUMBER = 0             # not given
     NUMBER = 1
 
 cdef int64_t _MOST_PARTITION = 0x7fffffff
 cdef int64_t _MOST_TIMESTAMP = 1 << 62
 cdef int64_t _MOST_INT64 = 0x7fffffffffffffff
-#: Fewer numbers are checked with the GIL held: to get it back may take longer than the work.
+#: Up to this many numbers are checked with the GIL held: reacquiring it may take longer.
 cdef int64_t _FEW_NUMBERS = 8192
 
 
@@ -39,7 +39,7 @@ cdef inline bint is_null(const uint8_t *validity, int64_t i) noexcept nogil:
 
 
 cdef int64_t stored_number(const Numbers *numbers, int64_t i) noexcept nogil:
-    """Return number *i* as it is stored; an unsigned one of 64 bits may come out negative."""
+    """Return number *i* as stored. An unsigned 64-bit number may be returned as negative."""
     cdef const uint8_t *p = numbers.data + (i + numbers.offset) * numbers.stride
     if numbers.width == 1:
         return (<const int8_t *>p)[0] if numbers.signed else p[0]
@@ -51,7 +51,7 @@ cdef int64_t stored_number(const Numbers *numbers, int64_t i) noexcept nogil:
 
 
 cdef Found find_number(const Numbers *numbers, int64_t i, int64_t *found) noexcept nogil:
-    """Look up number *i*, in the unit that is wanted; rounded down."""
+    """Look up number *i* and convert it to the target unit, rounded down."""
     cdef int64_t n
     if is_null(numbers.validity, i + numbers.offset):
         return NULL_NUMBER
@@ -67,13 +67,13 @@ cdef Found find_number(const Numbers *numbers, int64_t i, int64_t *found) noexce
             return NO_NUMBER
         n *= numbers.times
     if numbers.parts > 1:
-        n = n // numbers.parts - (n % numbers.parts < 0)    # C rounds towards 0
+        n = n // numbers.parts - (n % numbers.parts < 0)    # C division truncates towards 0
     found[0] = n
     return NUMBER
 
 
 cdef int64_t first_wrong(const Numbers *numbers, int64_t count, int64_t most) noexcept nogil:
-    """Return the first of *count* numbers that is not null and not from 0 to *most*; else -1."""
+    """Return the index of the first number that is neither null nor from 0 to *most*, or -1."""
     cdef int64_t i, n
     cdef Found found
     for i in range(count):
@@ -99,7 +99,7 @@ cdef check_numbers(const Numbers *numbers, int64_t count, str name, int64_t most
 
 
 cdef str number_problem(const Numbers *numbers, int64_t i, int64_t most):
-    """Return what is wrong with number *i*."""
+    """Return a description of the error in number *i*."""
     cdef object n = stored_number(numbers, i)
     if n < 0 and not numbers.signed:
         n += 1 << 64
@@ -107,14 +107,14 @@ cdef str number_problem(const Numbers *numbers, int64_t i, int64_t most):
         n = n * numbers.times // numbers.parts
         return f"must be between 0 and {most}, not {n}"
     if not 0 <= n < numbers.dictionary.count:
-        return f"is entry {n} of a dictionary that has {numbers.dictionary.count}"
+        return f"is index {n} of a dictionary that has {numbers.dictionary.count} entries"
     return number_problem(numbers.dictionary, n, most)
 
 
 cdef row_error(int64_t row, str about, str text=None):
-    """Return a ValueError with the row of the call as ``row``.
+    """Return a ValueError with the number of the row in the call as ``row``.
 
-    ``about_row`` is what is wrong with it, without the number.
+    Its ``about_row`` is the text without that number.
     """
     error = ValueError(f"row {row}: {about}" if text is None else text)
     error.row = row

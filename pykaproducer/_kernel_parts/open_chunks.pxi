@@ -1,47 +1,53 @@
-# The open chunk of each topic: made, looked up, taken by the dispatcher.
+# The open chunk of each topic: created, looked up, taken by the dispatcher.
 
 @cython.final
 cdef class TopicSlot:
-    """One topic's open chunk, and the full ones that wait before it."""
+    """One topic's open chunk, and the full chunks that wait ahead of it."""
 
     cdef readonly str topic
     cdef Chunk chunk
     cdef list full
-    cdef bint announced                 # the dispatcher was notified and has not come yet
-    # Of the Admission, in whose table it is; 0: in none yet; -1: not any more, see _let_go().
+    cdef bint announced                 # the dispatcher was notified and has not taken it yet
+    # Copied from the Admission whose table has the slot. 0: not in a table yet; -1: removed, see
+    # _let_go().
     cdef int64_t opening
 
 
 cdef class OpenChunks:
-    """Every topic's open chunk. ``Admission`` appends to them."""
+    """The open chunks of all topics. ``Admission`` appends to them."""
 
     cdef Budget budget
     cdef dict slots
-    cdef object home                    # passed to each chunk, for its handles
+    cdef object owner                   # passed to each chunk, for its handles
     cdef bint unconfirmed
-    cdef object fake_clock              # None: the machine's
+    cdef object fake_clock              # None: the system clock
     cdef int64_t timeout                # ns
     cdef int64_t serial
-    cdef int64_t opening                # how often it has been set up
+    cdef int64_t opening                # number of times that it has been set up
     cdef Guard guard                    # of the open chunks and the slots
 
     @cython.final
     cdef int64_t now(self) except -1:
-        """The monotonic clock, ns."""
+        """Return the time of the monotonic clock, ns."""
         if self.fake_clock is None:
             return kernel_clock(0)
         return <int64_t>(self.fake_clock.monotonic() * _NS)
 
     cdef int64_t since_epoch(self) except -1:
-        """What to add to ``now()`` for the time since the epoch. Taken once a chunk: a look at
-        one clock costs about a tenth of a ``send()``."""
+        """Return the difference between the time since the epoch and ``now()``, ns.
+
+        Computed once per chunk, because reading a clock costs about a tenth of a ``send()``.
+        """
         if self.fake_clock is None:
             return kernel_clock(1) - kernel_clock(0)
         return <int64_t>((self.fake_clock.time() - self.fake_clock.monotonic()) * _NS)
 
     cdef TopicSlot new_slot(self, topic):
-        """A slot for a topic that is new here. Not in the table before a message for it is
-        accepted: the names of refused messages would stay there."""
+        """Return a slot for a new topic.
+
+        It is added to the table only when a message for it is accepted. Otherwise the topic names
+        of rejected messages would accumulate.
+        """
         cdef TopicSlot slot
         self._check_topic(topic)
         slot = TopicSlot.__new__(TopicSlot)
@@ -50,7 +56,7 @@ cdef class OpenChunks:
 
     @cython.final
     cdef TopicSlot entered(self, TopicSlot slot):
-        """Return the slot of the same topic in the present table.
+        """Return the slot of the same topic in the current table, adding one if necessary.
 
         Runs no Python code, except perhaps a finalizer.
         """
@@ -72,7 +78,7 @@ cdef class OpenChunks:
         chunk.topic = slot.topic
         chunk.budget = self.budget
         chunk.errors = []
-        chunk.home = self.home
+        chunk.owner = self.owner
         chunk.since_epoch = self.since_epoch()
         chunk.opened = self.now() / <double>_NS
         chunk.unconfirmed = self.unconfirmed
@@ -85,7 +91,7 @@ cdef class OpenChunks:
         return chunk
 
     def _take(self, TopicSlot slot not None):
-        """Close the topic's open chunk and hand over all that wait, in order."""
+        """Close the topic's open chunk and return all waiting chunks, in order."""
         cdef Chunk chunk
         cdef list chunks, fresh = []
         enter_guard(&self.guard)
@@ -106,11 +112,11 @@ cdef class OpenChunks:
         return chunks
 
     def _let_go(self, topic):
-        """Remove the topic's slot from the table. Return False if a message has come into it.
+        """Remove the topic's slot from the table. Return False if the slot has messages.
 
-        Safe against a ``send()`` in another thread, which has (1) looked the slot up, and (2)
-        appends to it under the guard. If that comes first there is an open chunk, and the slot
-        stays. Otherwise (2) finds that the slot was let go, and enters another one in its place.
+        Safe against a ``send()`` in another thread, which (1) looks up the slot, and (2) appends to
+        it under the guard. If (2) is first, there is an open chunk and the slot stays. Otherwise
+        (2) notices that the slot was removed, and adds a new one to the table.
         """
         cdef TopicSlot slot
         enter_guard(&self.guard)
@@ -127,11 +133,11 @@ cdef class OpenChunks:
             leave_guard(&self.guard)
 
     def _take_all(self):
-        """The chunks of every topic, taken."""
+        """Take and return the chunks of all topics."""
         return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
 
     def _open_rows(self):
-        """Return ``(rows, bytes, when the oldest was opened)`` of the chunks not yet taken."""
+        """Return ``(rows, bytes, time at which the oldest was opened)`` of the chunks not taken."""
         cdef Chunk chunk
         cdef int64_t rows = 0, size = 0
         cdef object oldest = None
@@ -146,9 +152,9 @@ cdef class OpenChunks:
     def _unannounced(self):
         """Return slots with rows whose announcement the dispatcher may not have received.
 
-        A KeyboardInterrupt has cut it short, or the thread that makes it has not come so far.
+        A KeyboardInterrupt has interrupted it, or the sending thread has not reached it yet.
         """
-        enter_guard(&self.guard)        # a row that is being appended now is seen
+        enter_guard(&self.guard)        # wait for a row that is being appended now
         leave_guard(&self.guard)
         return [slot for slot in list(self.slots.values())
                 if (<TopicSlot>slot).chunk is not None or (<TopicSlot>slot).full]

@@ -1,16 +1,20 @@
-# What a row table holds once its rows are through, and how a handle looks at its row.
+# The row table after its rows are reported, and how a handle reads its row.
 #
-# A row table is in one of three states. Open or under way: Rows. Every row reported, and
-# handles or errors left: Outcomes (`compact`). Every row reported and nobody left to ask:
-# none. Whoever walks over Rows does so under the lock, and asks `over()` first, or has
-# pinned the chunk. A handle looks at its one row with the GIL alone, so the table changes
-# state with the GIL and under the lock.
+# A row table is in one of three states:
+#
+# - Rows: the chunk is open or in progress;
+# - Outcomes (`compact`): every row is reported, and there are live handles or errors;
+# - none (NULL): every row is reported, and there is no handle.
+#
+# Code that walks over Rows holds the lock and checks `is_done()` first, or has pinned the chunk. A
+# handle reads its one row with only the GIL held. The table therefore changes state with the GIL
+# and under the lock.
 
 cdef void compress(Chunk chunk) noexcept nogil:
-    """32 of a row's 64 bytes are enough for the handles that are kept."""
+    """Replace the 64-byte Rows by 32-byte Outcomes, which is all that handles need."""
     cdef size_t size = chunk.count * sizeof(Outcome)
     cdef Outcome *smaller = <Outcome *>new_memory(size)
-    # Without memory it is done in place: a row's 32 bytes are read before they are overwritten.
+    # Without memory the table is converted in place: each row is read before it is overwritten.
     cdef Outcome *outcomes = smaller if smaller != NULL else <Outcome *>chunk.rows
     cdef Outcome outcome
     cdef Row *row
@@ -24,7 +28,7 @@ cdef void compress(Chunk chunk) noexcept nogil:
         outcome.partition = row.partition
         outcome.error = row.error
         outcome.flags = row.flags
-        outcome.holders = row.holders
+        outcome.handle_count = row.handle_count
         outcomes[i] = outcome
     chunk.compact = True
     if smaller != NULL:
@@ -39,23 +43,23 @@ cdef uint8_t *flags_at(Chunk chunk, uint32_t row) noexcept nogil:
     return &chunk.rows[row].flags
 
 
-cdef uint8_t *holders_at(Chunk chunk, uint32_t row) noexcept nogil:
+cdef uint8_t *handle_count_at(Chunk chunk, uint32_t row) noexcept nogil:
     if chunk.compact:
-        return &(<Outcome *>chunk.rows)[row].holders
-    return &chunk.rows[row].holders
+        return &(<Outcome *>chunk.rows)[row].handle_count
+    return &chunk.rows[row].handle_count
 
 
 cdef uint8_t flags_of(Chunk chunk, uint32_t row) noexcept:
     if chunk.rows == NULL:
-        return SETTLED              # delivered, reported, and no handle is left
+        return SETTLED              # delivered and reported; no handle was left
     return load_flags(flags_at(chunk, row))
 
 
 cdef object error_of(Chunk chunk, uint32_t row):
     """Return a copy of a failed row's error, for a caller.
 
-    The chunk keeps the error itself, and the garbage collector does not see the chunk: raising it
-    would keep the caller's frames alive with it (``_frames.py``).
+    The chunk keeps the original, and the garbage collector does not track the chunk. Raising the
+    original would keep the caller's frames alive with it (``_errors/tracebacks.py``).
     """
     return _behaviour.copied(chunk.errors[outcome_of(chunk, row).error])
 
@@ -78,5 +82,5 @@ cdef Outcome outcome_of(Chunk chunk, uint32_t row) noexcept:
     outcome.value_size = r.value_size
     outcome.partition = r.partition
     outcome.error = r.error
-    outcome.holders = r.holders
+    outcome.handle_count = r.handle_count
     return outcome

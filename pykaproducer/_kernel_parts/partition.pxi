@@ -1,12 +1,12 @@
-# Partitioning: which partition a row goes to.
+# Partitioning: choose the partition of each row.
 
-cpdef enum:     # how a key is hashed
+cpdef enum:     # hash function of keys
     NO_HASH = 0
     MURMUR2 = 1
     CRC32 = 2
     FNV1A = 3
 
-cpdef enum:     # where a row without a key goes
+cpdef enum:     # how a row without a key is partitioned
     STICKY = 0
     RANDOM = 1
     ROUND_ROBIN = 2
@@ -15,12 +15,13 @@ cpdef enum:     # where a row without a key goes
 
 @cython.final
 cdef class Partitioner:
-    """One topic's partitioner: how keys are hashed, and the state for rows without one.
+    """One topic's partitioner: the hash of keys, and the state for rows without a key.
 
-    *hashing*: NO_HASH (keys are ignored), MURMUR2, CRC32 or FNV1A. *keyless*: STICKY (one
-    partition until *sticky_bytes* have gone there, then another: KIP-794), RANDOM, ROUND_ROBIN,
-    or HASH_EMPTY (as an empty key). *empty_is_keyless*: librdkafka's consistent_random treats an
-    empty key as none. Owned by the topic's worker: one thread at a time calls it.
+    *hashing*: NO_HASH (keys are ignored), MURMUR2, CRC32 or FNV1A. *keyless*: STICKY (stay with one
+    partition for *sticky_bytes*, then choose another: KIP-794), RANDOM, ROUND_ROBIN, or HASH_EMPTY
+    (hash as an empty key). *empty_is_keyless*: treat an empty key as no key, as librdkafka's
+    consistent_random does. *seed*: of the random numbers. Owned by the topic's worker: only one
+    thread may call it at a time.
     """
 
     cdef int hashing, keyless
@@ -28,9 +29,9 @@ cdef class Partitioner:
     cdef Py_ssize_t sticky_bytes, sticky_left
     cdef int32_t current
     cdef uint64_t random_state
-    cdef object favoured                # the partitions that `bounds` are for
-    cdef bytes bounds                   # packed uint32: see favour(); None: all alike
-    cdef const uint32_t *bound          # those, for the rows of this chunk; NULL: all alike
+    cdef object favoured                # the partitions that `bounds` apply to
+    cdef bytes bounds                   # packed uint32: see favour(); None: equal shares
+    cdef const uint32_t *bound          # the same for the current chunk; NULL: equal shares
 
     def __init__(self, int hashing, int keyless, *, bint empty_is_keyless=False,
                  Py_ssize_t sticky_bytes=16384, uint64_t seed=1):
@@ -43,25 +44,26 @@ cdef class Partitioner:
 
     @property
     def is_sticky(self):
-        """Whether rows without a key are shared out as :meth:`favour` says."""
+        """Return whether rows without a key stick to a partition, and :meth:`favour` applies."""
         return self.keyless == STICKY
 
     def favour(self, bytes available not None, bytes bounds):
-        """Share rows without a key out unevenly from now on.
+        """Distribute rows without a key unevenly from now on.
 
-        *bounds*, packed uint32, one for each of the partitions *available*: where its share of a
-        draw ends. None: all alike. Holds as long as just these partitions are available.
+        *available*: the partitions with a leader, as packed int32. *bounds*: for each of them the
+        cumulative weight up to and including it, as packed uint32; None: equal shares. Applies as
+        long as exactly these partitions are available. Raises ValueError if the lengths differ.
         """
         if bounds is not None and len(bounds) != len(available):
-            raise ValueError("one bound for each partition")
+            raise ValueError("bounds must have one entry for each available partition")
         if not bounds or bounds.endswith(bytes(sizeof(uint32_t))):
-            bounds = None               # no partition has a share: a draw would divide by 0
+            bounds = None               # all weights are 0: a draw would divide by 0
         self.favoured = available
         self.bounds = bounds
 
     cdef void look_at(self, bytes available, const int32_t *writable,
                       int32_t n_writable) noexcept:
-        """Before the rows of a chunk: leave a sticky partition that has lost its leader."""
+        """Prepare for the rows of a chunk: leave a sticky partition that has lost its leader."""
         cdef int32_t i
         self.bound = NULL
         if self.bounds is not None and self.favoured == available:
@@ -116,7 +118,7 @@ cdef class Partitioner:
 
 
 cdef int32_t drawn(const uint32_t *bound, int32_t count, uint64_t number) noexcept nogil:
-    """Which share *number*, any of 32 bits, falls into."""
+    """Return the index of the share that *number*, a random 32-bit number, falls into."""
     cdef int32_t low = 0, high = count - 1, middle
     number %= bound[count - 1]
     while low < high:
@@ -141,17 +143,17 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
 
 
 def partition_for(int hashing, bytes key not None, int32_t partitions):
-    """Partition of *key* among *partitions* by one of MURMUR2, CRC32, FNV1A."""
+    """Return the partition of *key* among *partitions*, hashed by MURMUR2, CRC32 or FNV1A."""
     if partitions < 1:
-        raise ValueError(f"a topic has at least one partition, not {partitions}")
+        raise ValueError(f"partitions must be at least 1, not {partitions}")
     return hash_partition(hashing, <const uint8_t *>PyBytes_AS_STRING(key), len(key), partitions)
 
 
-# -- a chunk, by partitions ----------------------------------------------------------------
+# -- splitting a chunk by partition --------------------------------------------------------
 
 cdef struct Census:             # of a chunk's rows, by partition
-    int32_t partitions          # how many there are; as a partition's number: the strays
-    int32_t *found              # which of them have rows, in the order of their first one
+    int32_t partitions          # their number; as a partition's index it means the strays
+    int32_t *found              # the partitions that have rows, in the order of their first one
     int32_t n_found
     uint32_t *counts            # rows, by partition
     int64_t *sizes              # payload bytes, by partition
@@ -163,8 +165,8 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
     cdef list parts
     if not 0 <= partitions < 0x7fffffff:
         raise ValueError(f"a topic cannot have {partitions} partitions")
-    with chunk.lock:            # pinned: the row table stays while its rows expire
-        if chunk.over():
+    with chunk.lock:            # pin it, so that the row table stays even if its rows expire
+        if chunk.is_done():
             return [], None
         chunk.pins += 1
     memset(&census, 0, sizeof(Census))
@@ -185,7 +187,7 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
 
 cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t partitions,
                  bytes available):
-    """Give rows without a partition one, and count."""
+    """Choose a partition for the rows that have none, and count the rows of each partition."""
     cdef const int32_t *writable = <const int32_t *>PyBytes_AS_STRING(available)
     cdef int32_t n_writable = len(available) // sizeof(int32_t)
     cdef int64_t most = min(<int64_t>partitions, <int64_t>chunk.count) + 2
@@ -209,15 +211,15 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
 
 
 cdef inline bint has_ended(const Row *row) noexcept nogil:
-    """Return whether *row* got its outcome before it got a partition. Such a row is in no slice.
+    """Return whether *row* got its outcome before its partition. Such a row is in no slice.
 
     Its key must not be read:
 
     1. a chunk waits for its topic's metadata, and some of its rows expire;
-    2. these are reported, which frees the blocks of payload in which no other row lies;
+    2. these are reported, which frees the payload blocks that contain no other row;
     3. the metadata arrives, and the chunk is split.
 
-    A pin keeps only the blocks that are left at step 3. A row that expires after that keeps its
+    A pin keeps only the blocks that still exist at step 3. A row that expires after that keeps its
     payload until the split ends. It is counted then, but may be missing from its slice.
     """
     return row.partition < 0 and load_flags(&row.flags) & SETTLED
@@ -243,7 +245,7 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
 
 
 cdef list cut(Census *census, Chunk chunk):
-    """One slice for each partition that has rows, and for the strays."""
+    """Return one slice for each partition that has rows, and one for the strays."""
     cdef list parts = []
     cdef Slice part
     cdef int32_t i, p
@@ -261,7 +263,7 @@ cdef list cut(Census *census, Chunk chunk):
         part.count = 0
         part.nbytes = census.sizes[p]
         parts.append(part)
-        census.counts[p] = <uint32_t>i      # from now on: which slice
+        census.counts[p] = <uint32_t>i      # from now on the index of the slice
     for row in range(chunk.count):
         if has_ended(&chunk.rows[row]):
             continue

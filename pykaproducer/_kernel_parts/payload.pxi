@@ -1,4 +1,4 @@
-# What send() was given: checked, looked at where it lies, copied into the chunk.
+# The arguments of send(): checked, referenced in place, copied into the chunk.
 
 cdef struct Payload:
     const uint8_t *data[3]              # key, value, headers
@@ -7,7 +7,7 @@ cdef struct Payload:
     Py_buffer views[2]
     int open                            # bit i: views[i] must be released
 
-cdef struct Terms:                      # what the caller has asked for
+cdef struct Terms:                      # options of a message
     int32_t partition                   # -1: the partitioner decides
     int64_t timestamp                   # ms since the epoch; -1: now
     int64_t timeout                     # ns
@@ -18,7 +18,7 @@ cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) e
     if not PyLong_CheckExact(number):
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError(f"{name} must be an int, not {type(number).__name__}")
-        number = int.__pos__(number)        # a subclass may compare as it likes
+        number = int.__pos__(number)        # a subclass may override comparisons
     if not least <= number <= most:
         raise ValueError(f"{name} must be between {least} and {most}, not {number}")
     n = number
@@ -26,7 +26,7 @@ cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) e
 
 
 cdef inline bint is_coroutine_function(object function):
-    """Return whether it is written as ``async def``. Looks at its code only; calls nothing."""
+    """Return whether *function* is an ``async def``. Inspects its code and calls nothing."""
     if PyMethod_Check(function):
         function = <object>PyMethod_GET_FUNCTION(function)
     if not PyFunction_Check(function):
@@ -41,7 +41,7 @@ cdef inline bint can_be_sent(object data):
 
 
 cdef int take_field(Payload *payload, int which, object data, str name) except -1:
-    """Look at the key (0) or the value (1) where it lies."""
+    """Reference the key (0) or the value (1) in place."""
     if data is None:
         payload.data[which] = NULL
         payload.size[which] = -1
@@ -72,7 +72,7 @@ cdef void release_fields(Payload *payload) noexcept:
 
 
 cdef bytes take_headers(Payload *payload, headers):
-    """Encode the headers; the bytes at which *payload* looks then, None if there are none."""
+    """Encode the headers. Return the bytes that *payload* then refers to, or None."""
     cdef bytes encoded
     payload.size[2] = 0
     if headers is None:
@@ -85,13 +85,13 @@ cdef bytes take_headers(Payload *payload, headers):
 
 
 cdef bytes encode_headers(headers):
-    """The headers in wire form; nothing if there are none."""
+    """Return the headers in wire form; empty if there are none."""
     cdef bytearray out = bytearray()
     cdef tuple fixed
     if not isinstance(headers, (list, tuple)):
         raise TypeError(f"headers must be a list of pairs (str, bytes), "
                         f"not {type(headers).__name__}")
-    fixed = tuple(headers)          # it might change while it is encoded
+    fixed = tuple(headers)          # the original might change while it is encoded
     if not fixed:
         return b""
     put_int(out, len(fixed))
@@ -111,9 +111,9 @@ cdef encode_header(bytearray out, position, name, data):
         raise TypeError(f"headers[{position}]: the name must be str, "
                         f"not {type(name).__name__}")
     try:
-        encoded = PyUnicode_AsUTF8String(name)      # whatever encode() of a subclass does
+        encoded = PyUnicode_AsUTF8String(name)      # bypasses encode() of a subclass
     except UnicodeEncodeError as error:
-        raise ValueError(f"headers[{position}]: the name {name!r} cannot be written as "
+        raise ValueError(f"headers[{position}]: the name {name!r} cannot be encoded as "
                          f"UTF-8") from error
     put_int(out, len(encoded))
     out += encoded
@@ -137,14 +137,14 @@ cdef put_int(bytearray out, int64_t n):
 # -- into the chunk: C memory only ---------------------------------------------------------
 
 cdef inline bint has_room(Chunk chunk, const Payload *payload) noexcept nogil:
-    """Whether there is an open chunk, and the message goes into it."""
+    """Return whether there is an open chunk with room for the message."""
     return chunk is not None and chunk.count < _CHUNK_ROWS \
         and chunk.nbytes + payload.total <= _CHUNK_BYTES
 
 
 cdef bint append_row(Chunk chunk, const Payload *payload, const Terms *terms, int64_t now,
                      PyObject *callback) noexcept:
-    """Copy one message into the chunk; false if there is no memory."""
+    """Copy one message into the chunk. Return false if there is no memory."""
     cdef bint with_callback = callback != <PyObject *>None
     cdef Row *row = chunk.new_row(with_callback)
     cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL
@@ -168,7 +168,7 @@ cdef inline void put_terms(Chunk chunk, Row *row, const Terms *terms, int64_t no
     row.partition = terms.partition
     row.block = <uint16_t>(chunk.n_blocks - 1)
     row.flags = OWN_TIME if terms.timeout != chunk.timeout else 0
-    row.holders = 0
+    row.handle_count = 0
     row.error = 0
     if row.deadline < chunk.earliest:
         chunk.earliest = row.deadline
@@ -183,5 +183,5 @@ cdef inline void put_payload(Row *row, uint8_t *p, const Payload *payload) noexc
     p = put_bytes(p, payload.data[1], payload.size[1])
     row.headers = p
     row.headers_size = <int32_t>payload.size[2]
-    if payload.data[2] != NULL:             # else they are there already
+    if payload.data[2] != NULL:             # otherwise they have been written already
         put_bytes(p, payload.data[2], payload.size[2])

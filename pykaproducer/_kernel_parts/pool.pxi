@@ -1,13 +1,15 @@
-# Memory that is used again: blocks of payload, row tables, record batches.
+# The memory pool: reused memory for payload blocks, row tables and record batches.
 #
-# malloc() takes large pieces from the system and gives them back to it; then each of their pages is
-# a fault and is cleared, again and again. So what is large comes from slabs of 2 MiB, which the
-# system may map as one huge page each (one fault for 512 pages; a tenth of the time where faults
-# are dear). A few empty slabs are kept, for all producers of the process; the rest goes back.
+# malloc() takes large pieces from the system and returns them to it. When they are mapped again,
+# each of their pages causes a page fault and is cleared. Large pieces therefore come from slabs of
+# 2 MiB, each of which the system may map as one huge page (one fault for 512 pages; a tenth of the
+# time where faults are expensive). A few empty slabs are kept for all producers of the process; the
+# rest is returned.
 #
-# No lock, so that it may be used without the GIL and a fork finds nothing taken: a slab's `room`
-# has one bit for each free piece. Whoever clears a bit owns that piece; whoever clears all of them
-# owns the slab, and may give it back. A `base` that is not NULL stays as long as a piece is out.
+# There is no lock, so the pool may be used without the GIL and a fork finds no lock held. A slab's
+# `room` has one bit for each free piece. The thread that clears a bit owns that piece. The thread
+# that clears all of them owns the slab and may unmap it. A non-NULL `base` does not change as long
+# as a piece is in use.
 
 cdef extern from *:
     """
@@ -16,20 +18,20 @@ cdef extern from *:
     #define SLAB ((size_t)2 << 20)
     #define PIECES 64
     #define PIECE (SLAB / PIECES)
-    #define SLABS 1024          /* beyond 2 GiB malloc() gives what is needed */
-    #define EMPTY_SLABS 8       /* that are kept: 16 MiB */
+    #define SLABS 1024          /* beyond 2 GiB, malloc() is used */
+    #define EMPTY_SLABS 8       /* kept for reuse: 16 MiB */
 
     static struct {
-        char *base;             /* NULL: there is none */
+        char *base;             /* NULL: no slab */
         uint64_t room;
     } slabs[SLABS];
-    static int slabs_end;       /* behind the last that has ever been used */
+    static int slabs_end;       /* one past the last index ever used */
 
     static inline int pieces_of(size_t size) { return (int)((size + PIECE - 1) / PIECE); }
     static inline uint64_t run_of(int pieces) {
         return pieces == PIECES ? ~(uint64_t)0 : ((uint64_t)1 << pieces) - 1;
     }
-    /* Where that many free pieces lie side by side, -1: nowhere. */
+    /* Index of the first run of that many adjacent free pieces; -1 if there is none. */
     static inline int find_run(uint64_t room, int pieces) {
         int have = 1;
         while (have < pieces) {
@@ -68,7 +70,7 @@ cdef extern from *:
         return base;
     }
 
-    /* Put a new slab into the list, with *room*; its base, NULL if the list is full. */
+    /* Add a new slab with *room* to the list. Returns its base, or NULL if the list is full. */
     static void *enlist(char *base, uint64_t room) {
         for (int i = 0; i < SLABS; i++) {
             char *none = NULL;
@@ -105,7 +107,7 @@ cdef extern from *:
         }
     }
 
-    /* Bytes of all slabs, and those of them that are out. */
+    /* Count the bytes of all slabs, and how many of them are in use. */
     static void count_pool(int64_t *mapped, int64_t *out) {
         int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
         *mapped = *out = 0;
@@ -117,19 +119,19 @@ cdef extern from *:
         }
     }
     static int slabs_are_left(void) {
-    #ifdef PYKAPRODUCER_NO_POOL         /* a sanitizer knows only the blocks of malloc() */
+    #ifdef PYKAPRODUCER_NO_POOL         /* a sanitizer only tracks malloc() blocks */
         return 0;
     #endif
         for (int i = 0; i < SLABS; i++)
             if (__atomic_load_n(&slabs[i].base, __ATOMIC_RELAXED) == NULL) return 1;
         return 0;
     }
-    /* Whether the next that is needed would be a new slab. */
+    /* Return whether the next large allocation would have to map a new slab. */
     static int pool_is_low(void) {
         int end = __atomic_load_n(&slabs_end, __ATOMIC_ACQUIRE);
         return end > 0 && empty_slabs(end) == 0 && slabs_are_left();
     }
-    /* Have a slab ready, its pages there: for the system to clear them takes long. */
+    /* Map a slab in advance and touch its pages: it takes the system long to clear them. */
     static void fill_pool(void) {
         char *base = map_slab();
         if (base == NULL) return;
@@ -137,7 +139,7 @@ cdef extern from *:
         enlist(base, ~(uint64_t)0);
     }
 
-    /* For tests: after `granted` allocations the next `refusals` are refused. */
+    /* For tests: after `granted` allocations, the next `refusals` fail. */
     static int64_t granted, refusals;
     static inline int is_refused(void) {
         if (__builtin_expect(__atomic_load_n(&refusals, __ATOMIC_RELAXED) == 0, 1)) return 0;
@@ -145,8 +147,8 @@ cdef extern from *:
         return __atomic_fetch_sub(&refusals, 1, __ATOMIC_RELAXED) > 0;
     }
 
-    /* Address space, never touched, for what must not fail when memory is short: to give rows their
-       outcome, a stage needs row numbers. It is given up then, and taken again later. */
+    /* Reserved address space, never touched. A stage needs row numbers to settle rows, and that
+       must not fail when memory is short. The reserve is unmapped then, and mapped again later. */
     #define RESERVE ((size_t)4 << 20)
     static void *reserve;
     static void fill_reserve(void) {
@@ -158,7 +160,7 @@ cdef extern from *:
                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             munmap(made, RESERVE);
     }
-    /* As malloc(), with the reserve if necessary. For what is small and short-lived. */
+    /* As malloc(), but use the reserve if necessary. For small, short-lived arrays. */
     static void *new_numbers(size_t size) {
         void *found = is_refused() ? NULL : malloc(size);
         if (found != NULL) {
@@ -184,7 +186,7 @@ cdef extern from *:
         }
         return found != NULL ? found : malloc(size ? size : 1);
     }
-    /* The slab that *memory* of that size is in; -1: it is malloc()'s. */
+    /* Return the slab that contains *memory* of that size; -1 if malloc() allocated it. */
     static int slab_of(void *memory, size_t size) {
         if (memory == NULL || size < PIECE || size > SLAB) return -1;
         char *base = (char *)((uintptr_t)memory & ~(uintptr_t)(SLAB - 1));
@@ -193,21 +195,21 @@ cdef extern from *:
             if (__atomic_load_n(&slabs[i].base, __ATOMIC_ACQUIRE) == base) return i;
         return -1;
     }
-    /* `size` is what new_memory() was asked for. */
+    /* `size` is the size that was requested from new_memory(). */
     static void free_memory(void *memory, size_t size) {
         int slab = slab_of(memory, size);
         if (slab < 0) free(memory);
         else give_pieces(slab, memory, pieces_of(size));
     }
-    /* The bytes behind the first `needed` are not needed any more; the size that is left. */
+    /* Release the bytes after the first `needed`. Returns the remaining size. */
     static size_t shrunk_memory(void *memory, size_t size, size_t needed) {
-        if (needed < PIECE) needed = PIECE;     /* its size says that it is a slab's */
+        if (needed < PIECE) needed = PIECE;     /* a smaller size would mean malloc() memory */
         int slab = slab_of(memory, size), kept = pieces_of(needed);
         if (slab < 0 || kept >= pieces_of(size)) return size;
         give_pieces(slab, (char *)memory + kept * PIECE, pieces_of(size) - kept);
         return needed;
     }
-    /* As realloc(): NULL without memory, and then the old is as it was. */
+    /* As realloc(): NULL if there is no memory, with the old allocation unchanged. */
     static void *grown_memory(void *memory, size_t size, size_t grown) {
         if (grown < PIECE) return realloc(memory, grown);
         void *larger = new_memory(grown);
@@ -230,41 +232,41 @@ cdef extern from *:
 
 
 cdef void free_block(Block *block) noexcept nogil:
-    """Give the memory of *block* back."""
+    """Free the memory of *block*."""
     free_memory(block.data, block.capacity)
     block.data = NULL
     block.used = 0
 
 
 def pool_use():
-    """``(mapped, out)``: bytes of all slabs of this process, and those of them that are in use."""
+    """Return ``(mapped, out)``: bytes of all slabs of this process, and how many are in use."""
     cdef int64_t mapped, out
     count_pool(&mapped, &out)
     return mapped, out
 
 
-def refuse_memory(int64_t behind, int64_t times):
-    """For tests: grant the kernel *behind* allocations, then refuse the next *times*."""
+def refuse_memory(int64_t after, int64_t times):
+    """Let the kernel's next *after* allocations succeed, then fail *times* of them, for tests."""
     global granted, refusals
     refusals = 0
-    granted = behind
+    granted = after
     refusals = times
 
 
 @cython.final
 @cython.no_gc
 cdef class RecordBatch:
-    """The bytes of a record batch, for a socket or a codec: a buffer that is only read."""
+    """The bytes of a record batch, for a socket or a codec: a read-only buffer."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size, capacity
-    cdef readonly Py_ssize_t plain_size     # what it would have without compression
-    cdef readonly Py_ssize_t largest_record # of its records, in bytes without the length
+    cdef readonly Py_ssize_t plain_size     # its size without compression, in bytes
+    cdef readonly Py_ssize_t largest_record  # bytes of its largest record, without the length
 
     def __cinit__(self, Py_ssize_t capacity):
         self.data = <uint8_t *>new_memory(capacity)
         if self.data == NULL:
-            raise MemoryError(f"no memory for a batch of {capacity:,} bytes")
+            raise MemoryError(f"out of memory: cannot allocate a batch of {capacity:,} bytes")
         self.size = self.capacity = capacity
 
     def __dealloc__(self):
@@ -274,10 +276,10 @@ cdef class RecordBatch:
         return self.size
 
     cdef void end_at(self, Py_ssize_t size) noexcept nogil:
-        """No more than these bytes are used."""
+        """Set the number of bytes used, and release the rest."""
         self.capacity = shrunk_memory(self.data, self.capacity, size)
         self.size = size
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.size, True, flags)
-        Py_DECREF(None)         # Cython has put it into `view.obj`, and the call has replaced it
+        Py_DECREF(None)         # Cython stored None in `view.obj`, and the call has replaced it

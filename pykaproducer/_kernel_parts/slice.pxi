@@ -1,9 +1,9 @@
-# The slice: rows of one chunk that go the same way. Claimed, settled, reported.
+# The slice: rows of one chunk that are processed together. Claimed, settled, reported.
 
 @cython.final
 @cython.no_gc
 cdef class Slice:
-    """Rows of one chunk that go the same way: ``rows[0..count)``, or a range from ``start``."""
+    """Rows of one chunk, processed together: ``rows[0..count)``, or a range from ``start``."""
 
     cdef readonly Chunk chunk
     cdef uint32_t *rows                 # NULL: the range start..start+count
@@ -11,9 +11,9 @@ cdef class Slice:
     cdef readonly uint32_t count
     cdef readonly int32_t partition
     cdef readonly Py_ssize_t nbytes     # payload bytes
-    cdef public int level               # how many attempts have failed: the retry level
-    cdef public int retries_used        # how many of these by a broker's temporary error
-    cdef public uint32_t most           # rows of it that go into one batch; 0: as many as fit
+    cdef public int level               # retry level: number of failed attempts
+    cdef public int retries_used        # those of them that failed with a retriable broker error
+    cdef public uint32_t most           # maximum rows of it in one batch; 0: as many as fit
 
     def __cinit__(self):
         self.rows = NULL
@@ -26,7 +26,7 @@ cdef class Slice:
 
     @property
     def topic(self):
-        """Topic of these rows."""
+        """Return the topic of these rows."""
         return self.chunk.topic
 
     cdef allocate(self, Py_ssize_t count):
@@ -39,11 +39,11 @@ cdef class Slice:
         return self.rows[i] if self.rows != NULL else self.start + i
 
     def row_numbers(self):
-        """Row numbers in the chunk, in order."""
+        """Return the row numbers in the chunk, in order."""
         return [self.at(i) for i in range(self.count)]
 
     def waiting(self):
-        """How many of these rows have no outcome yet."""
+        """Return the number of rows without an outcome."""
         cdef uint32_t i, n = 0
         for i in range(self.count):
             if not flags_of(self.chunk, self.at(i)) & SETTLED:
@@ -52,23 +52,23 @@ cdef class Slice:
 
     @property
     def is_settled(self):
-        """Return whether every one of these rows has its outcome; stops at one that has none."""
+        """Return whether all of these rows have an outcome. Stops at the first that has none."""
         cdef uint32_t i
         cdef bint settled = True
         with self.chunk.lock:
-            for i in range(0 if self.chunk.over() else self.count):
+            for i in range(0 if self.chunk.is_done() else self.count):
                 if not self.chunk.rows[self.at(i)].flags & SETTLED:
                     settled = False
                     break
         return settled
 
     def oldest_deadline(self):
-        """Earliest deadline of the rows without outcome (monotonic seconds), None if all have."""
+        """Return the earliest deadline of the unsettled rows (monotonic seconds), or None."""
         cdef int64_t earliest = 0x7fffffffffffffff
         cdef uint32_t i
         cdef Row *row
         with self.chunk.lock:
-            for i in range(0 if self.chunk.over() else self.count):
+            for i in range(0 if self.chunk.is_done() else self.count):
                 row = &self.chunk.rows[self.at(i)]
                 if not row.flags & SETTLED and row.deadline < earliest:
                     earliest = row.deadline
@@ -77,13 +77,13 @@ cdef class Slice:
     # -- sealing ---------------------------------------------------------------------------
 
     def claim(self, Py_ssize_t room, Py_ssize_t most, bint at_least_one=False):
-        """Take rows from the front for a batch with *room* bytes and *most* rows left.
+        """Remove rows from the front for a batch with *room* bytes and *most* rows left.
 
-        Returns a Slice of them, None if there are none or the first does not fit. With
-        *at_least_one* the first fits whatever its size: a batch of its own. They count as possibly
-        persisted from now on, so an expiry in the next moment says so; ``unclaim`` takes that back
-        if the batch is never written. Rows that have expired are left out. The claimed payload is
-        pinned until ``encode_batch`` has read it.
+        Returns a Slice of them, or None if there are none or the first does not fit. With
+        *at_least_one* the first row always fits, in a batch by itself if it is too large. Claimed
+        rows count as possibly persisted from now on, in case they expire before the batch is
+        answered. ``unclaim`` reverts that if the batch is never written. Expired rows are skipped.
+        The claimed payload is pinned until ``encode_batch`` has read it.
         """
         cdef Slice part = Slice.__new__(Slice)
         cdef uint32_t seen
@@ -103,13 +103,13 @@ cdef class Slice:
 
     cdef uint32_t claim_into(self, Slice part, Chunk chunk, Py_ssize_t room, Py_ssize_t most,
                              bint at_least_one) noexcept nogil:
-        """Claim rows from the front into *part*; how many have been seen: claimed, or expired."""
+        """Claim rows from the front into *part*. Return the number of rows claimed or expired."""
         cdef uint32_t seen
         cdef Row *row
         cdef Py_ssize_t size
         with chunk.lock:
-            if chunk.over():
-                return self.count           # all of them expired; the table is gone
+            if chunk.is_done():
+                return self.count           # all of them expired, and the table is freed
             for seen in range(self.count):
                 row = &chunk.rows[self.at(seen)]
                 size = payload_size(row)
@@ -131,7 +131,7 @@ cdef class Slice:
         return seen
 
     cdef void drop_front(self, uint32_t seen) noexcept:
-        """The first *seen* rows are no longer in this slice."""
+        """Remove the first *seen* rows from this slice."""
         cdef uint32_t i
         self.count -= seen
         if self.count == 0:
@@ -143,52 +143,52 @@ cdef class Slice:
             for i in range(self.count):
                 self.rows[i] = self.rows[i + seen]
 
-    def doubt(self):
-        """An attempt of these rows may have been appended: any later failure says so."""
+    def mark_ambiguous(self):
+        """Mark these rows as possibly appended, so that any later failure reports it."""
         cdef uint32_t i
         cdef Row *row
         with self.chunk.lock:
-            for i in range(0 if self.chunk.over() else self.count):
+            for i in range(0 if self.chunk.is_done() else self.count):
                 row = &self.chunk.rows[self.at(i)]
                 if not row.flags & SETTLED:
                     row.flags |= POSSIBLY
 
     def unclaim(self):
-        """The batch with these rows was not appended: they are as before ``claim``."""
+        """Revert ``claim``, because the batch with these rows was not appended."""
         cdef uint32_t i
         cdef Row *row
         with self.chunk.lock:
-            for i in range(0 if self.chunk.over() else self.count):
+            for i in range(0 if self.chunk.is_done() else self.count):
                 row = &self.chunk.rows[self.at(i)]
                 if not row.flags & SETTLED:
                     row.flags &= 0xff - CLAIMED
 
     # -- waiting -----------------------------------------------------------------------------
 
-    def take_along(self):
-        """Give the payload of these rows memory of its own, where they share it with others.
+    def detach_payload(self):
+        """Copy the payload of these rows out of memory that they share with other rows.
 
-        For a slice that has to wait long, so that one dead partition does not pin the memory of
-        the others. No row of it may be in the middle of being encoded. The rows' lines in the
-        table stay where they are: that is the chunk's, and goes with its last row.
+        For a slice that has to wait long, so that one unavailable partition does not pin the memory
+        of the others. None of its rows may be being encoded. The row table is not copied: it
+        belongs to the chunk, and is freed with its last row.
         """
-        move_out(self.chunk, self)
+        detach_rows(self.chunk, self)
         self.chunk.budget.wake()
 
     # -- settling: each row once -------------------------------------------------------------
 
     def deliver(self, int64_t base_offset, int64_t timestamp=-1, *, bint wake=True,
-                Series latency=None, double now=0):
-        """The broker has these rows, from *base_offset* on (-1: offsets unknown).
+                SampledStat latency=None, double now=0):
+        """Settle these rows as delivered, from *base_offset* on (-1: offsets unknown).
 
-        *timestamp*: the broker's, where it overrides (LogAppendTime), else -1. *wake*: wake those
-        who wait for one of them; else the returned Slice's ``wake_waiters`` must be called.
-        *latency*: is told how long each has taken, up to *now* (monotonic seconds). Returns a Slice
-        of the rows that this call settled (an expired row keeps its earlier outcome), to be given
-        to ``report``; None if it settled none.
+        *timestamp*: the broker's timestamp in ms if the topic uses LogAppendTime, else -1. *wake*:
+        wake the threads that wait for one of the rows; if false, the caller must call
+        ``wake_waiters`` of the returned Slice. *latency*: records the age of each row at *now*
+        (monotonic seconds). Returns a Slice of the rows that this call settled, to be passed to
+        ``report``, or None if there are none. An expired row keeps its earlier outcome.
         """
         cdef Chunk chunk = self.chunk
-        cdef Slice settled = self.none_of_it()
+        cdef Slice settled = self.empty_part()
         cdef int64_t now_ns = as_ns(now)
         cdef Sample *sample = NULL if latency is None else latency.sample_at(now)
         cdef Run run
@@ -196,7 +196,7 @@ cdef class Slice:
         cdef Row *row
         memset(&run, 0, sizeof(Run))
         with chunk.lock:
-            for i in range(0 if chunk.over() else self.count):
+            for i in range(0 if chunk.is_done() else self.count):
                 row = &chunk.rows[self.at(i)]
                 if row.flags & SETTLED:
                     continue
@@ -210,12 +210,13 @@ cdef class Slice:
                 settled.count += 1
             end_run(latency, sample, &run)
             self.size_of(settled)
-        return self.told(settled, wake)
+        return self.settled_part(settled, wake)
 
     def fail(self, not_persisted, possibly_persisted, *, bint wake=True):
-        """These rows have failed; a row's error is the one that fits what may be in the log.
+        """Settle these rows as failed.
 
-        *wake*: as for ``deliver``.
+        A row's error is *possibly_persisted* if an attempt may have been appended to the log, else
+        *not_persisted*. *wake* and the return value: as for ``deliver``.
         """
         cdef Chunk chunk = self.chunk
         cdef Slice settled
@@ -225,9 +226,9 @@ cdef class Slice:
         cdef Py_ssize_t first = len(chunk.errors)
         chunk.errors.append(not_persisted)
         chunk.errors.append(possibly_persisted)
-        settled = self.none_of_it()     # from here on nothing raises
+        settled = self.empty_part()     # from here on nothing raises
         with chunk.lock:
-            for i in range(0 if chunk.over() else self.count):
+            for i in range(0 if chunk.is_done() else self.count):
                 row = &chunk.rows[self.at(i)]
                 if row.flags & SETTLED:
                     continue
@@ -239,18 +240,18 @@ cdef class Slice:
                 settled.rows[settled.count] = self.at(i)
                 settled.count += 1
             self.size_of(settled)
-        # Rows that fail one by one must not use up the 16 bits of Row.error, nor must those who
-        # come to fail what has its outcome already.
+        # Drop error objects that no row uses, so that per-row failures, and failures of rows that
+        # are settled already, cannot exhaust the 16 bits of Row.error.
         if not possibly and len(chunk.errors) == first + 2:
             del chunk.errors[first + (1 if settled.count else 0):]
-        return self.told(settled, wake)
+        return self.settled_part(settled, wake)
 
-    cdef Slice none_of_it(self):
+    cdef Slice empty_part(self):
         """Return an empty slice with room for all of these rows.
 
-        A broker's answer cannot be judged twice: without memory it shares the room of this slice,
-        whose row numbers are read before those of settled rows are written over them. Then
-        :meth:`told` empties this slice.
+        A broker's response cannot be handled twice. Without memory the new slice therefore shares
+        the array of this slice, in which each row number is read before it is overwritten. Then
+        :meth:`settled_part` empties this slice.
         """
         cdef Slice part = Slice.__new__(Slice)
         part.chunk = self.chunk
@@ -263,7 +264,7 @@ cdef class Slice:
         return part
 
     cdef void size_of(self, Slice settled) noexcept nogil:
-        """How large the rows are that have just been settled, of these."""
+        """Compute the payload size of *settled*, the rows of this slice that were just settled."""
         cdef uint32_t i
         if settled.count == self.count:
             settled.nbytes = self.nbytes
@@ -271,10 +272,10 @@ cdef class Slice:
         for i in range(settled.count):
             settled.nbytes += payload_size(&self.chunk.rows[settled.at(i)])
 
-    cdef Slice told(self, Slice settled, bint wake):
-        """Wake those who wait, if *wake*; *settled*, or None if it has no row."""
+    cdef Slice settled_part(self, Slice settled, bint wake):
+        """Wake waiting threads if *wake*. Return *settled*, or None if it has no row."""
         if settled.rows == self.rows:
-            self.rows = NULL        # it is that slice's now
+            self.rows = NULL        # *settled* owns it now
             self.count = 0
             self.nbytes = 0
         if not settled.count:
@@ -292,14 +293,14 @@ cdef class Slice:
 
     @property
     def wants_report(self):
-        """Whether a callback has to run for any of these rows (else no thread need be woken)."""
-        return self.chunk.callbacks != NULL or bool(self.chunk.extras)
+        """Return whether any row of the chunk may have a callback to run."""
+        return self.chunk.callbacks != NULL or bool(self.chunk.done_callbacks)
 
     def report(self, on_error):
-        """Run the callbacks of these settled rows, then let their memory go.
+        """Run the callbacks of these settled rows, then release their memory.
 
-        ``on_error(callback, exception)`` is called for a callback that raises; what that raises in
-        its turn goes to ``sys.unraisablehook``. Returns True if these were the last rows of the
+        If a callback raises, ``on_error(callback, exception)`` is called. An exception raised by
+        ``on_error`` goes to ``sys.unraisablehook``. Returns True if these were the last rows of the
         chunk.
         """
         cdef Chunk chunk = self.chunk
@@ -311,73 +312,73 @@ cdef class Slice:
                 callback = <object>chunk.callbacks[row]
                 Py_DECREF(callback)
                 chunk.callbacks[row] = NULL
-                error = error_of(chunk, row) if tell(chunk, row) & FAILED else None
+                error = error_of(chunk, row) if observe(chunk, row) & FAILED else None
                 handle = new_handle(chunk, row)
                 try:
                     callback(error, handle)
                 except BaseException as failure:
-                    complain(on_error, callback, failure)
+                    report_callback_error(on_error, callback, failure)
                 callback = handle = error = None
-            if chunk.extras:
-                for callback in chunk.extras.pop(row, ()):
+            if chunk.done_callbacks:
+                for callback in chunk.done_callbacks.pop(row, ()):
                     handle = new_handle(chunk, row)
                     try:
                         callback(handle)
                     except BaseException as failure:
-                        complain(on_error, callback, failure)
+                        report_callback_error(on_error, callback, failure)
                 callback = handle = None
             if i & (_ROWS_A_LOOK - 1) == _ROWS_A_LOOK - 1 and gil_is_wanted():
                 let_stages_run()
         return self.finish()
 
     def finish(self):
-        """Let the memory of these reported rows go; True if they were the chunk's last."""
+        """Release the memory of these reported rows. Return True if they were the chunk's last."""
         cdef Chunk chunk = self.chunk
         cdef uint32_t i
         cdef bint last
         for i in range(self.count):
-            if chunk.rows[self.at(i)].flags & FAILED and chunk.rows[self.at(i)].holders:
+            if chunk.rows[self.at(i)].flags & FAILED and chunk.rows[self.at(i)].handle_count:
                 self.keep(self.at(i))
         last = chunk.let_go(self)
         if last:
             chunk.free_callbacks()
-            chunk.retire()
+            chunk.release_rows()
         chunk.budget.wake()
         return last
 
     cdef keep(self, uint32_t row):
-        # A failed message's payload belongs to whoever holds its handle: to send it again.
+        # The payload of a failed message is kept for its handles, so that it can be sent again.
         cdef Chunk chunk = self.chunk
         cdef Row *r = &chunk.rows[row]
-        # Making a dict may run finalizers, which may do the same: look again behind it.
-        cdef dict fresh = {} if chunk.kept is None else None
-        if chunk.kept is None:
-            chunk.kept = fresh
-        chunk.kept[row] = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
+        # Creating a dict may run finalizers that do the same, so check again afterwards.
+        cdef dict fresh = {} if chunk.failed_payloads is None else None
+        if chunk.failed_payloads is None:
+            chunk.failed_payloads = fresh
+        chunk.failed_payloads[row] = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
 
     def first_error(self):
-        """The error of the first row that failed, None if none did."""
+        """Return the error of the first row that failed, or None if none did."""
         cdef uint32_t i
         for i in range(self.count):
             if flags_of(self.chunk, self.at(i)) & FAILED:
                 return error_of(self.chunk, self.at(i))
         return None
 
-    def untold_failures(self):
-        """How many of these rows failed with nobody told: no callback, outcome never read."""
+    def unreported_failures(self):
+        """Return the number of failed rows without a callback whose outcome was never read."""
         cdef uint32_t i, n = 0
         if not self.chunk.failures:
             return 0
         for i in range(self.count):
-            if flags_of(self.chunk, self.at(i)) & (FAILED | TOLD) == FAILED:
+            if flags_of(self.chunk, self.at(i)) & (FAILED | OBSERVED) == FAILED:
                 n += 1
         return n
 
 
-cdef void complain(on_error, callback, failure) noexcept:
-    """Report with *on_error* that *callback* has raised.
+cdef void report_callback_error(on_error, callback, failure) noexcept:
+    """Call *on_error* because *callback* has raised.
 
-    *on_error* logs it, and a user's logging filter may raise as well: the other callbacks must be
-    called all the same.
+    *on_error* logs the exception, and a user's logging filter may raise as well. The other
+    callbacks must be called all the same.
     """
     on_error(callback, failure)

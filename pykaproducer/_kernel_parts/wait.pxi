@@ -1,7 +1,7 @@
-# Waiting for sockets, and what is read from them: as few turns at the GIL as can be.
+# Waiting for sockets and reading from them, with as few GIL switches as possible.
 #
-# Python's own calls let the GIL go for each recv() and send(), even where they do not wait, and
-# beside a busy thread it takes long to come back (see gil.pxi). Here it is let go for the wait.
+# Python's own calls release the GIL for each recv() and send(), even if they do not wait. Next to a
+# busy thread, reacquiring it takes long (see gil_handoff.pxi). Here it is released only to wait.
 
 cdef extern from *:
     """
@@ -32,20 +32,21 @@ cdef extern from *:
 
 
 cpdef enum:
-    MOST_WATCHED = 8            # how many poll_events() waits for
+    MOST_WATCHED = 8            # maximum number of descriptors for poll_events()
 
 
 def poll_events(list watched not None, int timeout_ms):
-    """Wait for one of *watched*, pairs ``(fd, events of poll(2))``; -1 ms: for ever.
+    """Wait for one of *watched*, pairs ``(fd, events of poll(2))``, for at most *timeout_ms*.
 
-    Returns the events of each, zeros if the time has passed or a signal came.
+    -1 waits forever. Returns the events of each descriptor, all 0 after a timeout or a signal.
+    Raises ValueError for more than MOST_WATCHED descriptors, and OSError.
     """
     cdef pollfd fds[MOST_WATCHED]
     cdef int count = len(watched), i, found, problem
     if count > MOST_WATCHED:
-        raise ValueError(f"{count} descriptors; at most {MOST_WATCHED}")
+        raise ValueError(f"cannot poll {count} descriptors: the maximum is {MOST_WATCHED}")
     for i in range(count):
-        with cython.boundscheck(True):  # a pair may be Python code, which changes the list
+        with cython.boundscheck(True):  # unpacking a pair may run Python code that changes the list
             fds[i].fd, fds[i].events = watched[i]
         fds[i].revents = 0
     with nogil:
@@ -59,8 +60,10 @@ def poll_events(list watched not None, int timeout_ms):
 
 
 def read_into(int fd, into):
-    """What has come on a non-blocking socket, into the buffer *into*: how many bytes; None for
-    none now, 0 for the end of the stream. Raises OSError."""
+    """Read from a non-blocking socket into the buffer *into* and return the number of bytes.
+
+    Returns None if no data is available, 0 at the end of the stream. Raises OSError.
+    """
     cdef Py_buffer view
     cdef Py_ssize_t count
     cdef int problem
@@ -73,22 +76,22 @@ def read_into(int fd, into):
     if count < 0:
         if is_no_room(problem):
             return None
-        raise OSError(problem, "the socket cannot be read from")
+        raise OSError(problem, "cannot read from the socket")
     return count
 
 
 def poke(sock):
-    """Send one byte to a non-blocking socket, if it takes one and is not closed.
+    """Send one byte to a non-blocking socket, unless it is full or closed.
 
-    The GIL is kept from the look at its number to the end: closed in between, the number could be
-    another socket's.
+    The GIL is held from reading the descriptor to the end. If the socket were closed in between,
+    the descriptor could belong to another socket.
     """
     cdef int fd = sock.fileno()
     kernel_poke(fd)
 
 
 def drain(int fd):
-    """Read and forget what has come on a non-blocking socket."""
+    """Read and discard all available data of a non-blocking socket."""
     cdef char buffer[4096]
     while kernel_read(fd, buffer, sizeof(buffer)) == sizeof(buffer):
         pass

@@ -1,15 +1,16 @@
-# Who waits for a row: result() in some thread, functions to be called.
+# Waiters of a row: threads in result(), and functions to call with the outcome.
 
 cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
-    """False if the row is settled already; else *lock* is released when it is.
+    """Have *lock* released when the row is settled. Return False if it is settled already.
 
-    No lock is needed. The settler (1) sets the flag, (2) looks for waiters; we (1) enter the
-    waiter, (2) look at the flag. Whatever the order, one of the two sees the other.
+    No lock is needed. The settler (1) sets the flag, (2) looks for waiters. This function (1) adds
+    the waiter, (2) looks at the flag. In any order, at least one of the two sees the other.
     """
     cdef dict fresh
     if flags_of(chunk, row) & SETTLED:
         return False
-    # Making a dict may collect garbage, and a finalizer may wait for a message of this chunk.
+    # Creating a dict may trigger garbage collection, and a finalizer may wait for a message of this
+    # chunk.
     fresh = {} if chunk.waiters is None else None
     if chunk.waiters is None:
         chunk.waiters = fresh
@@ -31,8 +32,8 @@ cdef drop_waiter(Chunk chunk, uint32_t row, lock):
 cdef wake_waiters(Slice settled):
     """Release the locks of the threads that wait for one of these settled rows.
 
-    A walk over the fewer of the two, the slice's rows and the rows that are waited for: all slices
-    of a chunk together then cost no more than its rows.
+    Iterates over the slice's rows or over the rows with waiters, whichever are fewer. All slices of
+    a chunk together then cost no more than its rows.
     """
     cdef Chunk chunk = settled.chunk
     cdef uint32_t i
@@ -50,34 +51,35 @@ cdef release_waiters(Chunk chunk, row):
         lock.release()
 
 
-cdef bint add_extra(Chunk chunk, uint32_t row, function) except -1:
-    """False if the row is settled already: then the caller runs *function* itself.
+cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:
+    """Have *function* called when the row is settled.
 
-    The same two-step as add_waiter: enter, then look. When both sides saw each other, the one
-    that takes the entry out of the table runs it.
+    Returns False if the row is settled already, and then the caller runs *function* itself. Uses
+    the same two steps as add_waiter: add, then look. If both sides see each other, the one that
+    removes the entry from the table runs it.
     """
     cdef dict fresh
     if flags_of(chunk, row) & SETTLED:
         return False
-    fresh = {} if chunk.extras is None else None
-    if chunk.extras is None:
-        chunk.extras = fresh
-    chunk.extras.setdefault(row, []).append(function)
-    return not flags_of(chunk, row) & SETTLED or not drop_extra(chunk, row, function)
+    fresh = {} if chunk.done_callbacks is None else None
+    if chunk.done_callbacks is None:
+        chunk.done_callbacks = fresh
+    chunk.done_callbacks.setdefault(row, []).append(function)
+    return not flags_of(chunk, row) & SETTLED or not drop_row_callback(chunk, row, function)
 
 
-cdef bint drop_extra(Chunk chunk, uint32_t row, function) except -1:
-    """Take *function* out of the table; false if the report of the row has taken it.
+cdef bint drop_row_callback(Chunk chunk, uint32_t row, function) except -1:
+    """Remove *function* from the table. Return false if the report of the row has removed it.
 
-    Found by identity: a user's ``__eq__`` would run here, and the report might take the list
-    in the meantime and call the function too.
+    It is found by identity. A user's ``__eq__`` would run Python code here, and the report might
+    take the list in the meantime and call the function too.
     """
-    cdef list functions = chunk.extras.get(row)
+    cdef list functions = chunk.done_callbacks.get(row)
     cdef Py_ssize_t i
     for i in range(0 if functions is None else len(functions)):
         if functions[i] is function:
             if len(functions) == 1:
-                chunk.extras.pop(row)   # an empty list would still ask for a report
+                chunk.done_callbacks.pop(row)   # an empty list would still require a report
             else:
                 del functions[i]
             return True

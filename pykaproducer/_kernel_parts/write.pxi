@@ -11,11 +11,12 @@ cdef extern from *:
     #define MSG_NOSIGNAL 0
     #endif
 
-    /* Writes until all is written, `patience` ms were spent waiting for room, or it fails.
-       Returns the bytes written; if that is 0, errno says why (0: no room). */
+    /* Writes until everything is written, `patience` ms have passed since the socket was first
+       full, or an error occurs. Returns the bytes written; if that is 0, errno is the reason (0:
+       the socket is full). */
     static Py_ssize_t kernel_write(int fd, struct iovec *iov, int count, int patience) {
         Py_ssize_t total = 0;
-        int64_t began = -1, waited = 0;     /* -1: it has not had to wait yet */
+        int64_t began = -1, waited = 0;     /* -1: the socket has not been full yet */
         errno = 0;
         while (count > 0) {
             struct msghdr message;
@@ -27,7 +28,7 @@ cdef extern from *:
                 if (errno == EINTR) continue;
                 if (errno != EAGAIN && errno != EWOULDBLOCK) break;
                 errno = 0;
-                /* A peer that takes a little at a time must not keep its owner here. */
+                /* A peer that reads a little at a time must not block the caller for longer. */
                 if (began < 0) began = kernel_clock(0);
                 waited = (kernel_clock(0) - began) / 1000000;
                 struct pollfd ready = {fd, POLLOUT, 0};
@@ -57,18 +58,18 @@ cdef extern from *:
 
 
 cpdef enum:
-    MOST_BUFFERS = 64           # how many write_buffers() writes in one call
+    MOST_BUFFERS = 64           # maximum number of buffers that write_buffers() writes in one call
 
 
 def write_buffers(int fd, buffers, int patience_ms):
     """Write *buffers* to a non-blocking socket, waiting for room without the GIL.
 
-    Returns how many bytes were written: fewer than all when the socket was full and had not taken
-    the rest *patience_ms* later; at most MOST_BUFFERS are looked at. Raises OSError when nothing
-    could be written.
+    Returns the number of bytes written, fewer than all if the socket was full and did not accept
+    the rest within *patience_ms*. Only the first MOST_BUFFERS buffers are used. Raises
+    OSError if nothing could be written.
 
-    A large request written piece by piece from Python would take the GIL once a piece, and each
-    time may wait a switch interval for it while user code loops over ``send()``.
+    A large request written piece by piece from Python would reacquire the GIL for each piece, and
+    each time might wait for a switch interval while user code loops over ``send()``.
     """
     cdef iovec iov[MOST_BUFFERS]
     cdef Py_buffer views[MOST_BUFFERS]
@@ -88,7 +89,7 @@ def write_buffers(int fd, buffers, int patience_ms):
             want_gil()
         got_gil()
         if written == 0 and problem:
-            raise OSError(problem, "the socket cannot be written to")
+            raise OSError(problem, "cannot write to the socket")
         return written
     finally:
         for i in range(count):

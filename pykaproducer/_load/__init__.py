@@ -1,13 +1,13 @@
-"""Arrow batches into messages, every row accounted for.
+"""Conversion of Arrow batches to messages, with an outcome for every row.
 
-What the Spark sink (:mod:`pykaproducer.spark`) and the command ``pykaproducer load`` share. In the
-order in which a row meets them:
+Shared by the Spark sink (:mod:`pykaproducer.spark`) and the command ``pykaproducer load``. In the
+order in which they process a row:
 
-* only of the command: ``sources`` (which batches there are; ``files`` and ``formats`` find and
-  read them), ``select`` (which columns make a message: ``grammar`` reads the text, ``binding``
-  holds it against the columns, ``mapping`` makes messages, ``encoders`` and ``avro`` make bytes),
-  and ``job`` (the load as a whole);
-* ``writer`` (through a producer, and each row's outcome), ``refused`` (what becomes of a row that
-  was not delivered; of the command: ``rejects``), ``summary`` (what is told of the others);
-  ``cells`` and ``checksum`` look at single messages, where that is asked for.
+* only for the command: ``sources`` (the batches to load; ``files`` and ``formats`` find and read
+  them), ``select`` (the columns that make a message: ``grammar`` parses the text, ``binding``
+  resolves it against the columns, ``mapping`` makes messages, ``encoders`` and ``avro`` make
+  bytes), and ``job`` (the load as a whole);
+* ``writer`` (sends through a producer and collects each row's outcome), ``refused`` (handles rows
+  that were not delivered; for the command: ``rejects``), ``summary`` (counts the others);
+  ``cells`` and ``checksum`` process single messages, where this is needed.
 """

@@ -1,9 +1,9 @@
-"""Rows of Arrow into Avro: one bare record each, as a schema says, without a header before it.
+"""Encoding of Arrow rows as Avro: one bare record each, without a schema registry header.
 
-The encoder (fastavro) takes some of what does not fit without a word: it cuts 3.7 to the long 3,
-writes a null boolean as false, an int with more than 32 bits, and a time without a zone as one of
-this machine's zone. So each column is first cast to the type that the schema means, which loses
-nothing or fails; times without a zone are taken as UTC.
+The encoder (fastavro) silently accepts some values that do not fit: it truncates 3.7 to the long 3,
+writes a null boolean as false and an int with more than 32 bits, and assumes the local time zone
+for a time without one. Each column is therefore first cast to the type that the schema implies,
+which either loses nothing or fails. Times without a time zone are taken as UTC.
 """
 
 from __future__ import annotations
@@ -35,31 +35,32 @@ from pykaproducer._load.encoders import (
 
 _WRITE_ERRORS = (*ROW_ERRORS, AttributeError, struct.error)
 
-#: Steps from a column down to something in it: the place of a struct's field, or None: into the
-#: elements of a list, the values of a map.
+#: Steps from a column to a nested value: the index of a struct's field, or None for the elements
+#: of a list or the values of a map.
 _Way = tuple[int | None, ...]
 
 
 class Plan(NamedTuple):
-    """How columns become records of a schema."""
+    """How to convert columns to records of a schema."""
 
-    #: What each column is cast to.
+    #: The type to which each column is cast.
     kinds: tuple[Any, ...]
-    #: Booleans that must not be null: the number of a column, and the way in it.
+    #: Booleans that must not be null: the index of the column and the path within it.
     booleans: tuple[tuple[int, _Way], ...]
 
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """The schema of a record, as JSON text: so it travels to other processes."""
+    """The schema of a record as JSON text, which can be pickled."""
 
     text: str
 
     @staticmethod
     def load(given: str) -> AvroSchema:
-        """The schema that *given* is (``{...}``), or that is in the file of this name.
+        """Load the schema from *given*, which is JSON (``{...}``) or the name of a file.
 
-        Raises EncodingError.
+        Raises:
+            EncodingError: the schema cannot be read or is invalid.
         """
         text, where = given, "the Avro schema"
         if not given.lstrip().startswith("{"):
@@ -75,7 +76,7 @@ class AvroSchema:
         return schema
 
     def fields(self, where: str = "the Avro schema") -> dict[str, bool]:
-        """Names of the record's fields, and whether a record must have them."""
+        """Return the names of the record's fields, and whether each is required."""
         avro = _fastavro()
         try:
             parsed = _parsed(self.text)[0]
@@ -84,13 +85,13 @@ class AvroSchema:
             avro.schema.SchemaParseException,
             avro.schema.UnknownType,
         ) as error:
-            raise EncodingError(f"{where} is not right: {_said(error)}") from None
+            raise EncodingError(f"{where} is invalid: {_said(error)}") from None
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
             raise EncodingError(f"{where} is not the schema of a record")
         return _required(parsed["fields"])
 
     def plan(self, names: Sequence[str], kinds: Sequence[Any]) -> Plan:
-        """How columns of these types are encoded; EncodingError if one cannot be."""
+        """Plan the encoding of columns of these types; EncodingError if one does not fit."""
         parsed, known = _parsed(self.text)
         fields = {field["name"]: field["type"] for field in parsed["fields"]}
         booleans: list[tuple[int, _Way]] = []
@@ -102,7 +103,7 @@ class AvroSchema:
         return Plan(tuple(found), tuple(booleans))
 
     def encode(self, names: Sequence[str], plan: Plan, arrays: Sequence[Array]) -> Encoded:
-        """A record for each row. Raises what only :func:`by_row` can tell whose it is."""
+        """Encode a record for each row. For errors that do not name a row, use :func:`by_row`."""
         cast = [plain(array).cast(kind) for array, kind in zip(arrays, plan.kinds, strict=True)]
         for place, way in plan.booleans:
             if _at(cast[place], way).null_count:
@@ -145,18 +146,18 @@ def _fastavro() -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _parsed(text: str) -> tuple[Any, dict[str, Any]]:
-    """A schema as fastavro wants it, and the named types in it."""
+    """Parse a schema with fastavro. Return it and its named types."""
     known: dict[str, Any] = {}
     return _fastavro().parse_schema(json.loads(text), known), known
 
 
 def _said(error: Exception) -> str:
-    """fastavro says some of its errors with a bare name."""
+    """Format an error of fastavro, some of which consist of a bare name."""
     text = str(error) if not isinstance(error, KeyError) else f"{error} is missing"
     return f"{type(error).__name__}: {text}"
 
 
-# Which types fit ---------------------------------------------------------------------------------
+# Type compatibility ------------------------------------------------------------------------------
 
 
 def _decimal(schema: dict[str, Any]) -> Any:
@@ -164,7 +165,7 @@ def _decimal(schema: dict[str, Any]) -> Any:
     return (pyarrow.decimal128 if precision <= 38 else pyarrow.decimal256)(precision, scale)
 
 
-#: By logical type: what fits, and what it is cast to.
+#: By logical type: a check of the column type, and the type to cast to.
 _LOGICAL: dict[str, tuple[Callable[[Any], bool], Callable[[dict[str, Any]], Any]]] = {
     "date": (types.is_date, lambda _: pyarrow.date32()),
     "time-millis": (types.is_time, lambda _: pyarrow.time32("ms")),
@@ -181,7 +182,7 @@ def _is_float(kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind))
 
 
-#: By primitive type, the same.
+#: The same by primitive type.
 _PRIMITIVE: dict[str, tuple[Callable[[Any], bool], Callable[[dict[str, Any]], Any]]] = {
     "null": (types.is_null, lambda _: pyarrow.null()),
     "boolean": (types.is_boolean, lambda _: pyarrow.bool_()),
@@ -197,14 +198,14 @@ _PRIMITIVE: dict[str, tuple[Callable[[Any], bool], Callable[[dict[str, Any]], An
 
 
 class _Fitting:
-    """Finds what the columns of one record are cast to."""
+    """Finds the types to which the columns of one record are cast."""
 
     def __init__(self, known: dict[str, Any], booleans: list[_Way]) -> None:
         self._known = known
         self._booleans = booleans
 
     def fit(self, kind: Any, schema: Any, name: str, way: _Way) -> Any:
-        """The type that a column of *kind* is cast to for *schema*; EncodingError if it cannot."""
+        """Return the type to cast a column of *kind* to; EncodingError if it does not fit."""
         kind = plain_type(kind)
         if isinstance(schema, list):
             return self._fit_union(kind, schema, name, way)
@@ -213,7 +214,7 @@ class _Fitting:
         word = schema["type"]
         if isinstance(word, dict | list):
             return self.fit(kind, word, name, way)
-        if types.is_null(kind):  # nothing is known of its rows; each is refused that must not be
+        if types.is_null(kind):  # all rows are null; encoding fails where null is not allowed
             return kind
         logical = schema.get("logicalType")
         rule = _LOGICAL.get(logical) or _PRIMITIVE.get(word)
@@ -227,7 +228,7 @@ class _Fitting:
         return self._fit_nested(kind, schema, name, way)
 
     def _fit_union(self, kind: Any, branches: list[Any], name: str, way: _Way) -> Any:
-        """The type of the branch that means the column's own, or else of the first that fits."""
+        """Return the type of the branch that equals the column's, else of the first that fits."""
         found: list[tuple[Any, list[_Way]]] = []
         errors = []
         for branch in branches:
@@ -243,7 +244,7 @@ class _Fitting:
                 return kind
             raise errors[0]
         chosen, inside = next((each for each in found if each[0] == kind), found[0])
-        # Of the column itself fastavro asks whether a branch takes the null.
+        # For the column itself, fastavro checks whether a branch accepts null.
         self._booleans += [each for each in inside if each != way]
         return chosen
 
@@ -268,24 +269,24 @@ class _Fitting:
 
 
 def _required(fields: Iterable[dict[str, Any]]) -> dict[str, bool]:
-    """Names of a record's fields, and whether each must be given."""
+    """Return the names of a record's fields, and whether each is required."""
     return {field["name"]: "default" not in field for field in fields}
 
 
 def check_names(fields: dict[str, bool], names: Sequence[str], where: str = "") -> None:
-    """Raise EncodingError if columns are not those that a record's fields ask for."""
+    """Raise EncodingError if columns are unknown to the schema or required fields are missing."""
     more = [name for name in names if name not in fields]
     if more:
         raise EncodingError(f"{where}the schema has no field {', '.join(more)}")
     less = [name for name, must in fields.items() if must and name not in names]
     if less:
         raise EncodingError(
-            f"{where}the schema asks for {', '.join(less)}, which has no default and is not given"
+            f"{where}the schema requires {', '.join(less)}, which has no default; add it"
         )
 
 
 def _at(array: Array, way: _Way) -> Array:
-    """What lies at the end of a way, without what lies in a null."""
+    """Return the nested values at the end of a path, without those inside a null."""
     for step in way:
         array = array.drop_null()
         if step is not None:

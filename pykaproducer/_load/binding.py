@@ -1,4 +1,4 @@
-"""Binds a selection to the columns of one source: what is wrong for all rows is found here."""
+"""Binding of a selection to the columns of a source: errors that affect all rows are found here."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pykaproducer._load.grammar import (
     ERROR_COLUMN,
     Avro,
     Column,
-    Entry,
     Expression,
     Item,
     Json,
     Literal,
+    SelectEntry,
     SelectionError,
     mistake,
 )
@@ -49,29 +49,29 @@ from pykaproducer._load.mapping import (
     whole,
 )
 
-#: How many of a source's columns an error names.
+#: Maximum number of a source's columns that an error lists.
 _SHOWN = 20
 
 
-def bind(text: str, entries: Sequence[Entry], schema: Any) -> Mapping:
-    """The mapping for sources with this schema (a ``pyarrow.Schema``).
+def bind(text: str, entries: Sequence[SelectEntry], schema: Any) -> Mapping:
+    """Return the mapping for sources with this schema (a ``pyarrow.Schema``).
 
     Raises:
-        SelectionError: a column is not there or has a type that cannot be used so, an Avro schema
-            is not there or does not fit.
+        SelectionError: a column is missing or has an unsuitable type, or an Avro schema is missing
+            or does not fit.
     """
     return _Binder(text, schema).mapping(entries)
 
 
 class _Binder:
-    """Finds the columns of one selection in one schema."""
+    """Resolves the columns of one selection in one schema."""
 
     def __init__(self, text: str, schema: Any) -> None:
         self._text = text
         self._schema = schema
-        self._columns: dict[str, None] = {}  # in the order in which they were first needed
+        self._columns: dict[str, None] = {}  # in the order of first use
 
-    def mapping(self, entries: Sequence[Entry]) -> Mapping:
+    def mapping(self, entries: Sequence[SelectEntry]) -> Mapping:
         made: list[tuple[str, Bound, str]] = []
         headers: list[tuple[str, Bound, str]] = []
         for entry in entries:
@@ -84,7 +84,7 @@ class _Binder:
             made.append(("headers", Headers(names, values), ", ".join(texts)))
         return Mapping(tuple(self._columns), tuple(made))
 
-    def _field(self, entry: Entry) -> Bound:
+    def _field(self, entry: SelectEntry) -> Bound:
         how = {
             "timestamp": self._timestamp,
             "partition": self._partition,
@@ -97,11 +97,11 @@ class _Binder:
         if isinstance(found, Literal):
             kind = pyarrow.string() if entry.field == "topic" else pyarrow.int64()
             return Constant(found.value, kind)
-        assert isinstance(found, Column), "the grammar allows no other"
+        assert isinstance(found, Column), "the grammar allows nothing else"
         return how(found, *self._path(found))
 
     def _content(self, found: Expression) -> Bound:
-        """A key, a value, or a header's value."""
+        """Bind a key, a value or the value of a header."""
         if isinstance(found, Literal):
             text = None if found.value is None else str(found.value).encode()
             return Constant(text, pyarrow.binary())
@@ -115,7 +115,7 @@ class _Binder:
             return _bytes(path, kind)
         if has_text(within):
             return Converted(path, text_of, TEXT)
-        raise self._wrong(found, f"is {kind}, which has no text; write json({found})")
+        raise self._wrong(found, f"is {kind}, which has no text form; use json({found})")
 
     def _timestamp(self, column: Column, path: Path, kind: Any) -> Bound:
         within = plain_type(kind)
@@ -129,7 +129,7 @@ class _Binder:
             return Converted(path, plain, within)
         if types.is_integer(within) or types.is_null(within):
             return Converted(path, whole, pyarrow.int64())
-        advice = "a timestamp is a time, a date, milliseconds since 1970, or text of them"
+        advice = "a timestamp must be a timestamp, a date, milliseconds since 1970, or one as text"
         raise self._wrong(column, f"is {kind}; {advice}")
 
     def _partition(self, column: Column, path: Path, kind: Any) -> Bound:
@@ -138,12 +138,12 @@ class _Binder:
             return AsItIs(path)
         if types.is_integer(within) or types.is_null(within) or is_text(within):
             return Converted(path, whole, pyarrow.int64())
-        raise self._wrong(column, f"is {kind}; a partition is a whole number")
+        raise self._wrong(column, f"is {kind}; a partition must be an integer")
 
     def _topic(self, column: Column, path: Path, kind: Any) -> Bound:
         if is_text(plain_type(kind)):
             return _bytes(path, kind)
-        raise self._wrong(column, f"is {kind}; a topic is text")
+        raise self._wrong(column, f"is {kind}; a topic must be text")
 
     def _headers(self, column: Column, path: Path, kind: Any) -> Bound:
         pair: list[Any] = []
@@ -151,12 +151,12 @@ class _Binder:
             pair = [kind.key_type, kind.item_type]
         elif types.is_list(kind) or types.is_large_list(kind):
             inner = list(kind.value_type) if types.is_struct(kind.value_type) else []
-            # send_arrow() goes by the place, not by the name
+            # send_arrow() identifies these fields by position, not by name.
             if [field.name for field in inner] == ["key", "value"]:
                 pair = [field.type for field in inner]
         if pair and all(is_text(plain_type(each)) or is_bytes(plain_type(each)) for each in pair):
             return AsItIs(path)
-        advice = "headers are a list of structs of key and value, or a map, of text or bytes"
+        advice = "headers must be a list of structs of key and value, or a map, of text or bytes"
         raise self._wrong(column, f"is {kind}; {advice}")
 
     def _json(self, found: Json) -> Bound:
@@ -189,7 +189,7 @@ class _Binder:
     def _items(
         self, items: Sequence[Item], at: int, wanted: dict[str, bool] | None = None
     ) -> Iterator[tuple[str, Path, Any]]:
-        """Name, path and type of each member; of ``*`` only those that are *wanted*."""
+        """Yield name, path and type of each member; ``*`` yields only those that are *wanted*."""
         seen = set()
         for item in items:
             if not item.spread:
@@ -199,18 +199,18 @@ class _Binder:
                 members = list(self._spread(item.column, wanted))
             for name, path, kind in members:
                 if name in seen:
-                    message = f"two members would be called {name}; write 'as' and another name"
+                    message = f"two members are named {name}; rename one with 'as'"
                     raise self._mistake(item.column.at, message)
                 seen.add(name)
                 self._columns.setdefault(path.column)
                 yield name, path, kind
         if not seen:
-            raise self._mistake(at, "there are no columns for it")
+            raise self._mistake(at, "there are no matching columns")
 
     def _spread(
         self, column: Column, wanted: dict[str, bool] | None
     ) -> Iterator[tuple[str, Path, Any]]:
-        """All columns, or all fields of a struct, that are *wanted* (None: all)."""
+        """Yield all columns, or all fields of a struct, limited to *wanted* unless it is None."""
         if not column.path:
             for name in self._schema.names:
                 if name != ERROR_COLUMN and (wanted is None or name in wanted):
@@ -219,13 +219,13 @@ class _Binder:
         path, kind = self._path(column)
         kind = plain_type(kind)
         if not types.is_struct(kind):
-            raise self._wrong(column, f"is {kind}, not a struct: there is nothing in it for .*")
+            raise self._wrong(column, f"is {kind}; .* requires a struct")
         for place, field in enumerate(kind):
             if wanted is None or field.name in wanted:
                 yield field.name, Path(path.column, (*path.fields, place)), field.type
 
     def _path(self, column: Column) -> tuple[Path, Any]:
-        """The column, or field, and its type."""
+        """Return the path and the type of a column or field."""
         first, *rest = column.path
         kind = self._type_of(first, column.at, column)
         fields = []
@@ -233,7 +233,7 @@ class _Binder:
             kind = plain_type(kind)
             above = str(Column(column.path[:depth]))
             if not types.is_struct(kind):
-                raise self._mistake(column.at, f"{above} is {kind}, not a struct: no field {name}")
+                raise self._mistake(column.at, f"{above} is {kind}; .{name} requires a struct")
             place = kind.get_field_index(name)
             if place < 0:
                 names = [field.name for field in kind]
@@ -248,10 +248,10 @@ class _Binder:
     def _type_of(self, name: str, at: int, column: Column | None = None) -> Any:
         names = self._schema.names
         if names.count(name) > 1:
-            raise self._mistake(at, f"the source has {names.count(name)} columns {name}")
+            raise self._mistake(at, f"the source has {names.count(name)} columns named {name}")
         if name not in names:
             whole = ".".join(column.path) if column is not None else name
-            hint = f"; write `{whole}`" if whole in names else _nearest(name, names)
+            hint = f"; use `{whole}`" if whole in names else _nearest(name, names)
             raise self._mistake(at, f"the source has no column {name}{hint}")
         return self._schema.field(name).type
 
@@ -262,23 +262,23 @@ class _Binder:
         return mistake(self._text, at, f"selection: {message}")
 
 
-def _short(entry: Entry) -> str:
-    """An entry as errors of a row name it: without the whole of a schema."""
+def _short(entry: SelectEntry) -> str:
+    """Format an entry for the error of a row, with a long schema truncated."""
     text = str(entry)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _bytes(path: Path, kind: Any) -> Bound:
-    """A column of bytes or text, as it is."""
+    """Bind a column of bytes or text, unchanged."""
     if types.is_run_end_encoded(kind):
         return Converted(path, plain, plain_type(kind))
     return AsItIs(path)
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """The end of an error that says which names there are."""
+    """Return the end of an error message: a suggestion and the names available."""
     near = difflib.get_close_matches(name, names, 1)
     near = near or [each for each in names if each.lower() == name.lower()]
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    there = f"; there are: {', '.join(names[:_SHOWN]) or 'none'}{more}"
+    there = f"; available: {', '.join(names[:_SHOWN]) or 'none'}{more}"
     return (f"; did you mean {near[0]}?" if near else "") + there

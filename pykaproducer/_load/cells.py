@@ -1,6 +1,6 @@
-"""Rows of Arrow batches as Python's objects, for the few places that look at single messages.
+"""Rows of Arrow batches as Python objects, for code that handles single messages.
 
-Text is taken as its bytes: a string of Spark's, or of a file's, need not be UTF-8.
+Text is returned as bytes, because strings from Spark or from a file need not be valid UTF-8.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import pyarrow
 Headers = list[tuple[bytes | None, bytes | None]]
 
 
-class Message(NamedTuple):
-    """What a row of a batch, with the columns of ``send_arrow()``, has of a message."""
+class RowMessage(NamedTuple):
+    """Key, value and headers of a row in a batch with the columns of ``send_arrow()``."""
 
     key: bytes | None
     value: bytes | None
     headers: Headers
 
 
-def messages(batch: Any) -> list[Message]:
-    """The rows of a ``pyarrow.RecordBatch``."""
+def messages(batch: Any) -> list[RowMessage]:
+    """Return the rows of a ``pyarrow.RecordBatch``."""
     rows = batch.num_rows
     return [
-        Message(*row)
+        RowMessage(*row)
         for row in zip(
             cells(batch, "key") or [None] * rows,
             cells(batch, "value") or [None] * rows,
@@ -36,7 +36,7 @@ def messages(batch: Any) -> list[Message]:
 
 
 def cells(batch: Any, name: str) -> list[bytes | None] | None:
-    """A column of bytes or text; None: there is none of this name."""
+    """Return a column of bytes or text, or None if there is no column *name*."""
     return _bytes_of(batch.column(name)) if name in batch.schema.names else None
 
 

@@ -1,7 +1,7 @@
-"""A checksum of rows that does not depend on their order: the sum of one for each row.
+"""An order-independent checksum of rows: the sum of the rows' checksums.
 
-So what was sent can be compared with what was read back from several partitions. A row's checksum
-is BLAKE2b of its key, value and headers, to 64 bits; sums are modulo 2**64.
+It allows comparing what was sent with what was read back from several partitions. A row's checksum
+is the 64-bit BLAKE2b hash of its key, value and headers; sums are modulo 2**64.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ def row_checksum(
     value: bytes | None,
     headers: Iterable[tuple[str | bytes | None, bytes | None]] | None,
 ) -> int:
-    """The checksum of one message."""
+    """Return the checksum of one message."""
     found = hashlib.blake2b(digest_size=8)
     for part in (key, value, *(part for header in headers or () for part in header)):
         data = part.encode() if isinstance(part, str) else part
-        # The length in front: so that no two messages have the same bytes.
+        # Prefixing the length makes the encoding unambiguous.
         found.update(b"-" if data is None else b"%d:" % len(data))
         found.update(data or b"")
     return int.from_bytes(found.digest(), "big")
 
 
 def checksum_of(batch: Any, without: Collection[int] = ()) -> int:
-    """The sum for the rows of a ``pyarrow.RecordBatch`` as ``send_arrow()`` takes it."""
-    from pykaproducer._load.cells import messages  # which needs pyarrow
+    """Return the sum for the rows of a ``pyarrow.RecordBatch`` as ``send_arrow()`` accepts it."""
+    from pykaproducer._load.cells import messages  # requires pyarrow
 
     return sum(
         row_checksum(*message)

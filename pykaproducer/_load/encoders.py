@@ -1,31 +1,31 @@
-"""Columns of Arrow into bytes: text, and JSON objects. (Avro: :mod:`pykaproducer._load.avro`.)
+"""Encoding of Arrow columns as text and as JSON. (Avro: :mod:`pykaproducer._load.avro`.)
 
-No row becomes a Python object: JSON is put together from columns of text, one part of the object
-after the other. Only text with characters that JSON escapes, and bytes, are looked at one by one.
+Rows are not converted to Python objects: JSON is assembled from columns of text, one part of the
+object after the other. Only bytes, and text that requires escaping, are processed cell by cell.
 
-What becomes of a value, as text (of a key, a value, a header) and in JSON:
+Values as text (in a key, a value or a header) and in JSON:
 
 ===================  ==============================  ==============================================
 type                 as text                         in JSON
 ===================  ==============================  ==============================================
-string               itself                          string
-binary               itself                          string: base64 (RFC 4648, padded)
+string               unchanged                       string
+binary               unchanged                       string: base64 (RFC 4648, padded)
 integer              1500                            number, exact at any size
-float                0.1, 1.0, 1e+20, nan, inf       number; NaN and the infinities, which JSON does
-                                                     not have: null
+float                0.1, 1.0, 1e+20, nan, inf       number; null for NaN and the infinities, which
+                                                     JSON does not support
 decimal              12.30                           number with all its digits, exact
 boolean              true, false                     true, false
 date                 2024-02-29                      string, as the text
 time                 13:05:00.000123                 string, as the text
 timestamp            2024-02-29T13:05:00.000123,     string, as the text
-                     with a time zone: in UTC and
-                     with Z behind it
-list, struct, map    (not as text)                   array, object, object
+                     with a time zone: in UTC, with
+                     the suffix Z
+list, struct, map    (not supported)                 array, object, object
 null                 null                            null
 ===================  ==============================  ==============================================
 
-A timestamp has as many digits as its unit. Names and order of an object's members are those of
-the columns; keys of a map are text.
+A timestamp has as many digits as its unit. The members of an object have the names and the order
+of the columns; keys of a map are converted to text.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ from pyarrow import compute, types
 #: A ``pyarrow.Array``; pyarrow has no types.
 Array = Any
 
-#: What text and bytes become: types whose cells may be more than 2 GiB in sum.
+#: Types of text and bytes; the total size of the cells may exceed 2 GiB.
 TEXT = pyarrow.large_string()
 BYTES = pyarrow.large_binary()
 
-#: What a row that cannot be encoded raises (UnicodeError and most of Arrow's are ValueErrors).
+#: Errors for rows that cannot be encoded (UnicodeError and most of Arrow's are ValueErrors).
 ROW_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, pyarrow.ArrowException)
 
 
 class EncodingError(ValueError):
-    """A row cannot be encoded as its selection says; its text says why."""
+    """A row cannot be encoded as the selection requires."""
 
 
 class MissingPackageError(ImportError):
-    """A package that only this needs is not installed; the text says what to install."""
+    """An optional package is not installed; the text says how to install it."""
 
 
 class Encoded(NamedTuple):
-    """A column of all rows; those that failed are null in it."""
+    """A column for all rows, with null for those that failed."""
 
     array: Array
-    #: By the row's number.
+    #: Errors by row number.
     failures: dict[int, Exception]
 
 
 def by_row(
     convert: Callable[[Sequence[Array]], Encoded], arrays: Sequence[Array], kind: Any
 ) -> Encoded:
-    """Convert columns of rows; a row that makes the conversion fail does not fail the others.
+    """Convert columns so that a row that cannot be converted does not fail the others.
 
-    Columns are converted as a whole, and an error then says nothing of the row. So what fails is
-    halved until the row is alone. *kind* is the type that *convert* makes.
+    Columns are converted as a whole, and errors do not identify the row. After an error the rows
+    are halved recursively until the row is isolated. *kind* is the type that *convert* returns.
     """
     count = len(arrays[0])
     try:
@@ -88,7 +88,7 @@ def by_row(
 
 
 def _part(array: Array, start: int, end: int) -> Array:
-    """A copy of a part. (A slice of lists has all their elements, and a cast looks at all.)"""
+    """Copy a part. (A slice of lists keeps all their elements, and a cast processes them all.)"""
     return pyarrow.concat_arrays([array.slice(start, end - start), array.slice(0, 0)])
 
 
@@ -96,12 +96,12 @@ def _part(array: Array, start: int, end: int) -> Array:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether cells of this type are strings."""
+    """Return whether cells of this type are strings."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def is_bytes(kind: Any) -> bool:
-    """Whether cells of this type are bytes."""
+    """Return whether cells of this type are bytes."""
     return bool(
         types.is_binary(kind)
         or types.is_large_binary(kind)
@@ -115,12 +115,12 @@ def _is_number(kind: Any) -> bool:
 
 
 def is_temporal(kind: Any) -> bool:
-    """Whether it is a date, a time or both."""
+    """Return whether the type is a date, a time or a timestamp."""
     return bool(types.is_date(kind) or types.is_time(kind) or types.is_timestamp(kind))
 
 
 def has_text(kind: Any) -> bool:
-    """Whether a cell of this type can be written as text."""
+    """Return whether a cell of this type can be written as text."""
     return (
         is_text(kind)
         or _is_number(kind)
@@ -132,7 +132,7 @@ def has_text(kind: Any) -> bool:
 
 
 def plain(array: Array) -> Array:
-    """The same without what only saves space, and without a name for its type."""
+    """Decode dictionaries and run-end encoding, and unwrap extension types."""
     while True:
         if isinstance(array, pyarrow.ExtensionArray):
             array = array.storage
@@ -145,7 +145,7 @@ def plain(array: Array) -> Array:
 
 
 def plain_type(kind: Any) -> Any:
-    """The type that :func:`plain` gives."""
+    """Return the type of the array that :func:`plain` returns."""
     while True:
         if isinstance(kind, pyarrow.BaseExtensionType):
             kind = kind.storage_type
@@ -156,7 +156,7 @@ def plain_type(kind: Any) -> Any:
 
 
 def text_of(array: Array) -> Array:
-    """Cells as text, as the table above says."""
+    """Convert cells to text according to the table above."""
     array = plain(array)
     kind = array.type
     if types.is_floating(kind):
@@ -168,8 +168,8 @@ def text_of(array: Array) -> Array:
     zoned = types.is_timestamp(kind) and kind.tz is not None
     text = (array.cast(pyarrow.timestamp(kind.unit)) if zoned else array).cast(TEXT)
     if compute.any(compute.starts_with(text, "<")).as_py():
-        # Arrow writes "<value out of range: N>" for what its calendar does not reach.
-        raise EncodingError(f"a {kind} is outside of the calendar")
+        # Arrow writes "<value out of range: N>" for values outside its calendar.
+        raise EncodingError(f"a {kind} is outside the calendar")
     text = compute.replace_substring(text, " ", "T", max_replacements=1)
     return _joined(text, "Z") if zoned else text
 
@@ -178,17 +178,17 @@ def text_of(array: Array) -> Array:
 
 
 def json_objects(names: Sequence[str], arrays: Sequence[Array]) -> Encoded:
-    """A JSON object for each row, with a member for each column; UTF-8, no spaces.
+    """Encode a JSON object for each row, with a member for each column, in UTF-8 without spaces.
 
-    Raises if a row cannot be encoded (text that is not UTF-8, a date outside of the calendar):
-    give it to :func:`by_row`.
+    Raises if a row cannot be encoded (text that is not UTF-8, a date outside the calendar). Call it
+    through :func:`by_row`.
     """
     text = _object(names, [_json(array) for array in arrays])
     return Encoded(text.cast(BYTES), {})
 
 
 def check_json(kind: Any) -> None:
-    """Raise EncodingError if no JSON is defined for a type, or for one in it."""
+    """Raise EncodingError if a type, or a type nested in it, has no JSON representation."""
     kind = plain_type(kind)
     if types.is_map(kind):
         key = plain_type(kind.key_type)
@@ -201,11 +201,11 @@ def check_json(kind: Any) -> None:
     elif is_list(kind):
         check_json(kind.value_type)
     elif not (has_text(kind) or is_bytes(kind)):
-        raise EncodingError(f"there is no JSON for the type {kind}; cast it before")
+        raise EncodingError(f"type {kind} has no JSON representation; cast it first")
 
 
 def is_list(kind: Any) -> bool:
-    """Whether cells of this type are lists, of any kind."""
+    """Return whether cells of this type are lists of any kind."""
     return bool(
         types.is_list(kind)
         or types.is_large_list(kind)
@@ -216,13 +216,13 @@ def is_list(kind: Any) -> bool:
 
 
 def _joined(*parts: Array | str) -> Array:
-    """Columns and constants of text, side by side; null where a column is."""
+    """Concatenate columns and constants of text; null where a column is null."""
     cells = [pyarrow.scalar(part, TEXT) if isinstance(part, str) else part for part in parts]
     return compute.binary_join_element_wise(*cells, pyarrow.scalar("", TEXT))
 
 
 def _json(array: Array) -> Array:
-    """The JSON text of each cell; none is null, but "null"."""
+    """Return the JSON text of each cell; a null becomes the text "null"."""
     array = plain(array)
     kind = array.type
     if types.is_struct(kind):
@@ -251,7 +251,7 @@ def _where(wanted: Array, text: Array) -> Array:
 
 
 def _object(names: Sequence[str], members: Sequence[Array], rows: Array = ()) -> Array:
-    """Objects of members that are JSON; without any: as many as there are *rows*."""
+    """Combine JSON members to objects; without members, return one ``{}`` for each of *rows*."""
     if not members:
         return pyarrow.array(["{}"] * len(rows), TEXT)
     starts = [f"{',' if place else '{'}{_quote(name)}:" for place, name in enumerate(names)]
@@ -259,9 +259,9 @@ def _object(names: Sequence[str], members: Sequence[Array], rows: Array = ()) ->
 
 
 def _gathered(lists: Array, opening: str, encode: Callable[[Array], Array], end: str) -> Array:
-    """The encoded elements of each list, with commas between them."""
-    # Elements of a slice are a slice of all elements, and a null list may have some: offsets that
-    # count what flatten() gives are made anew.
+    """Join the encoded elements of each list with commas."""
+    # Elements of a slice are a slice of all elements, and a null list may have elements. Offsets
+    # are therefore computed from what flatten() returns.
     sizes = compute.list_value_length(lists).fill_null(0)
     ends = compute.cumulative_sum(sizes).cast(pyarrow.int64())
     offsets = pyarrow.concat_arrays([pyarrow.array([0], pyarrow.int64()), ends])
@@ -280,14 +280,14 @@ def _pairs(entries: Array) -> Array:
 
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
-#: What JSON escapes in a string. Bytes of it are no part of a longer character in UTF-8.
+#: Characters that JSON escapes. Their bytes never occur inside a multi-byte UTF-8 character.
 _ESCAPED = r'[\x00-\x1f"\\]'
 
 
 def _escaped(array: Array) -> Array:
-    """What stands between the quotation marks."""
+    """Return the text between the quotation marks."""
     data = array.cast(BYTES)
-    text = data.cast(TEXT)  # checks that it is UTF-8: what a file says is text may be anything
+    text = data.cast(TEXT)  # raises for invalid UTF-8, which text columns of files may contain
     special = compute.match_substring_regex(data, _ESCAPED)
     if not compute.any(special).as_py():
         return text

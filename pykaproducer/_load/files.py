@@ -1,7 +1,7 @@
-"""Which files a source is: a file, a directory or a pattern, and the format of each.
+"""The files of a source: a file, a directory or a pattern, and the format of each file.
 
-Of a directory all files below it are read, in the order of their names, but for those whose name,
-or whose directory's, begins with ``.`` or ``_``. Directories named ``NAME=VALUE`` give a column.
+A directory is read recursively, in the order of file names. Files and directories whose name begins
+with ``.`` or ``_`` are skipped. Directories named ``NAME=VALUE`` add a column.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ _SUFFIXES = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
-#: Of text, by suffix; what pyarrow calls them.
+#: Compression of text files by suffix, with pyarrow's names.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 FORMATS = ("parquet", "orc", "csv", "jsonl")
 
-#: What stands in a directory's name for null.
+#: Represents null in the name of a directory.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-#: What directories named NAME=VALUE say.
+#: Names and values of the columns that directories named NAME=VALUE add.
 Partition = tuple[tuple[str, str | None], ...]
 
 
 class SourceError(Exception):
-    """A source cannot be opened, or not be read to its end.
+    """A source cannot be opened, or cannot be read to its end.
 
-    The text names the file, the row if it is known, and what to do. What was read before stays
-    valid.
+    The text names the file, the row if it is known, and what to do. Batches read before the error
+    stay valid.
     """
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a source, and what its directories say."""
+    """A file of a source, and the columns from its directories."""
 
     path: str
     partition: Partition = ()
 
 
 def files_of(name: str) -> list[File]:
-    """What one name stands for.
+    """Return the files that a name stands for.
 
     Raises:
-        SourceError: nothing.
+        SourceError: there are none.
     """
     if re.match(r"\w\w+://", name):
-        raise SourceError(f"{name}: only files are read here; --spark reads what Spark can reach")
+        raise SourceError(f"{name}: URIs can only be read with --spark; give a local file")
     if os.path.isdir(name):
         return _files_below(name)
     if os.path.exists(name):
@@ -72,12 +72,12 @@ def files_of(name: str) -> list[File]:
         for file in (_files_below(each, may_be_empty=True) if os.path.isdir(each) else [File(each)])
     ]
     if not files:
-        raise SourceError(f"{name}: no file is called so")
+        raise SourceError(f"{name}: no file matches")
     return files
 
 
 def _files_below(top: str, *, may_be_empty: bool = False) -> list[File]:
-    """The files of a directory and those below it."""
+    """Return the files in a directory and below."""
 
     def fail(error: OSError) -> None:
         raise SourceError(f"{error.filename}: {error.strerror}") from None
@@ -89,17 +89,17 @@ def _files_below(top: str, *, may_be_empty: bool = False) -> list[File]:
         shown = sorted(name for name in names if not _is_hidden(name))
         found += [File(os.path.join(where, name), partition) for name in shown]
     if not found and not may_be_empty:
-        raise SourceError(f"{top}: there is no file in it")
+        raise SourceError(f"{top}: the directory contains no files")
     return sorted(found, key=lambda file: file.path.split(os.sep))
 
 
 def _is_hidden(name: str) -> bool:
-    # A directory _x=1 is a column named _x.
+    # A directory _x=1 adds a column named _x.
     return name.startswith((".", "_")) and "=" not in name
 
 
 def _partition(way: str) -> Partition:
-    """The columns that directories named NAME=VALUE stand for."""
+    """Return the columns from directories named NAME=VALUE."""
     pairs = [part.partition("=") for part in way.split(os.sep)]
     return tuple(
         (urllib.parse.unquote(name), None if value == _NULL else urllib.parse.unquote(value))
@@ -109,21 +109,21 @@ def _partition(way: str) -> Partition:
 
 
 def format_of(path: str) -> str:
-    """The format of a file, by its suffix.
+    """Return the format of a file, by its suffix.
 
     Raises:
-        SourceError: it has none, or another.
+        SourceError: the suffix is missing or unknown.
     """
     found = _SUFFIXES.get(_suffix(path))
     if found is None:
         raise SourceError(
-            f"{path}: its format cannot be told from its name; say --format ({', '.join(FORMATS)})"
+            f"{path}: unknown file suffix; name the format with --format ({', '.join(FORMATS)})"
         )
     return found
 
 
 def delimiter_of(path: str) -> str:
-    """What separates the cells of a CSV file, by its suffix."""
+    """Return the default delimiter of a CSV file, by its suffix."""
     return "\t" if _suffix(path) == ".tsv" else ","
 
 

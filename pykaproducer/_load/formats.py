@@ -1,10 +1,11 @@
-"""How a file of each format is read: its columns first, then batch by batch, in order.
+"""Readers for each file format: they read the columns first, then batches in order.
 
-Parquet and ORC know the types of their columns. Of CSV all columns are text, as it stands in the
-file (a key 007 stays 007, and no late row is of another type), unless types are asked for; an empty
-cell is null, ``""`` is an empty text. JSON lines say types as they go: the whole of a file is read
-once for its columns, so that none that comes late is lost; text stays text, also if it looks like
-a time; a member that a line lacks is null. (A whole number with more than 64 bits becomes a float.)
+Parquet and ORC files contain the types of their columns. CSV columns are text exactly as in the
+file, unless types are to be inferred: a key 007 stays 007, and no late row changes the type. An
+empty cell is null; ``""`` is an empty string. JSON Lines values have types: the whole file is first
+read for its columns, so that none that appears late is lost. Text stays text, even if it looks like
+a time. A member that is missing in a line is null. (An integer with more than 64 bits becomes a
+float.)
 
 At most a few batches are in memory.
 """
@@ -25,23 +26,23 @@ from pyarrow import json as arrow_json
 
 from pykaproducer._load.files import COMPRESSIONS, Partition, SourceError
 
-#: Bytes of text that are read at once; no line of CSV may be longer.
+#: Bytes of text that are read at once; the maximum length of a CSV line.
 _BLOCK = 8 << 20
-#: A JSON line that is longer is none.
+#: Maximum length of a JSON line (bytes).
 _LONGEST_LINE = 128 << 20
-#: The most rows of a batch, and about how many bytes of the file it may stand for.
+#: Maximum rows of a batch, and approximate bytes of the file that a batch covers.
 _ROWS = 65_536
 _SHARE = 8 << 20
 
 
-#: In errors about JSON.
+#: The row number in pyarrow's errors about JSON.
 _ROW = re.compile(r"(?<=\bin row )\d+")
 
 
-class Reader(abc.ABC):
-    """Reads one file. It is opened anew each time."""
+class FileReader(abc.ABC):
+    """Reader of one file, which is opened again for each pass."""
 
-    #: What to do if the file is not of this format.
+    #: Advice for the case that the file is not of this format.
     advice: str
 
     def __init__(self, path: str, partition: Partition) -> None:
@@ -49,18 +50,19 @@ class Reader(abc.ABC):
         self.partition = partition
         with self.errors():
             self.size = os.stat(path).st_size
-            # Its columns, without those of its directories. None: there is nothing in it.
+            # Without the columns from its directories. None if the file is empty.
             self.schema = self._read_schema()
 
     @property
     def is_empty(self) -> bool:
-        """Whether not even columns are known."""
+        """Whether the file is empty and has not even columns."""
         return self.schema is None
 
     def batches(self, schema: Any) -> Iterator[tuple[Any, int]]:
-        """The rows with the columns of *schema*, and how many bytes were read with them.
+        """Yield the rows with the columns of *schema*, and the number of bytes read so far.
 
-        Raises SourceError.
+        Raises:
+            SourceError: the file cannot be read.
         """
         constants = dict(self.partition)
         own = pyarrow.schema([each for each in schema if each.name not in constants])
@@ -69,7 +71,7 @@ class Reader(abc.ABC):
                 yield self._completed(batch, schema, constants), position
 
     def _completed(self, batch: Any, schema: Any, constants: dict[str, str | None]) -> Any:
-        """*batch* with exactly the columns of *schema*."""
+        """Return *batch* with exactly the columns of *schema*."""
         columns = []
         for each in schema:
             if each.name in constants:
@@ -86,15 +88,15 @@ class Reader(abc.ABC):
 
     @contextlib.contextmanager
     def errors(self, first_row: int = 0) -> Iterator[None]:
-        """Turns what pyarrow and the system raise into SourceErrors that name the file.
+        """Convert errors of pyarrow and of the system to SourceErrors that name the file.
 
-        *first_row* is the number of the row that pyarrow, given a part of the file, calls 0.
+        *first_row* is added to pyarrow's row numbers, which are relative to the part it was given.
         """
         try:
             yield
         except (OSError, pyarrow.ArrowException, UnicodeError) as error:
             reason = str(error)
-            # The system's own have a number: what is in the file is not what is wrong then.
+            # An error with an errno is the system's; the content of the file is not at fault.
             if isinstance(error, OSError) and error.errno is not None:
                 reason = os.strerror(error.errno)
             else:
@@ -104,18 +106,18 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def _read_schema(self) -> Any:
-        """The file's columns, or None."""
+        """Return the file's columns, or None."""
 
     @abc.abstractmethod
     def _read(self, schema: Any) -> Iterator[tuple[Any, int]]:
-        """Batches with at least those columns of *schema* that the file has, and the bytes read."""
+        """Yield batches with at least the columns of *schema* in the file, and the bytes read."""
 
 
 # Parquet and ORC ---------------------------------------------------------------------------------
 
 
-class _Columnar(Reader):
-    """A file that is a table, with the types of its columns."""
+class _Columnar(FileReader):
+    """A columnar file, which contains the types of its columns."""
 
     format: ClassVar[Any]
 
@@ -125,7 +127,7 @@ class _Columnar(Reader):
     def _read(self, schema: Any) -> Iterator[tuple[Any, int]]:
         fragment = self._fragment()
         rows = fragment.count_rows()
-        if not schema.names:  # no column is wanted, only to know how many rows there are
+        if not schema.names:  # no column is needed, only the number of rows
             yield from self._without_columns(rows)
             return
         at_once = min(_ROWS, max(256, rows * _SHARE // max(self.size, 1)))
@@ -153,29 +155,29 @@ class _Columnar(Reader):
 class ParquetReader(_Columnar):
     """A Parquet file."""
 
-    advice = "is it a whole Parquet file? (if it is of another format, say which with --format)"
+    advice = "is it a complete Parquet file? (for another format, use --format)"
     format = dataset.ParquetFileFormat()
 
 
 class OrcReader(_Columnar):
     """An ORC file."""
 
-    advice = "is it a whole ORC file? (if it is of another format, say which with --format)"
+    advice = "is it a complete ORC file? (for another format, use --format)"
 
     def _fragment(self) -> Any:
-        # Not every build of pyarrow has it.
+        # Created on demand, because some builds of pyarrow lack ORC.
         return dataset.OrcFileFormat().make_fragment(self.path, fs.LocalFileSystem())
 
 
 # Text --------------------------------------------------------------------------------------------
 
 
-class _Text(Reader):
-    """A file of lines, that may be compressed."""
+class _Text(FileReader):
+    """A text file, optionally compressed."""
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:
-        """What to read, and the file itself: its place says how far we are."""
+        """Open the file. Yield the stream to read, and the file, whose position shows progress."""
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(pyarrow.OSFile(self.path))
             name = COMPRESSIONS.get(os.path.splitext(self.path)[1].lower())
@@ -186,9 +188,9 @@ class _Text(Reader):
 
 
 class CsvReader(_Text):
-    """A CSV file whose first line names the columns."""
+    """A CSV file whose first line contains the column names."""
 
-    advice = "repair the file, or say its --format or --delimiter"
+    advice = "repair the file, or set --format or --delimiter"
 
     def __init__(
         self, path: str, partition: Partition, delimiter: str = ",", infer_types: bool = False
@@ -196,7 +198,7 @@ class CsvReader(_Text):
         self._delimiter = delimiter
         self._infer_types = infer_types
         if infer_types:
-            self.advice += ", or leave --infer-types out"
+            self.advice += ", or omit --infer-types"
         super().__init__(path, partition)
 
     def _read_schema(self) -> Any:
@@ -210,17 +212,17 @@ class CsvReader(_Text):
         return pyarrow.schema([(name, pyarrow.string()) for name in found.names])
 
     def _read(self, schema: Any) -> Iterator[tuple[Any, int]]:
-        # Each column is converted as the first look at the file said; _completed() does the rest.
+        # Columns have the types found by _read_schema(); _completed() casts them as required.
         kinds = {each.name: each.type for each in self.schema}
         wanted = [name for name in schema.names if name in kinds]
         with self._opened() as (stream, file):
-            # Without any column there would be no rows either.
+            # At least one column is needed: without columns pyarrow returns no rows.
             reader = self._stream(stream, kinds, wanted or self.schema.names[:1])
             for batch in reader:
                 yield batch, file.tell()
 
     def _stream(self, stream: Any, kinds: dict[str, Any], wanted: Sequence[str] = ()) -> Any:
-        # One thread: it is as fast, and only then errors know their row.
+        # A single thread is as fast, and errors name the row only then.
         return csv.open_csv(
             stream,
             read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK),
@@ -238,7 +240,7 @@ class CsvReader(_Text):
 class JsonLinesReader(_Text):
     """A file with a JSON object in each line."""
 
-    advice = "each line must be a JSON object (of an array, jq -c '.[]' makes lines)"
+    advice = "each line must be a JSON object (jq -c '.[]' converts an array)"
 
     def _read_schema(self) -> Any:
         found: Any = None
@@ -254,7 +256,7 @@ class JsonLinesReader(_Text):
 
     def _read(self, schema: Any) -> Iterator[tuple[Any, int]]:
         kinds = pyarrow.schema([each for each in self.schema if each.name in schema.names])
-        # Of no member at all there would be no rows either.
+        # At least one member is needed: without members pyarrow returns no rows.
         kinds = kinds if kinds.names else pyarrow.schema([self.schema.field(0)])
         options = arrow_json.ParseOptions(explicit_schema=kinds, unexpected_field_behavior="ignore")
         row = 0
@@ -266,7 +268,7 @@ class JsonLinesReader(_Text):
             row += table.num_rows
 
     def _blocks(self) -> Iterator[tuple[bytes, int]]:
-        """Whole lines, some MiB at once, and the place in the file behind them."""
+        """Yield whole lines, some MiB at once, and the position in the file after them."""
         with self._opened() as (stream, file):
             parts: list[bytes] = []
             size = 0
@@ -278,7 +280,7 @@ class JsonLinesReader(_Text):
                 if not newline:
                     parts.append(rest)
                     if size > _LONGEST_LINE:
-                        raise SourceError(f"{self.path}: a line has no end; {self.advice}")
+                        raise SourceError(f"{self.path}: a line is too long; {self.advice}")
                     continue
                 block = b"".join([*parts, head])
                 parts, size = [rest], len(rest)
@@ -294,7 +296,7 @@ def _read_options(block: bytes) -> Any:
 
 
 def _without_times(kind: Any) -> Any:
-    """A type that was found in JSON, with text where the text looked like a time."""
+    """Replace times, which pyarrow infers from text in JSON, by text in a type."""
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
         return pyarrow.string()
     if types.is_list(kind):
@@ -304,21 +306,21 @@ def _without_times(kind: Any) -> Any:
     return kind
 
 
-# All of them -------------------------------------------------------------------------------------
+# All formats --------------------------------------------------------------------------------------
 
 
 def reader_of(
     kind: str, path: str, partition: Partition, delimiter: str, infer_types: bool
-) -> Reader:
-    """The reader for a file of format *kind*; SourceError if it is none."""
+) -> FileReader:
+    """Return a reader for a file of format *kind*; SourceError if the file is not of it."""
     if kind == "csv":
         return CsvReader(path, partition, delimiter, infer_types)
     readers = {"parquet": ParquetReader, "orc": OrcReader, "jsonl": JsonLinesReader}
     return readers[kind](path, partition)
 
 
-def common_schema(readers: Sequence[Reader]) -> Any:
-    """All columns of all files; SourceError if one's types do not go together."""
+def common_schema(readers: Sequence[FileReader]) -> Any:
+    """Return the columns of all files; SourceError if their types are incompatible."""
     found = pyarrow.schema([])
     for reader in readers:
         _check_names(reader)
@@ -326,8 +328,8 @@ def common_schema(readers: Sequence[Reader]) -> Any:
             found = pyarrow.unify_schemas([found, reader.schema], promote_options="permissive")
         except pyarrow.ArrowException as error:
             raise SourceError(
-                f"{reader.path}: its columns do not go with those of the files before it: {error}; "
-                f"load it by itself"
+                f"{reader.path}: its columns are incompatible with the files before it: {error}; "
+                f"load it separately"
             ) from None
     names = dict.fromkeys(name for reader in readers for name, _ in reader.partition)
     for name in names:
@@ -343,8 +345,8 @@ def common_schema(readers: Sequence[Reader]) -> Any:
     return found
 
 
-def _check_names(reader: Reader) -> None:
+def _check_names(reader: FileReader) -> None:
     names = reader.schema.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SourceError(f"{reader.path}: two of its columns are called {twice!r}; rename one")
+        raise SourceError(f"{reader.path}: two columns are named {twice!r}; rename one")

@@ -1,7 +1,7 @@
-"""The grammar of a selection: what is parsed of it, and where it is wrong.
+"""The grammar of a selection, and errors that show the position of a mistake.
 
-Its words are described where they are used, in :mod:`pykaproducer._load.select`. What is parsed
-can be written down again: ``str()`` of each of these gives text that means the same.
+The syntax is described in :mod:`pykaproducer._load.select`. ``str()`` of the parsed objects returns
+equivalent text.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-#: What a message has, but for its headers, in the order in which it is told.
+#: The fields of a message except headers, in the order of error messages.
 FIELDS = ("key", "value", "timestamp", "partition", "topic")
-#: In a file of rows that were refused: why. No part of a message.
+#: The column of the reason in a file of rejected rows. Not part of a message.
 ERROR_COLUMN = "pykaproducer_error"
 
 _MOST_PARTITION = 2**31 - 1
@@ -20,9 +20,9 @@ _MOST_TIMESTAMP = 2**62
 
 
 class SelectionError(ValueError):
-    """A selection has a mistake, or asks for a column that is not there.
+    """A selection is invalid, or names a column that does not exist.
 
-    The text shows the place. ``position`` is its number in the selection, from 0.
+    The text shows the position. ``position`` is the index in the selection, from 0.
     """
 
     def __init__(self, message: str, position: int | None = None) -> None:
@@ -31,14 +31,14 @@ class SelectionError(ValueError):
 
 
 def mistake(text: str, position: int, message: str) -> SelectionError:
-    """The error for *position* in the selection *text*, with a caret below it."""
+    """Return the error for *position* in the selection *text*, with a caret below it."""
     start = text.rfind("\n", 0, position) + 1
     line = text[start:].partition("\n")[0].replace("\t", " ")
     caret = " " * (position - start) + "^"
     return SelectionError(f"{message}\n  {line}\n  {caret}", position)
 
 
-# What is parsed ----------------------------------------------------------------------------------
+# Parsed objects ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Literal:
-    """The same for every row."""
+    """A constant for every row."""
 
     value: str | int | None
     at: int = field(default=0, compare=False, repr=False)
@@ -67,7 +67,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Item:
-    """What json() and avro() put together: a column under a name, or all in it (``*``)."""
+    """A member of json() or avro(): a column with its name, or all columns (``*``)."""
 
     column: Column
     name: str | None = None
@@ -107,8 +107,8 @@ Expression = Column | Literal | Json | Avro
 
 
 @dataclass(frozen=True)
-class Entry:
-    """``field=expression``. Field ``headers`` with a name is one header, without: all of them."""
+class SelectEntry:
+    """``field=expression``. With *header*, ``headers`` is a single header; without, all of them."""
 
     field: str
     header: str | None
@@ -130,7 +130,7 @@ def _name_text(name: str) -> str:
 # The parser --------------------------------------------------------------------------------------
 
 _BARE = re.compile(r"[^\W\d]\w*")
-#: They mean something where a name may stand too.
+#: Keywords, which must be quoted if used as names.
 _WORDS = ("as", "null")
 
 _TOKEN = re.compile(
@@ -149,8 +149,8 @@ class _Token(NamedTuple):
     at: int
 
 
-def parse_entries(text: str) -> tuple[Entry, ...]:
-    """The entries of a selection.
+def parse_entries(text: str) -> tuple[SelectEntry, ...]:
+    """Parse the entries of a selection.
 
     Raises:
         SelectionError: with the position, what was expected there, and what was found.
@@ -159,15 +159,15 @@ def parse_entries(text: str) -> tuple[Entry, ...]:
 
 
 class _Parser:
-    """Reads one selection from left to right, one token ahead."""
+    """A recursive descent parser with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._next = 0
         self._advance()
 
-    def entries(self) -> tuple[Entry, ...]:
-        """The whole of it."""
+    def entries(self) -> tuple[SelectEntry, ...]:
+        """Parse the whole selection."""
         found = [self._entry([])]
         while self._took(","):
             found.append(self._entry(found))
@@ -177,27 +177,27 @@ class _Parser:
             raise mistake(
                 self._text,
                 len(self._text),
-                "selection: it says no value; add value=json(*) for the whole row, or value=null "
+                "selection: no value given; add value=json(*) for the whole row, or value=null "
                 "for messages without one",
             )
         return tuple(found)
 
-    def _entry(self, before: list[Entry]) -> Entry:
+    def _entry(self, before: list[SelectEntry]) -> SelectEntry:
         at, name = self._token.at, self._word("a field: " + ", ".join([*FIELDS, "headers.NAME"]))
         if name not in (*FIELDS, "headers"):
             choice = ", ".join([*FIELDS, "headers.NAME"])
             raise mistake(self._text, at, f"selection: no field {name!r}; fields are {choice}")
         header = self._header_name() if name == "headers" and self._took(".") else None
         for other in before:
-            # A header may be there several times. All of them at once and some of them may not.
+            # A header may be repeated, but single headers exclude a column of all headers.
             if other.field == name and (header is None or other.header is None):
-                raise mistake(self._text, at, f"selection: {name} is there twice")
+                raise mistake(self._text, at, f"selection: {name} is given twice")
         if not self._took("="):
             self._expected(f"= after {name}")
-        entry = Entry(name, header, self._expression())
-        trouble = _unfit(entry)
-        if trouble:
-            raise mistake(self._text, entry.expression.at, f"selection: {trouble}")
+        entry = SelectEntry(name, header, self._expression())
+        problem = _unfit(entry)
+        if problem:
+            raise mistake(self._text, entry.expression.at, f"selection: {problem}")
         return entry
 
     def _header_name(self) -> str:
@@ -214,7 +214,7 @@ class _Parser:
             self._advance()
             return Literal(None, at)
         if kind not in ("name", "quoted"):
-            self._expected("a column, 'text', a whole number, null, json(...) or avro(...)")
+            self._expected("a column, 'text', an integer, null, json(...) or avro(...)")
         column = self._column()
         if kind != "name" or not self._took("("):
             return column
@@ -222,7 +222,7 @@ class _Parser:
             return self._json(at)
         if text == "avro" and len(column.path) == 1:
             return self._avro(at)
-        raise mistake(self._text, at, f"selection: no function {column}(); there are json and avro")
+        raise mistake(self._text, at, f"selection: no function {column}(); use json or avro")
 
     def _json(self, at: int) -> Json:
         items = [self._item()]
@@ -250,7 +250,7 @@ class _Parser:
         if self._token.kind not in ("name", "quoted"):
             self._expected("a column or *")
         column = self._column()
-        if self._took("*"):  # _column() has taken the dot before it
+        if self._took("*"):  # _column() has consumed the dot before it
             return Item(column, spread=True)
         if self._token[:2] == ("name", "as"):
             self._advance()
@@ -276,7 +276,7 @@ class _Parser:
         return text
 
     def _took(self, mark: str) -> bool:
-        """Whether the next token was *mark*; it is taken then."""
+        """Consume the next token if it is *mark*, and return whether it was."""
         found = self._token[:2] == ("mark", mark)
         if found:
             self._advance()
@@ -296,13 +296,13 @@ class _Parser:
         self._next = found.end()
 
     def _unknown(self) -> NoReturn:
-        """No token begins at the next character."""
+        """Raise for a character that no token begins with."""
         at = len(self._text) - len(self._text[self._next :].lstrip())
         character = self._text[at]
         if character in "'`":
             message = f"the {character} that opens here is never closed"
         elif character.isdigit():
-            message = "neither a number nor a name; other names go in back quotes"
+            message = "neither a number nor a name; quote such names with back quotes"
         else:
             message = f"unexpected {character!r}; names other than letters, digits and _ go in "
             message += "back quotes, text in single quotes"
@@ -315,24 +315,24 @@ class _Parser:
         raise mistake(self._text, at, f"selection: expected {what}; found {found}{hint}")
 
 
-def _unfit(entry: Entry) -> str | None:
-    """Why the expression can never be right for its field."""
+def _unfit(entry: SelectEntry) -> str | None:
+    """Return why the expression cannot be used for its field, or None."""
     found, name = entry.expression, entry.field
     if name in ("key", "value") or entry.header is not None:
         return None
     if name == "headers":
         if isinstance(found, Column):
             return None
-        return "headers takes a column with all of them; a single one is headers.NAME=..."
+        return "headers requires a column of all headers; for a single one use headers.NAME=..."
     if isinstance(found, Json | Avro):
-        return f"{name} takes a column or a literal, not json() or avro()"
+        return f"{name} requires a column or a literal, not json() or avro()"
     if isinstance(found, Column) or (found.value is None and name != "topic"):
         return None
     if name == "topic":
         ok = isinstance(found.value, str) and found.value != ""
-        return None if ok else "topic takes a column or 'text'"
+        return None if ok else "topic requires a column or 'text'"
     most = _MOST_PARTITION if name == "partition" else _MOST_TIMESTAMP
     if isinstance(found.value, int) and 0 <= found.value <= most:
         return None
     unit = "" if name == "partition" else " of milliseconds since 1970"
-    return f"{name} takes a column or a whole number{unit}, not {found}"
+    return f"{name} requires a column or an integer{unit}, not {found}"

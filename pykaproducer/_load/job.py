@@ -1,4 +1,4 @@
-"""A load: batches of a source become messages and are sent; the same embedded and on Spark."""
+"""A load, embedded or on Spark: batches of a source are converted to messages and sent."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from pykaproducer._load.writer import Writer
 from pykaproducer.errors import DeliveryFailures, FlushTimeoutError
 from pykaproducer.producer import Producer
 
-#: How long what was sent may take to be delivered after an interruption (seconds).
+#: Time for pending messages to be delivered after an interruption (seconds).
 GRACE = 5.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done. Can be pickled."""
+    """The parameters of a load. Can be pickled."""
 
-    #: None: the selection says it for each row.
+    #: None if the selection gives the topic of each row.
     topic: str | None
     mapping: Mapping
-    #: Where refused rows are kept; None: the first of them ends the load.
+    #: Destination of rejected rows; None if the first of them ends the load.
     rejects: RejectsDirectory | None = None
-    #: Keep what is needed to read everything back.
+    #: Whether to record what is needed for verification.
     verify: bool = False
 
-    def begin(self, producer: Producer, part: str, look: Callable[[], None] | None = None) -> Load:
-        """Begin a part of the load.
+    def begin(
+        self, producer: Producer, part: str, look: Callable[[], None] | None = None
+    ) -> RunningLoad:
+        """Start a part of the load.
 
         Args:
-            producer (Producer): sends it.
-            part (str): its name, unlike that of all others.
-            look: called many times a second; raises
-                ``writer.Interrupted`` to end the load.
+            producer (Producer): the producer to send with.
+            part (str): the part's name, which must be unique within the load.
+            look: called many times a second; may raise ``writer.Interrupted`` to end the load.
         """
-        return Load(self, producer, part, look)
+        return RunningLoad(self, producer, part, look)
 
 
-class Load:
-    """A part of a load under way: all of it in one process, or a task on Spark."""
+class RunningLoad:
+    """A part of a load in progress: all of it if embedded, or a task on Spark."""
 
     def __init__(
         self, job: Job, producer: Producer, part: str, look: Callable[[], None] | None
@@ -55,22 +56,22 @@ class Load:
         self._writer = Writer(producer, job.topic, self._refused, verifiable=job.verify, look=look)
 
     def send(self, origins: Iterable[Origin]) -> None:
-        """Send batches of the source, of the columns that the mapping wants."""
+        """Send batches of the source, which have the columns that the mapping requires."""
         for origin in origins:
             self._send_one(origin)
             if self._refused.ends_the_load:
                 return
 
     def finish(self) -> Summary:
-        """Wait until every row has its outcome; what became of them. May be called again."""
+        """Wait for all outcomes and return the summary. Idempotent."""
         if self._summary is None:
             self._summary = self._writer.finish()
         return self._summary
 
     def interrupt(self) -> None:
-        """Give what was sent a few seconds; then the producer is to be closed."""
+        """Wait a few seconds for pending messages. The caller must then close the producer."""
         self._writer.look = None
-        # The summary tells of those that fail.
+        # Failures are counted in the summary.
         with contextlib.suppress(FlushTimeoutError, DeliveryFailures):
             self._producer.flush(GRACE)
 
@@ -78,7 +79,7 @@ class Load:
         mapped = self._job.mapping(origin.batch)
         batch, refused = mapped.batch, mapped.refused
         if refused and self._job.rejects is None:
-            # The first of them ends the load. Those before it go.
+            # The first of them ends the load. Rows before it are sent.
             refused = refused[:1]
             assert mapped.rows is not None
             batch = batch.slice(0, bisect.bisect(mapped.rows, refused[0][0]))

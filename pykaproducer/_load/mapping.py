@@ -1,7 +1,8 @@
-"""A selection on the columns of one source: what makes the columns of ``send_arrow()``.
+"""Mapping of the columns of a source to the columns of ``send_arrow()``, according to a selection.
 
-What can be wrong for all rows has been found when the mapping was made
-(:mod:`pykaproducer._load.binding`). What is wrong with one row is told by row, and harms no other.
+Errors that affect all rows were found when the mapping was created
+(:mod:`pykaproducer._load.binding`). Errors of single rows are reported by row and do not affect the
+other rows.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from pykaproducer._load.encoders import (
 
 
 class Mapped(NamedTuple):
-    """What became of a batch."""
+    """The result of mapping a batch."""
 
     #: A ``pyarrow.RecordBatch`` with the columns of ``send_arrow()``.
     batch: Any
-    #: The number in the source's batch of each of its rows; None: they are the same rows.
+    #: For each row, its index in the source's batch; None if all rows are included.
     rows: list[int] | None
-    #: The others: number in the source's batch, and why; in order.
+    #: The other rows: index in the source's batch and error, in order.
     refused: list[tuple[int, EncodingError]]
 
 
 class Bound(Protocol):
-    """An expression that knows its columns."""
+    """An expression that is bound to columns."""
 
     def __call__(self, batch: Any) -> Encoded: ...
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Makes messages of the batches of a source. Can be pickled; knows its Avro schemas."""
+    """Converts batches of a source to messages. Can be pickled, including its Avro schemas."""
 
-    #: The columns of the source that it needs.
+    #: The columns of the source that are required.
     columns: tuple[str, ...]
-    #: The columns that it makes: their names, how, and the text of the expression.
+    #: The columns to make: name, bound expression and its text.
     made: tuple[tuple[str, Bound, str], ...]
 
     def __call__(self, batch: Any) -> Mapped:
-        """The messages of a ``pyarrow.RecordBatch`` that has at least :attr:`columns`."""
+        """Map a ``pyarrow.RecordBatch`` that has at least :attr:`columns`."""
         arrays = []
         refused: dict[int, EncodingError] = {}
         for _, bound, text in self.made:
@@ -71,13 +72,13 @@ class Mapping:
 
 
 def _refusal(text: str, error: Exception) -> EncodingError:
-    told = EncodingError(f"{text}: {error}")
-    told.__cause__ = error
-    return told
+    refusal = EncodingError(f"{text}: {error}")
+    refusal.__cause__ = error
+    return refusal
 
 
 def _without(batch: Any, refused: dict[int, EncodingError]) -> Any:
-    """A batch without some rows. (Not by filter(): there is none for all types.)"""
+    """Remove rows from a batch. (filter() does not support all types.)"""
     ends = sorted(refused)
     starts = [0, *(row + 1 for row in ends)]
     pieces = [
@@ -92,13 +93,13 @@ def _without(batch: Any, refused: dict[int, EncodingError]) -> Any:
 
 @dataclass(frozen=True)
 class Path:
-    """A column of the source, or a field in it."""
+    """A column of the source, or a field nested in it."""
 
     column: str
     fields: tuple[int, ...] = ()
 
     def of(self, batch: Any) -> Array:
-        """Its cells in a batch."""
+        """Return its cells in a batch."""
         array = batch.column(self.column)
         for place in self.fields:
             array = compute.struct_field(plain(array), [place])
@@ -107,7 +108,7 @@ class Path:
 
 @dataclass(frozen=True)
 class AsItIs:
-    """A column that a message takes without a change."""
+    """A column that is used unchanged."""
 
     path: Path
 
@@ -124,7 +125,7 @@ class Converted:
 
     path: Path
     convert: Callable[[Array], Array]
-    #: The type that it makes.
+    #: The resulting type.
     kind: Any
 
     def __call__(self, batch: Any) -> Encoded:
@@ -135,7 +136,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same for each row."""
+    """A constant for each row."""
 
     value: bytes | str | int | None
     kind: Any
@@ -178,7 +179,7 @@ class AvroRecord:
 
 @dataclass(frozen=True)
 class Headers:
-    """Headers that each row has, in this order; a value may be null."""
+    """Headers that every row has, in this order; values may be null."""
 
     names: tuple[str, ...]
     values: tuple[Bound, ...]
@@ -199,8 +200,10 @@ class Headers:
 
 @functools.lru_cache(maxsize=4)
 def _row_by_row(rows: int, columns: int) -> tuple[Array, Array, Array]:
-    """Of columns that lie one behind the other, for their cells row by row: the place of each, its
-    column, and where each row begins."""
+    """Return indices that convert column-major cells to row-major order.
+
+    These are the position and the column of each cell, and the offset of each row.
+    """
     order = [column * rows + row for row in range(rows) for column in range(columns)]
     names = list(range(columns)) * rows
     offsets = range(0, rows * columns + 1, columns)
@@ -212,7 +215,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def milliseconds(array: Array) -> Array:
-    """Milliseconds since 1970 of times in text: a whole number of them, or ISO 8601."""
+    """Convert text to milliseconds since 1970; it is an integer number of them, or ISO 8601."""
     found = [None if cell is None else _millisecond(cell) for cell in plain(array).to_pylist()]
     return pyarrow.array(found, pyarrow.int64())
 
@@ -224,7 +227,7 @@ def _millisecond(text: str) -> int:
         when = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise EncodingError(
-            f"{text!r} is neither milliseconds since 1970 nor a time of ISO 8601"
+            f"{text!r} is neither milliseconds since 1970 nor an ISO 8601 time"
         ) from None
     if when.tzinfo is None:
         when = when.replace(tzinfo=datetime.UTC)
@@ -232,10 +235,10 @@ def _millisecond(text: str) -> int:
 
 
 def midnight(array: Array) -> Array:
-    """Dates as the time at which they begin, in UTC."""
+    """Convert dates to timestamps at midnight UTC."""
     return plain(array).cast(pyarrow.timestamp("ms"))
 
 
 def whole(array: Array) -> Array:
-    """Whole numbers, of whatever says them."""
+    """Convert cells to integers."""
     return plain(array).cast(pyarrow.int64())

@@ -1,4 +1,4 @@
-"""What becomes of rows that were not delivered: they fail the write, or are put elsewhere."""
+"""Handling of rows that were not delivered: they fail the write, or are put elsewhere."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ from pykaproducer.delivery import Delivery, Status
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
-#: Of how many rows an error tells.
+#: Maximum number of rows listed in an error.
 _TOLD = 3
-#: After so many dead letters they are waited for.
+#: Number of dead letters after which to wait for their outcomes.
 _GATHERED = 10_000
 
 
 class RefusedRow(NamedTuple):
     """A row that was not delivered."""
 
-    #: Its number, from 0, among the rows of this writer.
+    #: Its index, from 0, among all rows of this writer.
     row: int
-    #: Its number in the batch that ``Writer.write()`` was given.
+    #: Its index in the batch that was passed to ``Writer.write()``.
     place: int
     error: BaseException
 
 
 class RowsRefusedError(PykaproducerError):
-    """Rows of a write were not delivered, and nobody was to take them.
+    """Rows of a write were not delivered, and no destination for such rows was given.
 
-    The first row's error is the cause. What the write had sent before may be in the log.
+    The cause is the first row's error. Rows that the write sent before may be in the log.
     """
 
 
-class Refused(Protocol):
-    """Takes what was not delivered."""
+class RefusedRowHandler(Protocol):
+    """Handler of rows that were not delivered."""
 
-    #: Whether it wants the rows themselves: what they came from is kept until they are settled.
+    #: Whether it needs the rows themselves. Their origin is then kept until they have an outcome.
     wants_rows: bool
 
     @property
     def ends_the_load(self) -> bool:
-        """Whether a row was refused that nobody takes: nothing more is to be sent."""
+        """Whether to stop sending, because a row was rejected and cannot be kept."""
 
     def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
-        """Rows were not delivered; *origin* is what ``Writer.write()`` was given with them."""
+        """Handle rows that were not delivered; *origin* is as passed to ``Writer.write()``."""
 
     def finish(self, summary: Summary) -> None:
-        """No more will come: tell of those that were taken."""
+        """Complete the handling and add the rows to *summary*."""
 
 
 class Fail:
-    """The first row that is refused ends the write."""
+    """Handler for which the first rejected row ends the write."""
 
     wants_rows = False
-    ends_the_load = False  # for it raises
+    ends_the_load = False  # take() raises instead
 
     def __init__(self, who: str) -> None:
-        #: Whose rows they are, as "Spark partition 3 (attempt 0)".
+        #: The origin of the rows for errors, as "Spark partition 3 (attempt 0)".
         self._who = who
 
     def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
-        """Raise."""
+        """Raise :class:`RowsRefusedError`."""
         shown = "; ".join(f"row {each.row}: {describe(each.error)}" for each in rows[:_TOLD])
         count = "1 row was" if len(rows) == 1 else f"{len(rows):,} rows were"
         text = f"{self._who}: {count} not delivered: {shown}"
         raise RowsRefusedError(text) from rows[0].error
 
     def finish(self, summary: Summary) -> None:
-        """None were taken."""
+        """Do nothing, as no rows were kept."""
 
 
 class DeadLetters:
-    """Refused rows go to a topic of their own, each with headers that say why.
+    """Handler that sends rejected rows to another topic, with headers that describe the error.
 
-    The headers: ``pykaproducer.error.class``, ``.message``, ``.status``, and of where it should
-    have gone and came from ``.topic``, ``.row``. A row that cannot even go there fails the write.
+    The headers are ``pykaproducer.error.class``, ``.message`` and ``.status``, and for the intended
+    topic and the origin ``.topic`` and ``.row``. If a row cannot be sent there, the write fails.
     """
 
     wants_rows = True
@@ -90,8 +90,8 @@ class DeadLetters:
         self._count = 0
 
     def take(self, origin: Any, rows: Sequence[RefusedRow]) -> None:
-        """Send them to the topic."""
-        from pykaproducer._load.cells import cells, messages  # which need pyarrow
+        """Send the rows to the dead-letter topic."""
+        from pykaproducer._load.cells import cells, messages  # requires pyarrow
 
         for refused in rows:
             row = origin.slice(refused.place, 1)
@@ -112,7 +112,7 @@ class DeadLetters:
             self._settle()
 
     def finish(self, summary: Summary) -> None:
-        """Wait until all are there."""
+        """Wait until all dead letters are delivered."""
         self._settle()
         summary.refused += self._count
 
@@ -126,7 +126,7 @@ class DeadLetters:
 
 
 def _why(refused: RefusedRow, topic: str) -> list[tuple[str, bytes]]:
-    """The headers that say why a row was refused."""
+    """Return the headers that describe why a row was rejected."""
     facts = {
         "class": type(refused.error).__name__,
         "message": text_of(refused.error),
@@ -138,18 +138,18 @@ def _why(refused: RefusedRow, topic: str) -> list[tuple[str, bytes]]:
 
 
 def status_of(error: BaseException) -> str:
-    """Whether the row may be in the log all the same, as a name of ``Status``."""
+    """Return the name of the error's ``Status``: whether the row may be in the log."""
     status = getattr(error, "status", None)
     return status.name if isinstance(status, Status) else Status.NOT_PERSISTED.name
 
 
 def text_of(error: BaseException) -> str:
-    """What is wrong with a row. Its number in the error is one of a block that nobody knows."""
+    """Return the error's text without the row number, which is relative to an internal block."""
     return getattr(error, "about_row", None) or str(error)
 
 
 def describe(error: BaseException) -> str:
-    """The same with the error's class."""
+    """Return the error's class and text."""
     return f"{type(error).__name__}: {text_of(error)}"
 
 

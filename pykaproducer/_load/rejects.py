@@ -1,8 +1,7 @@
-"""Rows of a load that were not delivered: counted by the reason, and kept in Parquet files.
+"""Rows of a load that were not delivered: counted by reason, and kept in Parquet files.
 
-A file has the columns of the source that were read, as they were, and one more,
-``pykaproducer_error``: so it can be loaded again with the same selection, whose ``*`` leaves that
-column out.
+A file contains the columns that were read, unchanged, and the column ``pykaproducer_error``. It can
+be loaded again with the same selection, whose ``*`` omits that column.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pykaproducer._load.grammar import ERROR_COLUMN
 from pykaproducer._load.refused import RefusedRow, describe, status_of, text_of
 from pykaproducer._load.summary import Summary
 
-#: So many rows are gathered before they are written.
+#: Number of rows to collect before writing.
 _GATHERED = 10_000
 
 _ERROR = pyarrow.struct(
@@ -40,56 +39,56 @@ class Origin(NamedTuple):
 
     #: A ``pyarrow.RecordBatch``.
     batch: Any
-    #: Where it is from: a file, or "Spark partition 3".
+    #: Their origin: a file, or "Spark partition 3".
     file: str
-    #: The number of its first row there.
+    #: The index of the first row there.
     first_row: int
-    #: The row of *batch* that each row sent was made of; None: they are the same.
+    #: For each row sent, the index of its row in *batch*; None if all rows were sent.
     rows: list[int] | None = None
 
     def row_of(self, place: int) -> int:
-        """The row of :attr:`batch` that the row at *place* was made of."""
+        """Return the index in :attr:`batch` of the row sent at *place*."""
         return place if self.rows is None else self.rows[place]
 
     def where(self, place: int) -> str:
-        """The place of that row, for an error."""
+        """Describe the location of that row, for an error."""
         return f"{self.file}, row {self.first_row + self.row_of(place)}"
 
 
 @dataclass(frozen=True)
 class RejectsDirectory:
-    """Where the files are put: a directory, or a URI that pyarrow knows. Can be pickled."""
+    """The directory of the files: a path, or a URI that pyarrow supports. Can be pickled."""
 
-    name: str  # absolute, or a URI: tasks of Spark run in directories of their own
-    #: In the names of all files of one load.
+    name: str  # absolute, or a URI, because Spark's tasks have other working directories
+    #: Part of the names of all files of one load.
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     @classmethod
     def of(cls, name: str) -> RejectsDirectory:
-        """The directory that a user means by *name*."""
+        """Return the directory for *name*, as given by the user."""
         return cls(name if "://" in name else os.path.abspath(name))
 
     def prepare(self) -> None:
-        """Make it if it is not there.
+        """Create the directory if it does not exist.
 
         Raises:
-            OSError: that cannot be.
+            OSError: it cannot be created.
         """
         system, path = self._opened()
         system.create_dir(path, recursive=True)
 
     def path_for(self, part: str) -> str:
-        """The path of the file of one part of the load."""
+        """Return the path of the file for one part of the load."""
         return f"{self._opened()[1]}/rejects-{self.run}-{part}.parquet"
 
     def write(self, path: str, schema: Any) -> Any:
-        """A ``ParquetWriter``; where a task runs, the directory need not be there yet."""
+        """Open a ``ParquetWriter``; create the directory, which a task's machine may lack."""
         system, directory = self._opened()
         system.create_dir(directory, recursive=True)
         return parquet.ParquetWriter(path, schema, filesystem=system)
 
     def forget_others(self, files: Sequence[str]) -> None:
-        """Remove what parts of this load have left that were done again, or never ended."""
+        """Remove files of this load left by parts that were repeated or did not complete."""
         system, path = self._opened()
         for found in system.get_file_info(fs.FileSelector(path)):
             if found.base_name.startswith(f"rejects-{self.run}-") and found.path not in files:
@@ -103,13 +102,13 @@ class RejectsDirectory:
 
 
 class Rejects:
-    """Takes refused rows; keeps them if there is a directory."""
+    """Handler of rejected rows that keeps them if there is a directory."""
 
     def __init__(self, directory: RejectsDirectory | None, part: str) -> None:
-        self.wants_rows = True  # an error names the file and the row
+        self.wants_rows = True  # errors name the file and the row
         self.count = 0
-        #: Why not all of them are kept, or None.
-        self.trouble: str | None = None
+        #: Why not all rows could be kept, or None.
+        self.problem: str | None = None
         self._directory = directory
         self._path = None if directory is None else directory.path_for(part)
         self._reasons: dict[str, tuple[str, int]] = {}
@@ -119,11 +118,11 @@ class Rejects:
 
     @property
     def ends_the_load(self) -> bool:
-        """Whether a row was refused that nobody keeps."""
-        return self.count > 0 and (self._directory is None or self.trouble is not None)
+        """Whether a row was rejected and cannot be kept."""
+        return self.count > 0 and (self._directory is None or self.problem is not None)
 
     def take(self, origin: Origin, rows: Sequence[RefusedRow]) -> None:
-        """Count them, and keep them."""
+        """Count the rows, and keep them if there is a directory."""
         self.count += len(rows)
         for refused in rows:
             kind = f"{type(refused.error).__name__} {status_of(refused.error)}"
@@ -137,25 +136,25 @@ class Rejects:
                 self._write()
 
     def finish(self, summary: Summary) -> None:
-        """Write what is left; tell of all."""
+        """Write the remaining rows and update *summary*."""
         self._write(last=True)
         if self._writer is not None:
             assert self._path is not None
             summary.files.append(self._path)
-        if self.trouble is not None:
-            summary.troubles.append(self.trouble)
+        if self.problem is not None:
+            summary.troubles.append(self.problem)
         summary.refused += self.count
         summary.add_reasons(self._reasons)
 
     def _write(self, *, last: bool = False) -> None:
-        """Write what has been gathered. What cannot be written ends the load, with a reason."""
+        """Write the collected rows. If that fails, the load ends, with the reason."""
         try:
-            if self._gathered and self.trouble is None:
+            if self._gathered and self.problem is None:
                 self._write_gathered()
             if last and self._writer is not None:
                 self._writer.close()
         except (OSError, pyarrow.ArrowException) as error:
-            self.trouble = f"--rejects: not all refused rows are kept: {self._path}: {error}"
+            self.problem = f"--rejects: not all rejected rows were kept: {self._path}: {error}"
         self._gathered.clear()
         self._gathered_rows = 0
 
@@ -169,9 +168,9 @@ class Rejects:
 
 
 def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:
-    """The source's rows, with their errors."""
+    """Return the source's rows with their errors."""
     places = [origin.row_of(each.place) for each in rows]
-    # Not by take(), which does not know all types.
+    # take() does not support all types.
     found = pyarrow.concat_batches([origin.batch.slice(place, 1) for place in places])
     kept = [_kept(found.column(name)) for name in found.schema.names]
     errors = [
@@ -190,7 +189,7 @@ def _rejected(origin: Origin, rows: Sequence[RefusedRow]) -> Any:
 
 
 def _kept(column: Any) -> Any:
-    """A column; where Parquet has no type for it, as for a struct without fields, its text."""
+    """Return a column, as text if Parquet does not support its type (a struct without fields)."""
     if _can_be_written(column.type):
         return column
     cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
@@ -208,6 +207,6 @@ def _can_be_written(kind: Any) -> bool:
 
 
 def unsent(failures: Sequence[tuple[int, Exception]], before: int) -> Iterator[RefusedRow]:
-    """Rows of a batch of which no message could be made; *before*: rows before the batch."""
+    """Yield the rows of a batch that could not be mapped; *before*: rows before the batch."""
     for place, error in failures:
         yield RefusedRow(before + place, place, error)

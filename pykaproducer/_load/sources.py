@@ -1,13 +1,13 @@
-"""Where batches come from: files of Parquet, ORC, CSV and JSON lines.
+"""Sources of batches: Parquet, ORC, CSV and JSON Lines files.
 
 A source is a file, a directory or a pattern (``data/*.csv``), or several of these
-(:mod:`pykaproducer._load.files`). The format is told by the suffix, before one of compression if it
-is text: .parquet .pq .orc .csv .tsv .jsonl .ndjson .json, .gz .bz2 .zst .lz4
-(:mod:`pykaproducer._load.formats`: how each is read).
+(:mod:`pykaproducer._load.files`). The suffix determines the format: .parquet .pq .orc .csv .tsv
+.jsonl .ndjson .json; text files may have an additional suffix for compression: .gz .bz2 .zst .lz4
+(:mod:`pykaproducer._load.formats` reads them).
 
-All files are opened first, and their columns put together by name: a column that a file does not
-have is null in its rows; a column whose types do not go together is an error before anything is
-sent. What directories named ``NAME=VALUE`` say is a column too, of whole numbers if all are.
+All files are opened first, and their columns combined by name. A column that is missing in a file
+is null in its rows. Columns with incompatible types are an error, raised before anything is sent.
+Directories named ``NAME=VALUE`` add a column, of integers if all values are.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pykaproducer._load.files import (
 )
 
 if TYPE_CHECKING:
-    from pykaproducer._load.formats import Reader
+    from pykaproducer._load.formats import FileReader
 
-__all__ = ["FORMATS", "Options", "Source", "SourceBatch", "SourceError", "open_source"]
+__all__ = ["FORMATS", "LoadSource", "Options", "SourceBatch", "SourceError", "open_source"]
 
 
 class SourceBatch(NamedTuple):
@@ -38,36 +38,36 @@ class SourceBatch(NamedTuple):
     #: A ``pyarrow.RecordBatch``.
     batch: Any
     file: str
-    #: The number of its first row in the file, from 0 (a header is none).
+    #: The index of its first row in the file, from 0, not counting a header.
     first_row: int
-    #: About how many bytes of the source have been read with it, of :attr:`Source.size`.
+    #: Approximate bytes of the source read so far, of :attr:`LoadSource.size`.
     position: int
 
 
 @dataclass(frozen=True)
 class Options:
-    """How files are read."""
+    """Options for reading files."""
 
     #: None: by the suffix of each file.
     format: str | None = None
-    #: Of CSV: what separates cells. None: a comma, and a tab in .tsv.
+    #: CSV delimiter. None: a comma, or a tab in .tsv.
     delimiter: str | None = None
-    #: Of CSV: find types by looking at the first rows. Else all columns are text, as it stands.
+    #: Infer CSV column types from the first rows; otherwise all columns are text.
     infer_types: bool = False
 
 
 @dataclass(frozen=True)
-class Source:
-    """Files that have been looked at: what is in them is known, they are read by :meth:`batches`.
+class LoadSource:
+    """Files whose columns are known. Their rows are read by :meth:`batches`.
 
     A source can be read several times.
     """
 
     #: A ``pyarrow.Schema``: all columns of all files.
     schema: Any
-    #: Bytes of all files, as they are on the disk.
+    #: Total size of the files on disk (bytes).
     size: int
-    readers: tuple[Reader, ...] = field(repr=False)
+    readers: tuple[FileReader, ...] = field(repr=False)
 
     @property
     def files(self) -> list[str]:
@@ -75,10 +75,10 @@ class Source:
         return [reader.path for reader in self.readers]
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[SourceBatch]:
-        """The rows of each file, in order; only these *columns* (and in this order), or all.
+        """Yield the rows of each file, in order, with *columns* in this order, or all columns.
 
         Raises:
-            SourceError: while it is read. Batches that were given before stay valid.
+            SourceError: reading failed. Batches yielded before stay valid.
         """
         names = self.schema.names if columns is None else columns
         schema = self.schema.empty_table().select(list(names)).schema
@@ -92,11 +92,11 @@ class Source:
             before += reader.size
 
 
-def open_source(names: Sequence[str], options: Options | None = None) -> Source:
+def open_source(names: Sequence[str], options: Options | None = None) -> LoadSource:
     """Open files, directories or patterns.
 
     Raises:
-        SourceError: nothing is there, or something that cannot be read; pyarrow is missing.
+        SourceError: nothing was found, a file cannot be read, or pyarrow is missing.
     """
     try:
         from pykaproducer._load import formats
@@ -107,20 +107,20 @@ def open_source(names: Sequence[str], options: Options | None = None) -> Source:
         raise SourceError(text) from None
     options = options or Options()
     if options.format not in (None, *FORMATS):
-        raise SourceError(f"no format {options.format!r}; formats are {', '.join(FORMATS)}")
+        raise SourceError(f"unknown format {options.format!r}; use one of {', '.join(FORMATS)}")
     files = list(itertools.chain.from_iterable(files_of(name) for name in names))
     readers = [_reader(formats, file, options) for file in files]
     found = [reader for reader in readers if not reader.is_empty]
     if not found:
-        raise SourceError(f"{', '.join(names)}: empty: not even names of columns are there")
+        raise SourceError(f"{', '.join(names)}: empty: there are no columns")
     schema = formats.common_schema(found)
-    return Source(schema, sum(reader.size for reader in found), tuple(found))
+    return LoadSource(schema, sum(reader.size for reader in found), tuple(found))
 
 
-def _reader(formats: Any, file: File, options: Options) -> Reader:
+def _reader(formats: Any, file: File, options: Options) -> FileReader:
     kind = options.format or format_of(file.path)
     delimiter = options.delimiter or delimiter_of(file.path)
-    reader: Reader = formats.reader_of(
+    reader: FileReader = formats.reader_of(
         kind, file.path, file.partition, delimiter, options.infer_types
     )
     return reader

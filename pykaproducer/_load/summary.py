@@ -1,4 +1,4 @@
-"""What was written: rows, bytes and offsets by partition; sums of it."""
+"""Summaries of a write: rows, bytes and offsets by partition."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pykaproducer.delivery import TopicPartition
 
 
 class Written(NamedTuple):
-    """What was delivered to one partition."""
+    """Rows delivered to one partition."""
 
-    #: How many rows.
+    #: Number of rows.
     rows: int
-    #: The bytes of their keys and values.
+    #: Size of their keys and values (bytes).
     size: int
-    #: The lowest and the highest offset; None where the broker gave none. Others may have written
-    #: in between.
+    #: The lowest and the highest offset; None if the broker returned none. Records of other
+    #: producers may be in between.
     first: int | None
     last: int | None
 
     def plus(self, other: Written) -> Written:
-        """The sum of both."""
+        """Return the sum of both."""
         offsets = [n for n in (*self[2:], *other[2:]) if n is not None]
         return Written(
             self.rows + other.rows,
@@ -38,35 +38,35 @@ _NOTHING = Written(0, 0, None, None)
 
 @dataclass
 class Summary:
-    """What became of the rows of a write."""
+    """The outcome of a write."""
 
-    #: What was delivered, by topic and partition.
+    #: Delivered rows by topic and partition.
     partitions: dict[TopicPartition, Written] = field(default_factory=dict)
-    #: How many rows were not, and were put elsewhere: into a dead-letter topic, or into files.
+    #: Number of rejected rows, which were sent to a dead-letter topic or written to files.
     refused: int = 0
-    #: Why, by kind: the first of them with its place, and how many.
+    #: By kind of error: the first error with its location, and the number of rows.
     reasons: dict[str, tuple[str, int]] = field(default_factory=dict)
-    #: The offsets of each partition, as ranges in no order; only where they were asked for.
+    #: Offsets of each partition as unordered ranges; only if requested.
     ranges: dict[TopicPartition, list[range]] = field(default_factory=dict)
-    #: The sum of the rows' checksums, modulo 2**64; only where it was asked for.
+    #: The sum of the rows' checksums, modulo 2**64; only if requested.
     checksum: int = 0
-    #: The files that hold refused rows.
+    #: The files of rejected rows.
     files: list[str] = field(default_factory=list)
-    #: What went wrong besides, as sentences.
+    #: Other errors, as sentences.
     troubles: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
-        """How many rows were delivered."""
+        """Number of delivered rows."""
         return sum(written.rows for written in self.partitions.values())
 
     @property
     def size(self) -> int:
-        """The bytes of their keys and values."""
+        """Size of their keys and values (bytes)."""
         return sum(written.size for written in self.partitions.values())
 
     def add_block(self, found: BlockMetadata, *, ranges: bool = False) -> None:
-        """Count what became of a block: what of it was delivered."""
+        """Add the delivered rows of a block."""
         for place, delivered in found.delivered.items():
             offsets = found.offsets.get(place, [])
             self._add(
@@ -83,17 +83,17 @@ class Summary:
                     self._add_range(place, each)
 
     def add_checksum(self, checksum: int) -> None:
-        """Count rows with this sum of checksums."""
+        """Add the sum of checksums of some rows."""
         self.checksum = (self.checksum + checksum) % 2**64
 
     def add_reasons(self, reasons: Mapping[str, tuple[str, int]]) -> None:
-        """Count rows that were refused, by kind."""
+        """Add rejected rows, by kind of error."""
         for kind, (text, count) in reasons.items():
             known, before = self.reasons.get(kind, (text, 0))
             self.reasons[kind] = (known, before + count)
 
     def add(self, other: Summary) -> None:
-        """Count what *other* has counted."""
+        """Add the counts of *other*."""
         for place, written in other.partitions.items():
             self._add(place, written)
         for place, ranges in other.ranges.items():
@@ -106,7 +106,7 @@ class Summary:
 
     @classmethod
     def of(cls, parts: Iterable[Summary]) -> Summary:
-        """The sum of *parts*."""
+        """Return the sum of *parts*."""
         total = cls()
         for part in parts:
             total.add(part)
@@ -123,7 +123,7 @@ class Summary:
             known.append(offsets)
 
     def lines(self, most: int = 24) -> Iterator[str]:
-        """A line a partition, in order; *most*: of how many."""
+        """Yield one line for each of the first *most* partitions, in order."""
         shown = sorted(self.partitions.items())
         for (topic, partition), written in shown[:most]:
             text = f"{topic}[{partition}]: {written.rows:,} rows, {written.size:,} bytes"

@@ -1,9 +1,9 @@
-"""Arrow batches through a producer, and what became of each row.
+"""Sending of Arrow batches through a producer, with an outcome for each row.
 
-Blocks are sent one after the other without waiting, as far as ``buffer_memory`` goes, and looked at
-when they have their outcome: in the order in which they were sent, or, once much is kept, as they
-come. So little is kept of rows that are through, and a row that fails can end the write while most
-of its rows have not been sent.
+Blocks are sent one after the other without waiting, within the limit of ``buffer_memory``. Their
+outcomes are collected in the order of sending or, if many blocks are kept, as they complete. Thus
+completed rows do not stay in memory, and a failed row can end the write before most of its rows are
+sent.
 """
 
 from __future__ import annotations
@@ -14,66 +14,66 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pykaproducer._load.checksum import checksum_of
-from pykaproducer._load.refused import Refused, RefusedRow
+from pykaproducer._load.refused import RefusedRow, RefusedRowHandler
 from pykaproducer._load.summary import Summary
 from pykaproducer.block import BlockDelivery
 from pykaproducer.errors import BufferFullError, OutcomeTimeoutError
 from pykaproducer.producer import Producer
 
-#: Parts of buffer_memory that a block may take: several fit, so that one is filled while others
-#: travel.
+#: Each block takes at most this fraction of buffer_memory, so that one can be filled while others
+#: are in flight.
 _SHARE = 4
-#: What a row takes beside its payload.
+#: Memory per row in addition to its payload (bytes).
 _ROW_COST = 64
-#: Rows that are sent at once behind one that was refused.
+#: Number of rows to send at once after a rejected row.
 _CAREFUL = 1_000
-#: How long to wait for an outcome before somebody is asked whether to go on (seconds).
+#: Maximum wait for an outcome between calls of ``look`` (seconds).
 _LOOK = 0.02
 
 
 class Interrupted(Exception):
-    """The writer is to end now: for ``look`` to raise."""
+    """Raised by ``look`` to end the writer."""
 
 
-class _Sent(NamedTuple):
-    """A block under way."""
+class _SentBlock(NamedTuple):
+    """A block whose outcome is pending."""
 
     block: BlockDelivery
-    #: How many of its rows were accepted; the others are sent again.
+    #: Number of its rows that were accepted; the others are sent again.
     accepted: int
-    #: The number of its first row among all rows, and in its batch.
+    #: The index of its first row among all rows, and in its batch.
     first: int
     place: int
-    #: What was sent, and what it was made of; None if nobody wants them.
+    #: The rows sent, and their origin; None if not needed.
     rows: Any
     origin: Any
-    #: What is kept of it, in bytes.
+    #: Memory kept for it (bytes).
     size: int
 
 
 class Writer:
-    """Sends batches and counts what became of their rows; for one thread."""
+    """Sender of batches that collects the outcomes of their rows. For a single thread."""
 
     def __init__(
         self,
         producer: Producer,
         topic: str | None,
-        refused: Refused,
+        refused: RefusedRowHandler,
         *,
         verifiable: bool = False,
         look: Callable[[], None] | None = None,
     ) -> None:
-        """A writer.
+        """Initialize a writer.
 
         Args:
-            producer (Producer): whose buffer it may fill.
-            topic (str): for all rows; None: column ``topic`` says it.
-            refused (Refused): takes the rows that are not delivered.
-            verifiable (bool): keep the ranges of offsets and a checksum of what was delivered.
-            look: called many times a second while it waits; what it raises ends the wait.
+            producer (Producer): the producer to send with.
+            topic (str): topic of all rows; None if column ``topic`` contains it.
+            refused (RefusedRowHandler): handler of rows that are not delivered.
+            verifiable (bool): record offset ranges and a checksum of delivered rows.
+            look: called many times a second during waits; an exception ends the wait.
         """
         self.summary = Summary()
-        #: How many rows it was given.
+        #: Number of rows passed to :meth:`write`.
         self.rows = 0
         self.look = look
         self._producer = producer
@@ -81,16 +81,16 @@ class Writer:
         self._refused = refused
         self._verifiable = verifiable
         self._room = producer.config.buffer_memory // _SHARE
-        self._sent: collections.deque[_Sent] = collections.deque()
-        #: What they keep, and the most that they may before the oldest is waited for (bytes).
+        self._sent: collections.deque[_SentBlock] = collections.deque()
+        #: Memory kept for blocks, and its limit, above which the oldest is awaited (bytes).
         self._kept = 0
         self._most_kept = producer.config.buffer_memory
 
     def write(self, batch: Any, origin: Any = None) -> None:
         """Send the rows of a ``pyarrow.RecordBatch`` with the columns of ``send_arrow()``.
 
-        *origin* is handed to ``refused.take()`` with the numbers of rows in *batch*; by default it
-        is *batch* itself. Raises what *refused* raises for rows of this batch or of one before.
+        *origin* is passed to ``refused.take()`` with indices of rows in *batch*; by default it is
+        *batch* itself. Exceptions that *refused* raises, for this or a previous batch, propagate.
         """
         start = self.rows
         self.rows += batch.num_rows
@@ -103,14 +103,14 @@ class Writer:
             self._send(piece, start, place, batch if origin is None else origin)
 
     def finish(self) -> Summary:
-        """Wait until every row has its outcome; what became of them."""
+        """Wait for all outcomes and return the summary."""
         while self._sent:
             self._wait_a_moment()
         self._refused.finish(self.summary)
         return self.summary
 
     def _pieces(self, batch: Any) -> Iterator[tuple[int, Any]]:
-        """*batch* in slices that leave room for others, with the place of each."""
+        """Yield slices of *batch* that leave room in the buffer, each with its index."""
         cost = batch.nbytes + batch.num_rows * _ROW_COST
         rows = max(1, batch.num_rows // (cost // self._room + 1))
         for place in range(0, batch.num_rows, rows):
@@ -119,9 +119,10 @@ class Writer:
     def _send(self, rows: Any, start: int, place: int, origin: Any) -> None:
         """Send *rows*, which begin at *place* of a batch that begins at row *start*.
 
-        The producer takes all of them, or none and names one that can never be right. Then those
-        before it go, and it is refused, and we try again behind it. (Those before it may hold
-        another: the producer looks at one column after the other. It has four to look at.)
+        The producer accepts all of them, or raises an error for one invalid row. In that case the
+        rows before it are sent, the row is rejected, and sending continues after it. (The rows
+        before it may contain another invalid one, because the producer checks one column after the
+        other. There are four columns to check.)
         """
         while rows.num_rows:
             error = self._try(rows, start, place, origin)
@@ -137,7 +138,7 @@ class Writer:
                 return
             rows, place = rows.slice(bad + 1), place + 1
             if rows.num_rows > _CAREFUL:
-                # Where one is wrong others may be: each would have all behind it looked at again.
+                # More rows may be invalid, and each makes the producer check all rows after it.
                 for skip in range(0, rows.num_rows, _CAREFUL):
                     if self._refused.ends_the_load:
                         return
@@ -145,14 +146,15 @@ class Writer:
                 return
 
     def _try(self, rows: Any, start: int, place: int, origin: Any) -> Any:
-        """Send *rows*, or none of them; the error of one that can never be right, or None."""
+        """Send *rows* or none of them. Return the error of an invalid row, or None."""
         while rows.num_rows:
             if self.look is not None:
                 self.look()
             try:
                 block = self._producer.send_arrow(rows, self._topic)
             except BufferFullError:
-                # Not for max_block_ms. What fills the buffer has a deadline, and may be ours.
+                # Wait beyond max_block_ms: the messages in the buffer have a delivery timeout. If
+                # none of them are ours, give up.
                 if not self._sent:
                     raise
                 self._wait_a_moment()
@@ -162,7 +164,7 @@ class Writer:
                 return error
             else:
                 self._add(block, rows, start, place, origin)
-                # The rest found no room. (A block that the buffer cannot hold goes in by pieces.)
+                # There was no room for the rest, as for blocks that are larger than the buffer.
                 rows, place = rows.slice(block.accepted), place + block.accepted
         return None
 
@@ -173,13 +175,15 @@ class Writer:
         if kept is not None or wanted is not None:
             size += rows.nbytes
         self._kept += size
-        self._sent.append(_Sent(block, block.accepted, start + place, place, kept, wanted, size))
+        self._sent.append(
+            _SentBlock(block, block.accepted, start + place, place, kept, wanted, size)
+        )
 
     def _settle(self) -> None:
-        """Look at the blocks that have their outcome.
+        """Collect the outcomes of completed blocks.
 
-        Not only at the oldest: its broker may be silent, while others bring the outcomes of
-        thousands of blocks behind it.
+        Do not check only the oldest: its broker may be unresponsive, while other brokers complete
+        thousands of later blocks.
         """
         while self._sent and self._sent[0].block.done():
             self._settled(self._sent.popleft())
@@ -196,15 +200,15 @@ class Writer:
                 self._sent.append(each)
 
     def _wait_a_moment(self) -> None:
-        """Wait for the oldest block, but not for long; then look at all."""
+        """Wait briefly for the oldest block, then collect all completed ones."""
         if self.look is not None:
             self.look()
         with contextlib.suppress(OutcomeTimeoutError):
             self._sent[0].block.outcome(_LOOK)
         self._settle_all_done()
 
-    def _settled(self, sent: _Sent) -> None:
-        """Count what became of a block."""
+    def _settled(self, sent: _SentBlock) -> None:
+        """Record the outcome of a block."""
         self._kept -= sent.size
         found = sent.block.outcome(0)
         failed = [(row, error) for row, error in found.failed if row < sent.accepted]

@@ -1,4 +1,4 @@
-"""Decisions, without threads, queues, sockets, clocks, randomness or logging.
+"""State machines, without threads, queues, sockets, clocks, randomness or logging.
 
-Events and ``now`` come in, effects go out; the stages in ``_pipeline`` perform them.
+They take events and ``now``, and return effects, which the stages in ``_pipeline`` perform.
 """

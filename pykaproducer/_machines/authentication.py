@@ -1,7 +1,7 @@
-"""SASL on one connection: who says what, and what a refusal means.
+"""SASL authentication on one connection.
 
-Pure: payloads come in, what to send goes out; a token provider is called from here, because what
-is said depends on it, but the thread that it may hold up is the caller's.
+The machine is pure: it takes payloads and returns requests to send. A token provider is called from
+here, because a request depends on its result, and may block the calling thread.
 
 ::
 
@@ -9,7 +9,7 @@ is said depends on it, but the thread that it may hold up is the caller's.
                                                                 ▲    │ as often as the
                                                                 └────┘ mechanism needs
 
-A broker before Kafka 1.0 knows no SaslAuthenticate: the tokens then go as bare frames.
+Brokers before Kafka 1.0 have no SaslAuthenticate: the tokens are then sent as raw frames.
 """
 
 from __future__ import annotations
@@ -18,70 +18,71 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from pykaproducer._texts import code_text
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._wire import sasl
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer._wire.mechanisms import Mechanism, MechanismError
 
 T = TypeVar("T")
 
-#: Mechanisms whose last word is the broker's, also in bare frames.
-_BARE: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-#: No mechanism takes more turns; a broker that wants more is up to no good.
+#: Mechanisms in which the broker sends the last message, also in raw frames.
+_RAW: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+#: Maximum number of round trips. No mechanism needs that many; a broker might never stop.
 _MOST_TURNS: Final = 16
 
 
 class AuthenticationFailed(Exception):
-    """The broker does not take us for who we say we are, or we do not take it for itself.
+    """The broker rejected the credentials, or failed to prove its own identity.
 
-    The text says why; it has no secret.
+    The text gives the reason. It contains no secrets.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Send this."""
+class SaslRequest:
+    """A request to send."""
 
     #: correlation id -> the frame.
     encode: Callable[[int], bytes]
-    #: Neither the frame nor the answer to it has a header.
-    bare: bool = False
+    #: Neither the frame nor its response has a header.
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """It is done."""
+    """The end of a successful authentication."""
 
-    #: How long it is good for; 0: for as long as the connection stands.
+    #: How long the authentication is valid; 0: as long as the connection exists.
     lifetime_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who we are, for one connection; an exchange is made from it for each authentication."""
+    """The credentials for one connection; each authentication makes a new exchange from them."""
 
     #: ``sasl_mechanism``.
     mechanism: str
+    #: Returns a new exchange of the mechanism.
     make: Callable[[], Mechanism]
     #: ``security_protocol``, for errors.
     protocol: str
-    #: The user name, for errors; None: it has none that we know.
+    #: The user name, for errors; None: there is none, or it is unknown.
     user: str | None = None
 
 
 class Authentication:
-    """One authentication, from the handshake to its end. Made anew for each."""
+    """A single authentication, beginning with the handshake."""
 
     def __init__(self, credentials: Credentials, client_id: str | None) -> None:
         self._credentials = credentials
         self._client_id = client_id
         self._mechanism: Mechanism | None = None
-        # The version of SaslAuthenticate; None: bare frames.
+        # The version of SaslAuthenticate; None: raw frames.
         self._version: int | None = None
         self._turns = 0
 
-    def begin(self, ranges: Mapping[int, tuple[int, int]]) -> Say:
-        """What to send first to a broker that takes requests in these versions."""
+    def begin(self, ranges: Mapping[int, tuple[int, int]]) -> SaslRequest:
+        """Return the first request to a broker; *ranges* has the versions that it supports."""
         handshake = _common(sasl.HANDSHAKE_VERSIONS, ranges.get(sasl.SASL_HANDSHAKE))
         if handshake is None:
             raise self._failed(
@@ -92,20 +93,22 @@ class Authentication:
             self._version = _common(sasl.AUTHENTICATE_VERSIONS, ranges.get(sasl.SASL_AUTHENTICATE))
         version = 0 if self._version is None else handshake
         name = self._credentials.mechanism
-        return Say(lambda number: sasl.handshake_request(version, number, self._client_id, name))
+        return SaslRequest(
+            lambda number: sasl.handshake_request(version, number, self._client_id, name)
+        )
 
-    def answered(self, payload: bytes) -> Say | Authenticated:
-        """The broker has answered to what was sent last."""
+    def answered(self, payload: bytes) -> SaslRequest | Authenticated:
+        """Handle the response to the last request; return the next request, or the end."""
         if self._mechanism is None:
             return self._handshaken(sasl.decode_handshake(payload))
         if self._version is None:
             return self._go_on(payload, 0)
         answer = sasl.decode_authenticate(self._version, payload)
         if answer.error_code:
-            raise self._failed(answer.message or code_text(answer.error_code))
+            raise self._failed(answer.message or format_error_code(answer.error_code))
         return self._go_on(answer.token, answer.lifetime_ms)
 
-    def _handshaken(self, answer: sasl.HandshakeAnswer) -> Say | Authenticated:
+    def _handshaken(self, answer: sasl.HandshakeAnswer) -> SaslRequest | Authenticated:
         name = self._credentials.mechanism
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             there = ", ".join(answer.mechanisms) or "none"
@@ -116,26 +119,26 @@ class Authentication:
                 f"{self._credentials.protocol!r} right?"
             )
         if answer.error_code:
-            raise self._failed(code_text(answer.error_code))
-        if self._version is None and name not in _BARE:
+            raise self._failed(format_error_code(answer.error_code))
+        if self._version is None and name not in _RAW:
             raise self._failed(f"the broker is too old for {name}")
         made = self._mechanism = self._ask(self._credentials.make)
         return self._say(self._ask(made.first))
 
-    def _go_on(self, challenge: bytes, lifetime_ms: int) -> Say | Authenticated:
+    def _go_on(self, challenge: bytes, lifetime_ms: int) -> SaslRequest | Authenticated:
         assert self._mechanism is not None
         self._turns += 1
         if self._turns > _MOST_TURNS:
-            raise self._failed("the broker's questions do not end")
+            raise self._failed("too many SASL round trips")
         mechanism = self._mechanism
         token = self._ask(lambda: mechanism.respond(challenge))
         return Authenticated(lifetime_ms) if token is None else self._say(token)
 
-    def _say(self, token: bytes) -> Say:
+    def _say(self, token: bytes) -> SaslRequest:
         version = self._version
         if version is None:
-            return Say(lambda _: len(token).to_bytes(4, "big") + token, bare=True)
-        return Say(
+            return SaslRequest(lambda _: len(token).to_bytes(4, "big") + token, raw=True)
+        return SaslRequest(
             lambda number: sasl.authenticate_request(version, number, self._client_id, token)
         )
 
@@ -152,7 +155,7 @@ class Authentication:
 
 
 def _common(ours: tuple[int, int], theirs: tuple[int, int] | None) -> int | None:
-    """The last version that both sides speak."""
+    """Return the highest version that both sides support, None if there is none."""
     if theirs is None or max(ours[0], theirs[0]) > min(ours[1], theirs[1]):
         return None
     return min(ours[1], theirs[1])

@@ -1,14 +1,15 @@
-"""What waits for a partition: slices that travel together, and the line that they wait in.
+"""Backlogs: unsealed slices of a partition that travel together, and the queue that holds them.
 
 A :class:`Backlog` holds the unsealed slices of one partition that have the same level, oldest
-first. It travels as one item, however many slices it holds: a partition that is refused repeatedly
-sends one item around the pipeline on each retry, not one for each slice of its backlog.
+first. It travels as one item, regardless of the number of its slices. So each retry of a partition
+sends one item through the pipeline, not one for each slice of its backlog.
 
-Settled slices leave. Rows expire in place, and the Dispatcher reports the expiry to the partitions
-with a :class:`Sweep`. A sweep takes the settled slices from the front, where with
-equal timeouts the oldest expire first. Settled slices behind one that lives longer are looked for
-when the line has doubled since the last such look. So the work is a constant for each slice that
-was added, and at most as many settled slices stay as there were live ones (or ``_FEW``).
+Settled slices are removed. Rows expire in place, and the Dispatcher reports the expiry to the
+partitions with a :class:`Sweep`. A sweep removes the settled slices at the front, where the oldest
+ones expire first if timeouts are equal. Settled slices after one that lives longer are searched for
+when the queue has doubled since the last search. So the work is constant for each slice that was
+added, and the number of settled slices that remain is at most the number of live ones (or
+``_FEW``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Generic, TypeVar
 
 from pykaproducer._kernel import Slice
 
-#: Lines this short are not searched for settled slices behind the first live one.
+#: Shorter queues are not searched for settled slices after the first live one.
 _FEW = 64
 
 T = TypeVar("T")
@@ -28,14 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rows of a partition have expired: its stages remove settled slices from their lists."""
+    """Rows of a partition have expired, so its stages remove settled slices."""
 
     topic: str
     partition: int
 
 
 class Line(Generic[T]):
-    """Things that wait, oldest first. :meth:`sweep` removes those for which *is_over* is true."""
+    """A queue, oldest item first. :meth:`sweep` removes items for which *is_over* is true."""
 
     __slots__ = ("_is_over", "_search_at", "items")
 
@@ -55,7 +56,7 @@ class Line(Generic[T]):
         self.items.append(item)
 
     def sweep(self) -> list[T]:
-        """Remove and return the things that are over."""
+        """Remove and return the items that are over."""
         items, is_over = self.items, self._is_over
         gone: list[T] = []
         while items and is_over(items[0]):
@@ -80,7 +81,7 @@ class Backlog:
         self.partition = partition
         self.level = level
         self._line: Line[Slice] = Line(_is_settled)
-        # How many of the youngest may lie in memory that they share with others' rows.
+        # Number of the youngest slices whose memory may be shared with rows of others.
         self._shared = 0
         #: Rows and bytes of the slices.
         self.count = 0
@@ -92,25 +93,25 @@ class Backlog:
         return len(self._line.items)
 
     def slices(self) -> list[Slice]:
-        """Return its slices with a row, oldest first."""
+        """Return its slices that have rows, oldest first."""
         return [part for part in self._line.items if part.count]
 
     def youngest_first(self) -> Iterator[Slice]:
-        """Iterate over its slices. No slice may be added or taken out in the meantime."""
+        """Iterate over its slices. No slice may be added or removed in the meantime."""
         return reversed(self._line.items)
 
     def append(self, part: Slice) -> None:
-        """Add *part*, which is younger than the rest."""
+        """Add *part* as the youngest."""
         self._line.items.append(part)
         self._shared += 1
         self.count += part.count
         self.nbytes += part.nbytes
 
     def extend(self, younger: Backlog) -> None:
-        """Take over the slices of *younger*, which is not used any more."""
+        """Add the slices of *younger*, which must not be used afterwards."""
         mine, theirs = self._line, younger._line
         if len(theirs) > len(mine):
-            self.take_along()  # so that the shared ones are the youngest again
+            self.detach_payload()  # so that the shared ones are the youngest again
             theirs.items.extendleft(reversed(mine.items))
             self._line, self._shared = theirs, younger._shared
         else:
@@ -128,25 +129,25 @@ class Backlog:
         return part
 
     def sweep(self) -> None:
-        """Remove the slices whose rows all have their outcome."""
+        """Remove the slices whose rows all have an outcome."""
         for part in self._line.sweep():
             self.count -= part.count
             self.nbytes -= part.nbytes
 
     @property
     def opened(self) -> float | None:
-        """Return when the oldest chunk was opened, None if empty. May be called by any thread."""
+        """When the oldest chunk was opened, None if empty. May be read from any thread."""
         try:
             return self._line.items[0].chunk.opened
         except IndexError:
             return None
 
-    def take_along(self) -> None:
-        """Prepare for a long wait: see Slice.take_along. Each slice is moved once."""
+    def detach_payload(self) -> None:
+        """Copy the payloads out before a long wait; see Slice.detach_payload. Once per slice."""
         shared = min(self._shared, len(self._line))
         self._shared = 0
         for part, _ in zip(reversed(self._line.items), range(shared), strict=False):
-            part.take_along()
+            part.detach_payload()
 
 
 def _is_settled(part: Slice) -> bool:

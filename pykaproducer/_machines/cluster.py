@@ -8,45 +8,47 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import BrokerAddress, MetadataAnswer, TopicAnswer
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._wire.messages import BrokerAddress, MetadataAnswer, TopicAnswer
 
-#: This many answers in a row with an older leader epoch are ignored. The next one is believed: the
-#: cluster may really have gone back, for example to a backup of its metadata.
+#: Number of consecutive responses with an older leader epoch that are ignored. The next one is
+#: accepted: the metadata of the cluster may have been restored from a backup.
 REWINDS = 5
 
-#: Errors that mean that a known topic has been deleted. A new topic of the same name counts its
-#: leader epochs from 0.
+#: Errors that mean that a known topic has been deleted. The leader epochs of a new topic with the
+#: same name start from 0.
 DELETED = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic: its partitions and who leads them."""
+    """One topic: its partitions and their leaders."""
 
     name: str
     #: Kafka's error code for the topic as a whole, 0 for none.
     error_code: int
-    #: How many partitions: their numbers are 0 to this.
+    #: Number of partitions.
     partitions: int
-    #: partition -> broker id; partitions without leader are not in it.
+    #: partition -> broker id; partitions without a leader are absent.
     leaders: dict[int, int]
-    #: Partitions with a leader, packed as the kernel takes them (int32).
+    #: Partitions with a leader, packed for the kernel (int32).
     available: bytes
-    #: partition -> epoch of its leader; partitions whose epoch is not known are not in it.
+    #: partition -> epoch of its leader; partitions with an unknown epoch are absent.
     epochs: dict[int, int] = field(default_factory=dict)
-    #: Distinguishes it from another topic of the same name; empty if the broker sends none.
+    #: Distinguishes the topic from others of the same name; empty if the broker sends none.
     topic_id: bytes = b""
-    #: partition -> how many answers in a row had an older epoch. Empty: the last was up to date.
+    #: partition -> number of consecutive responses with an older epoch. Empty: the last response
+    #: was up to date.
     rewinds: dict[int, int] = field(default_factory=dict)
-    #: When the request was sent that this answers (monotonic seconds).
+    #: When the request for this view was sent (monotonic seconds).
     asked_at: float = 0.0
 
     def is_recent(self, since: float, now: float, believed_for: float) -> bool:
         """Return whether its error may fail messages that have waited since *since*.
 
-        An older view does not count: the right to the topic may have been granted since it was
-        requested. *believed_for*: seconds for which it counts all the same.
+        An older view may not, because access to the topic may have been granted since it was
+        requested. *believed_for*: a view of at most this age is recent enough in any case
+        (seconds).
         """
         return self.asked_at >= min(since, now - believed_for)
 
@@ -63,28 +65,28 @@ class LeaderHint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """An immutable snapshot: readers take the reference and need no lock."""
+    """An immutable snapshot of the cluster: readers copy the reference and need no lock."""
 
     brokers: dict[int, BrokerAddress] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Broker id of the partition's leader, None if there is none or it is not known."""
+        """Return the broker id of the partition's leader, None if there is none or unknown."""
         view = self.topics.get(topic)
         return None if view is None else view.leaders.get(partition)
 
     def with_answer(self, answer: MetadataAnswer, asked_at: float = 0.0) -> ClusterView:
         """Return the view after *answer*: its brokers, and its topics in place of the old ones.
 
-        A leader of an older epoch than the known one is ignored: brokers learn of a new leader one
-        after the other, and one that is cut off from its controllers does not learn of it at all.
+        A leader with an older epoch than the known one is ignored. Brokers do not learn of a new
+        leader at the same time, and a broker that is cut off from the controllers never does.
         """
         topics = dict(self.topics)
         brokers = {broker.node_id: broker for broker in answer.brokers}
         for topic in answer.topics:
             view = topics[topic.name] = _topic_view(topics.get(topic.name), topic, asked_at)
             for partition in view.rewinds:
-                # The old answer need not have the address of a newer leader.
+                # The outdated response may lack the address of the newer leader.
                 leader = view.leaders.get(partition)
                 if leader in self.brokers:
                     brokers.setdefault(leader, self.brokers[leader])
@@ -121,7 +123,7 @@ class ClusterView:
         )
 
     def is_out_of_date(self, topics: Iterable[str]) -> bool:
-        """Return whether the last answer had an older leader epoch for a partition of *topics*."""
+        """Return whether the last response had an older epoch for a partition of *topics*."""
         return any(self.topics[name].rewinds for name in topics if name in self.topics)
 
 
@@ -151,13 +153,13 @@ def _topic_view(known: TopicView | None, answer: TopicAnswer, asked_at: float) -
     if known is None or not known.partitions:
         known = None
     elif code:
-        # A topic that was there: its partitions still are, for all we know, leaderless.
+        # A known topic: assume that its partitions still exist, without leaders.
         epochs = {} if code in DELETED else known.epochs
         return TopicView(
             name, code, known.partitions, {}, b"", epochs, known.topic_id, {}, asked_at
         )
     elif not answer.partitions:
-        # No topic is without partitions: the broker does not know of them yet.
+        # Every topic has partitions; the broker does not have their metadata yet.
         return dataclasses.replace(known, asked_at=asked_at)
     elif known.topic_id and answer.topic_id and known.topic_id != answer.topic_id:
         known = None  # deleted and created again
@@ -193,7 +195,7 @@ def _available(leaders: dict[int, int]) -> bytes:
 
 
 class Backoff:
-    """Exponential backoff with jitter (KIP-580), fed with randomness from outside."""
+    """Exponential backoff with jitter (KIP-580). The caller supplies the randomness."""
 
     def __init__(self, first: float, most: float) -> None:
         self.first = first
@@ -201,16 +203,16 @@ class Backoff:
         self.failures = 0
 
     def next(self, random: float) -> float:
-        """Seconds to wait after one more failure; *random* in [0, 1)."""
+        """Return the seconds to wait after another failure; *random* is in [0, 1)."""
         wait = backoff(self.first, self.most, self.failures, random)
         self.failures += 1
         return wait
 
     def reset(self) -> None:
-        """It worked."""
+        """Reset the number of failures, after a success."""
         self.failures = 0
 
 
 def backoff(first: float, most: float, failures: int, random: float) -> float:
-    """``first * 2**failures``, at most *most*, give or take a fifth."""
+    """Return ``first * 2**failures``, at most *most*, with a jitter of 20 %."""
     return min(most, first * 2.0 ** min(failures, 32)) * (0.8 + 0.4 * random)

@@ -1,8 +1,8 @@
-"""The deadlines of everything that is accepted: one timer structure, wherever a row waits.
+"""The deadlines of all accepted messages, in one timer structure.
 
-Expiry settles a row in place: whichever stage holds it finds it settled when it touches it next.
-So expiry depends on the clock alone, never on a producer id, a connection or another message
-(P3), and no stage has to look for its own rows' deadlines.
+Expiry settles a row in place, and the stage that holds it finds it settled when it next uses it. So
+expiry depends on the clock alone, never on a producer id, a connection or another message (P3), and
+no stage has to check the deadlines of its rows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import heapq
 
 from pykaproducer._kernel import Chunk
 
-#: Deadlines are looked at no more often than this (seconds): rows that expire close together are
-#: expired together, and at most this much late.
+#: Minimum interval at which deadlines are checked (seconds). Rows that expire within it are expired
+#: together, and late by this at most.
 GRAIN = 0.01
-
 
 #: Later than any deadline on the monotonic clock (seconds).
 _NEVER = 9e9
 
 
 def has_expired(chunk: Chunk) -> bool:
-    """Return whether every row of *chunk* is known to have its outcome, without a look at each.
+    """Return whether every row of *chunk* is known to have an outcome, without checking each row.
 
-    That is so if all are reported, or if the last one has expired.
+    That is the case if all rows are settled and reported, or if the last one has expired.
     """
     return not chunk.unsettled or chunk.next_deadline > _NEVER
 
@@ -33,25 +32,28 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Chunk]] = []
-        # How long the heap may get before finished chunks are looked for in it.
+        # Size of the heap at which it is searched for finished chunks.
         self._sweep_at = 256
 
     def watch(self, chunk: Chunk) -> None:
-        """From now on *chunk* is in the care of this timer."""
+        """Add *chunk*."""
         heapq.heappush(self._heap, (chunk.next_deadline, chunk.serial, chunk))
         if len(self._heap) >= self._sweep_at:
-            # One chunk that stays long at the head must not keep the finished ones behind it.
+            # A chunk that stays at the head for long must not keep finished ones in the heap.
             self._heap = [entry for entry in self._heap if not has_expired(entry[2])]
             heapq.heapify(self._heap)
             self._sweep_at = max(256, 2 * len(self._heap))
 
     def next(self) -> float | None:
-        """When to call :meth:`expired`; None if nothing is watched."""
+        """Return when to call :meth:`expired`, None if there are no chunks."""
         self._drop_finished()
         return self._heap[0][0] + GRAIN if self._heap else None
 
     def expired(self, now: float) -> list[Chunk]:
-        """Chunks with a row whose deadline has come; watch those again that have rows left."""
+        """Remove and return the chunks with a row whose deadline has passed.
+
+        The caller adds those again that have rows left.
+        """
         due: list[Chunk] = []
         while self._heap and self._heap[0][0] <= now:
             chunk = heapq.heappop(self._heap)[2]

@@ -1,44 +1,45 @@
-"""The order of one topic-partition through retries: retry levels, high-watermark, chaser.
+"""Ordering of one partition's messages through retries: retry levels, high-watermark, chaser.
 
-The algorithm is the one of the document "Producer implementation" of Sarama's wiki, one machine
-per partition. Every item (a slice of messages, a backlog of them, or a sealed batch) carries its
-*level*: how many attempts of it, or of what a lane handed back before it, have failed. The
+The algorithm is that of the page "Producer implementation" in Sarama's wiki, with one machine per
+partition. Every item (a slice of messages, a backlog of slices, or a sealed batch) has a *level*:
+the number of failed attempts of it, or of the items that a failed buffer returned before it. The
 partition's *high-watermark* is the highest level in progress.
 
 ========================  =============================================================
 event                     effects
 ========================  =============================================================
 item, level == watermark  pass it on
-item, level >  watermark  watermark = level; send a chaser down the old path and let the
-                          path go; find the leader; pass it on down the new path
+item, level >  watermark  watermark = level; send a chaser down the old path and release
+                          the path; find the leader; pass it on down the new path
 item, level <  watermark  keep it in that level's buffer
 chaser, level < watermark that level expects no chaser any more
-chaser, level = watermark descend: watermark = next lower level, pass its buffer on; again,
+chaser, level = watermark descend: watermark = next lower level, pass its buffer on; repeat
                           until a level still expects its chaser, or 0 is reached
-path found                pass on what has waited for it
+path found                pass on the items that have waited for it
 ========================  =============================================================
 
-A *path* is one attachment to one broker's worker: a lane (``lane.Lane``). A path that has
-failed once hands back everything that is still put into it, and never works again; the next path
-is another lane, even to the same broker. So there is no flag to clear, no message ("syn" in
-Sarama) to clear it, and no late error of an old worker that could be taken for one of its
-successor's. A lane hands back its items only when none of its batches is unanswered, and the
-chaser behind them: so when the chaser is back, everything older is back.
+A *path* is one attachment to one broker's worker, through a
+:class:`~pykaproducer._machines.partition_buffer.PartitionBuffer`. Once a path has failed, it
+returns everything that is still added to it, and never works again. The next path is another
+partition buffer, even to the same broker. So there is no flag to clear, no message to clear it
+("syn" in Sarama), and a late error of an old worker cannot be mistaken for one of its successor's.
+A partition buffer returns its items only when none of its batches is in flight, followed by the
+chaser. So when the chaser has returned, everything older has returned too.
 
-Levels are a sparse table that grows as needed. A level that was jumped over (the watermark may
-rise by more than one) expects no chaser and has an empty buffer; descending passes through it.
+Levels are a sparse table that grows as needed. The watermark may rise by more than one. A level
+that was skipped expects no chaser and has an empty buffer; descending passes through it.
 
-Everything that a lane hands back at once gets one level, that of its oldest item plus one. No item
-that is elsewhere belongs between these:
+All items that a partition buffer returns at once get one level: the highest level among them plus
+one. No item elsewhere belongs between these items:
 
-1. Items of levels 5, 3 and 0 are in one lane. Then the chasers of 5 and of 3 are back, or the
-   watermark would not have come down to 0: what was older than the items of level 0 is in this
-   lane.
-2. The lane fails, and hands them back as level 6.
-3. What is put into the lane after that comes back later, each item one level higher than it was:
-   at most 6, and younger.
+1. Items of levels 5, 3 and 0 are in one partition buffer. So the chasers of 5 and of 3 have
+   returned, or the watermark would not have descended to 0. Everything older than the items of
+   level 0 is therefore in this partition buffer.
+2. The partition buffer fails, and returns them with level 6.
+3. Items added to it after that return later, each one level higher than it was: these levels are at
+   most 6, and the items are younger.
 
-So a backlog stays one item, whatever the number of its retries.
+So a backlog remains one item, regardless of how often it is retried.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from enum import StrEnum
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.lane import Batch
+from pykaproducer._machines.batch import Batch
 
-#: What travels; it knows its level.
+#: An item that travels through the pipeline; each has a level.
 Item = Slice | Batch | Backlog
 
 
@@ -79,7 +80,7 @@ Effect = Forward | SendChaser | FindPath
 
 
 class Transition(StrEnum):
-    """The rows of the table above, and the ways in which one can go."""
+    """The rows of the table above, some divided by their outcome."""
 
     PASS_ON = "pass on"
     PASS_ON_WITHOUT_PATH = "pass on: wait for a path"
@@ -93,29 +94,29 @@ class Transition(StrEnum):
     PATH_FOUND = "path found"
 
 
-#: How often each has been taken.
+#: Counts how often each transition was taken.
 Transitions = Counter[Transition]
 
 
 class IllegalEventError(AssertionError):
-    """An event that cannot happen in this state: a bug. The state is unchanged."""
+    """An event that is impossible in this state, which indicates a bug. The state is unchanged."""
 
 
 class _Buffer:
-    """What a partition holds back, oldest first: sealed batches, and backlogs between them."""
+    """Items that a partition holds back, oldest first: sealed batches and backlogs."""
 
     __slots__ = ("items", "nbytes")
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
-        #: Bytes of the messages in it.
+        #: Bytes of the messages.
         self.nbytes = 0
 
     def __bool__(self) -> bool:
         return bool(self.items)
 
     def append(self, item: Item) -> None:
-        """Add *item* as the youngest. Slices of the same level join into a backlog."""
+        """Add *item* as the youngest. Adjacent slices of the same level are joined to a backlog."""
         self.nbytes += item.nbytes
         last = self.items[-1] if self.items else None
         joins = isinstance(last, Backlog) and last.level == item.level
@@ -132,7 +133,7 @@ class _Buffer:
             self.items.append(item)
 
     def sweep(self) -> None:
-        """Remove the slices whose rows all have their outcome."""
+        """Remove the slices whose rows all have an outcome."""
         for item in self.items:
             if isinstance(item, Backlog):
                 before = item.nbytes
@@ -154,24 +155,24 @@ class _Level:
 
 
 class Ordering:
-    """State and transitions of one partition. Events in, effects out, in order."""
+    """State machine of one partition: each event returns the effects to perform, in order."""
 
     def __init__(self) -> None:
-        #: For a look from outside: what has happened so far.
+        #: For inspection: the transitions taken so far.
         self.taken: Transitions = Counter()
         self.high_watermark = 0
         self.has_path = False
         self._finding = False
-        # The highest level of what has gone down the path.
+        # The highest level of the items that were forwarded to the path.
         self._level_of_path = 0
         self._levels: dict[int, _Level] = {}
-        # What has passed the watermark and waits for a path.
+        # Items that have passed the watermark and wait for a path.
         self._waiting = _Buffer()
-        #: Bytes of messages that wait here: for a path, or for a lower level's turn.
+        #: Bytes of the messages held here, waiting for a path or for the watermark to descend.
         self.held = 0
 
     def held_items(self) -> list[Item]:
-        """What waits here: for a path, or for a lower level's turn."""
+        """Return the items held here, waiting for a path or for the watermark to descend."""
         buffers = [level.buffer for level in list(self._levels.values())]
         return [item for buffer in (self._waiting, *buffers) for item in list(buffer.items)]
 
@@ -185,7 +186,7 @@ class Ordering:
         )
 
     def item(self, item: Item) -> list[Effect]:
-        """A fresh item, or one that comes round again."""
+        """Handle *item*, which is new or is being retried."""
         effects: list[Effect] = []
         if item.level < self.high_watermark:
             self.taken[Transition.BUFFER] += 1
@@ -198,7 +199,7 @@ class Ordering:
         return effects
 
     def chaser(self, level: int) -> list[Effect]:
-        """The chaser of *level* has come back: everything older than it has, too."""
+        """Handle the return of the chaser of *level*: everything older has returned too."""
         effects: list[Effect] = []
         self._level(level).expects_chaser = False
         if level < self.high_watermark:
@@ -209,29 +210,30 @@ class Ordering:
 
     @property
     def wants_path(self) -> bool:
-        """Return whether it waits for :meth:`path_found`."""
+        """Whether it waits for :meth:`path_found`."""
         return self._finding
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether nothing of the partition is held here or under way."""
+        """Whether nothing of the partition is held here or in progress."""
         busy = any(level.buffer or level.expects_chaser for level in self._levels.values())
         finds = self.has_path or self._finding
         return not (self.high_watermark or finds or self._waiting or busy)
 
     def rest(self) -> list[Effect]:
-        """Release the path of a long unused partition, if nothing is in progress.
+        """Release the path of a partition that has long been unused, if nothing is in progress.
 
-        This acts as if the path had failed: a fresh item now waits for the chaser. When the chaser
-        is back everything older is back too, and the partition :attr:`is_at_rest`, or in use.
+        This acts as if the path had failed: a new item now waits for the chaser. When the chaser
+        has returned, everything older has returned too, and the partition :attr:`is_at_rest` unless
+        it is in use again.
 
-        The watermark rises to the level at which the path hands back what is still in it:
+        The watermark rises to the level at which the path returns the items that are still in it:
 
-        1. Two batches are under way. The older one is refused, the younger one is delivered.
+        1. Two batches are in flight. The older one is rejected, the younger one is delivered.
         2. The older one is retried with level 1, and expires while its broker is down. It stays in
-           the path, because a younger one under the same numbers may be in the log.
-        3. The partition rests, and the path hands the batch back with level 2. With the watermark
-           at 1 there would be no path that it can come from.
+           the path, because a younger batch of the same epoch may be in the log.
+        3. The partition rests, and the path returns the batch with level 2. If the watermark were
+           1, there would be no path from which the batch can come.
         """
         effects: list[Effect] = []
         if self.high_watermark == 0 and self.has_path:
@@ -239,14 +241,14 @@ class Ordering:
         return effects
 
     def give_up(self) -> None:
-        """Drop what waits for a path, all of it settled, if nothing else is in progress."""
+        """Drop the items that wait for a path, all settled, if nothing else is in progress."""
         if self.high_watermark == 0 and not self.has_path:
             self.held -= self._waiting.nbytes
             self._waiting.take_all()
             self._finding = False
 
     def path_found(self) -> list[Effect]:
-        """A lane to the leader is there."""
+        """Forward the waiting items: the partition now has a path to the leader."""
         self.taken[Transition.PATH_FOUND] += 1
         self.has_path = True
         self._finding = False
@@ -254,12 +256,12 @@ class Ordering:
         self._level_of_path = 0
         return [self._forward(item) for item in self._waiting.take_all()]
 
-    # The steps -----------------------------------------------------------------------------
+    # Steps ---------------------------------------------------------------------------------------
 
     def _rise(self, level: int, effects: list[Effect]) -> None:
         if not self.has_path:
-            # What has failed more often than anything else came from the path, so there was one
-            # since the watermark rose last. Without a chaser the level would never end.
+            # An item above the watermark must come from a path that was found since the watermark
+            # last rose. Without a chaser the level would never end.
             raise IllegalEventError(f"an item of level {level}, and no path that it can come from")
         by_one = level == self.high_watermark + 1
         self.taken[Transition.RISE if by_one else Transition.RISE_BY_SEVERAL] += 1

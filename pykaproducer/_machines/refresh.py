@@ -1,4 +1,4 @@
-"""When the cluster must be asked for its metadata, of which topics, and which server."""
+"""Metadata refreshes: when to request metadata, of which topics, and from which server."""
 
 from __future__ import annotations
 
@@ -11,61 +11,60 @@ Address = tuple[str, int]
 
 
 class Ask(NamedTuple):
-    """What a Metadata request asks for."""
+    """The contents of a Metadata request."""
 
-    #: In order; none: for the brokers alone.
+    #: Sorted; empty: only the brokers are requested.
     topics: list[str]
-    #: Whether the broker may create them.
+    #: Whether the broker may create the topics.
     may_create: bool
 
 
 class Refresh:
-    """When the next Metadata request is due, and of which topics. Single-flight.
+    """Decides when the next Metadata request is due, and of which topics. Single-flight.
 
-    * A topic that was never asked for: at once, and alone unless others are due.
-    * One that is *missing* (never seen), for as long as messages wait for it: with backoff, and no
-      more often than their number allows: ten thousand unknown topics must not slow down the known
-      ones.
-    * One that is *lacking* (seen, and now without a leader for a partition, or gone), for as long
-      as messages wait for it: with backoff.
-    * All *known* ones (seen, lacking or not): on request, with a pause after the last time, and by
-      age.
+    * A new topic, which was never requested: at once, and alone unless others are due.
+    * *Missing* topics (never seen), while messages wait for them: with backoff, and less often the
+      more there are, so that ten thousand unknown topics do not slow down the known ones.
+    * *Lacking* topics (seen, but now without a leader for a partition, or deleted), while messages
+      wait for them: with backoff.
+    * All *known* topics (seen, lacking or not): on request, with a pause after the last refresh,
+      and by age.
 
-    A stage that waits for a topic calls :meth:`want` once for each answer: every answer ends the
-    request, and if it did not help the stage repeats it. So topics that no stage waits for any more
-    are not asked for.
+    A stage that waits for a topic calls :meth:`want` once for each response: every response ends
+    the wish, and the stage repeats it if necessary. So topics for which no stage waits any more are
+    not requested.
 
-    Only topics that messages wait for may be created: a refresh by age would bring back a topic
-    that has been deleted.
+    Only topics for which messages wait may be created. Otherwise a refresh by age would re-create a
+    topic that has been deleted.
 
-    Calls that come while a request is under way are combined into one request after it.
+    Calls during a request are combined into one request after it.
     """
 
-    #: Missing topics take no more than this share of the time that encoding and decoding costs.
+    #: Maximum fraction of time spent on encoding and decoding requests for missing topics.
     _SHARE_OF_MISSING = 0.01
-    #: The others: so that a refresh of ten thousand partitions does not follow another at once.
+    #: The same for other topics, to limit the frequency of refreshes of ten thousand partitions.
     _SHARE = 0.2
-    #: But no pause for that reason is longer (seconds): messages may wait.
+    #: Maximum pause for that reason (seconds), because messages may wait.
     _LONGEST_PAUSE = 1.0
 
     def __init__(self, *, max_age: float, backoff_first: float, backoff_most: float) -> None:
         self.max_age = max_age
-        # A topic is in one of these two, or only in what is asked for.
+        # A topic is in one of these two, or else in `_new` or in the request in flight.
         self.known: set[str] = set()
         self.missing: set[str] = set()
-        #: Those of the known ones that were not there as a whole at the last look.
+        #: Known topics that were incomplete or absent in the last response about them.
         self.lacking: set[str] = set()
         self._new: set[str] = set()
-        #: Those of the missing and the known ones that messages wait for.
+        #: Missing and known topics for which messages wait.
         self._waited_for: set[str] = set()
-        #: What the request under way asks for; None: there is none.
+        #: The topics of the request in flight; None: there is no request.
         self._asked: set[str] | None = None
         self._asked_for_all = False
         self._missing_backoff = Backoff(backoff_first, backoff_most)
         self._lacking_backoff = Backoff(backoff_first, backoff_most)
         self._pause = Backoff(backoff_first, backoff_first)
         self._wanted = False
-        #: All known ones were due, and others went first.
+        #: All known topics were due, but other topics were requested first.
         self._passed_over = False
         self._not_before = 0.0
         self._missing_not_before = 0.0
@@ -74,23 +73,23 @@ class Refresh:
 
     @property
     def under_way(self) -> bool:
-        """Return whether a request is under way."""
+        """Whether a request is in flight."""
         return self._asked is not None
 
     @property
     def asked(self) -> set[str]:
-        """Return the topics that the request under way asks for, without those forgotten since."""
+        """The topics of the request in flight, without those forgotten since."""
         return self._asked or set()
 
     def want(self, topic: str | None = None, *, anew: bool = False) -> None:
-        """Ask for a refresh of what is known, or for *topic*, because messages wait for it.
+        """Request a refresh of all known topics, or of *topic*, because messages wait for it.
 
-        *anew*: what is known of it is wrong, and so may be the answer to the request under way.
+        *anew*: the view of *topic* is wrong, and so may be the response to a request in flight.
         """
         if topic is None:
             self._wanted = True
         elif not anew and topic in self.asked:
-            return  # the waiting stage looks at that answer first
+            return  # the waiting stage checks that response first
         elif topic in self.known:
             if anew or topic in self.lacking:
                 self._waited_for.add(topic)
@@ -108,7 +107,7 @@ class Refresh:
             self._asked.discard(topic)
 
     def next_due(self) -> float | None:
-        """Return when to send the next request; None while one is under way or none is needed."""
+        """Return when to send the next request; None if one is in flight or none is needed."""
         if self.under_way:
             return None
         due = [*self._due_for_all(), *(when for when, _ in self._due_for_waiting())]
@@ -120,7 +119,7 @@ class Refresh:
         return [max(self._fresh_until, self._not_before)] if self.known else []
 
     def _due_for_waiting(self) -> list[tuple[float, set[str]]]:
-        """Return the topics that messages wait for, grouped by when they are due."""
+        """Return the topics for which messages wait, grouped by when they are due."""
         found = [(0.0, self._new)] if self._new else []
         if self._waited_for:
             lacking = self._waited_for & self.lacking
@@ -133,7 +132,7 @@ class Refresh:
         return found
 
     def send(self, now: float) -> Ask:
-        """Begin a request; return what it asks for."""
+        """Begin a request; return its contents."""
         waiting: set[str] = set()
         for when, topics in self._due_for_waiting():
             if when <= now:
@@ -154,17 +153,17 @@ class Refresh:
     def succeeded(
         self, now: float, random: float, *, there: set[str], seen: set[str], cost: float
     ) -> None:
-        """Process an answer.
+        """Handle a response.
 
-        *there*: topics that are there with all their leaders; *seen*: these, and others that are
-        or were there. *cost*: how many seconds of work the answer has made.
+        *there*: topics that exist and have all their leaders. *seen*: these, and other topics that
+        exist or did exist. *cost*: the time spent on handling the response (seconds).
         """
         asked, self._asked = self.asked, None
         missing, lacking = asked - seen, (asked & seen) - there
         if missing:
             share = cost * len(missing) / len(asked)
             due = now + max(self._missing_backoff.next(random), share / self._SHARE_OF_MISSING)
-            # New topics must not repeatedly postpone what has waited longer.
+            # New topics must not repeatedly postpone topics that have waited longer.
             others = (self.missing & self._waited_for) - asked
             self._missing_not_before = min(due, self._missing_not_before) if others else due
         if lacking:
@@ -173,7 +172,7 @@ class Refresh:
         if self._asked_for_all:
             self._fresh_until = now + self.max_age
         if self._asked_for_all or asked & self.known:
-            # Also after a good answer: a leader that moves is looked up no more often than this.
+            # Also after success, to limit the rate of refreshes when a leader moves repeatedly.
             self._not_before = now + max(self._pause.next(random), self._pause_for(cost))
         self.known |= asked & seen
         self.missing = (self.missing - asked) | missing
@@ -187,7 +186,7 @@ class Refresh:
         return min(cost / self._SHARE, self._LONGEST_PAUSE)
 
     def failed(self, now: float, random: float) -> None:
-        """Record that no answer has come: what was asked for is retried, with backoff."""
+        """Record that the request has failed: it is retried, with backoff."""
         asked, self._asked = self.asked, None
         if self._asked_for_all:
             self._wanted = True
@@ -199,52 +198,53 @@ class Refresh:
 
 
 class Distrust:
-    """When to ask another server: one that has an old view may never learn of the new one.
+    """Decides when to switch to another server, because the current one may keep an outdated view.
 
-    A partition that is refused, looked up and refused again, with the same leader and epoch each
-    time, is reason for it. As the refusals may have another reason (too few replicas, for
-    example), patience doubles with each change of the server, until no partition is refused.
+    The indication is a partition whose batches are rejected again and again, while each lookup in
+    between returns the same leader and epoch. The rejections may have another cause, for example
+    too few replicas. Therefore the number of lookups before a switch doubles with each switch,
+    until no partition is rejected.
     """
 
     _PATIENCE = 3
     _MOST_PATIENCE = 48
 
     def __init__(self) -> None:
-        #: partition -> how many answers in a row brought nothing new after it was refused.
+        #: partition -> number of consecutive responses with nothing new after a rejection.
         self._counts: dict[tuple[str, int], int] = {}
-        self._refused: set[tuple[str, int]] = set()
+        self._rejected: set[tuple[str, int]] = set()
         self._patience = self._PATIENCE
 
-    def refused(self, topic: str, partition: int) -> None:
-        """Record that the leader that the view names has refused a batch, or keeps failing."""
-        self._refused.add((topic, partition))
+    def rejected(self, topic: str, partition: int) -> None:
+        """Record that the partition's leader in the view has rejected a batch, or keeps failing."""
+        self._rejected.add((topic, partition))
 
     def answered(self, old: ClusterView, new: ClusterView, topics: Iterable[str]) -> bool:
-        """Return whether to ask another server, after an answer about *topics*.
+        """Return whether to switch to another server, after a response about *topics*.
 
-        *old* is the view before the answer, *new* the one after it.
+        *old* is the view before the response, *new* the view after it.
         """
         answered = set(topics)
         counts = {
             place: self._counts.get(place, 0) + 1
-            for place in self._refused
+            for place in self._rejected
             if place[0] in answered and _state_of(old, place) == _state_of(new, place)
         }
-        self._refused = {place for place in self._refused if place[0] not in answered}
+        self._rejected = {place for place in self._rejected if place[0] not in answered}
         kept = {place: n for place, n in self._counts.items() if place[0] not in answered}
         self._counts = kept | counts
         if max(counts.values(), default=0) >= self._patience:
             self._counts.clear()
             self._patience = min(2 * self._patience, self._MOST_PATIENCE)
             return True
-        if not self._counts and not self._refused:
+        if not self._counts and not self._rejected:
             self._patience = self._PATIENCE
         return False
 
     def forget(self, topic: str) -> None:
         """Remove *topic*, which is no longer used."""
         self._counts = {place: n for place, n in self._counts.items() if place[0] != topic}
-        self._refused = {place for place in self._refused if place[0] != topic}
+        self._rejected = {place for place in self._rejected if place[0] != topic}
 
 
 def _state_of(view: ClusterView, place: tuple[str, int]) -> tuple[int | None, int | None]:
@@ -263,10 +263,10 @@ def _state_of(view: ClusterView, place: tuple[str, int]) -> tuple[int | None, in
 def candidates(
     known: list[Address], configured: list[Address], last: Address | None
 ) -> list[Address]:
-    """Return the servers to try, alternating those of the view and ``bootstrap_servers``.
+    """Return the servers to try, alternating between the view and ``bootstrap_servers``.
 
-    When all known brokers are gone, as after a move of the cluster, each takes seconds to try.
-    *last*, the server that was left, is tried after all others.
+    They alternate because all known brokers may be gone, for example after the cluster has moved,
+    and each attempt takes seconds. *last*, the server that was left, is tried after all others.
     """
     turns: dict[Address, None] = {}
     for number in range(max(len(known), len(configured))):

@@ -1,29 +1,29 @@
 """Producer id, epoch and sequence numbers of one partition (KIP-98).
 
-Held per partition, so that trouble in one never re-stamps the batches of another. A number is
-taken when a batch is sealed and never changes with its retries: the broker knows a batch that it
-has by its producer id, epoch and first sequence.
+The state is kept per partition, so that an error in one partition never renumbers the batches of
+another. A number is assigned when a batch is sealed and does not change with its retries: the
+broker recognises a batch that it already has by producer id, epoch and first sequence.
 
-Who may touch it: the broker's worker to which the partition is attached. It changes hands with
-the lane: the old worker seals nothing any more once its lane has failed, and the new one gets its
-first item only after that.
+Only the broker's worker to which the partition is attached may use a sequencer. It changes hands
+with the partition buffer: the old worker seals nothing more once its buffer has failed, and the new
+worker gets its first item only after that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Sequence numbers are positive 32 bit integers and start again from 0 after the last.
+#: Sequence numbers are 31-bit integers and wrap around to 0.
 SEQUENCE_LIMIT = 1 << 31
-#: How many batches of a producer id a broker remembers in each partition.
+#: Number of batches of a producer id that a broker remembers for each partition.
 REMEMBERED = 5
-#: Epochs are 16 bit integers; the broker refuses the last.
+#: Epochs are 16-bit integers; the broker rejects the last one.
 LAST_EPOCH = (1 << 15) - 2
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerId:
-    """What InitProducerId has given to this producer."""
+    """A producer id and epoch, as returned by InitProducerId."""
 
     producer_id: int
     epoch: int
@@ -31,34 +31,35 @@ class ProducerId:
 
 @dataclass(slots=True, eq=False)
 class Sequencer:
-    """The next sequence number of one partition, and the producer id that it counts under."""
+    """The next sequence number of one partition, with its producer id and epoch."""
 
     producer: ProducerId | None = None
     next_sequence: int = 0
-    #: The numbers behind those that are still under way are void: before the next batch is sealed
-    #: the partition needs a new epoch.
+    #: The numbers after those in flight are invalid: the epoch must be bumped before the next batch
+    #: is sealed.
     stale: bool = False
-    #: A producer id that must not be used again: the next comes from the cluster.
+    #: A producer id that must not be used again: the next id comes from the cluster.
     spent_id: int | None = None
-    #: A broker has confirmed a batch under this id and epoch. Until then one is sent at a time: a
-    #: broker that knows nothing of a producer takes any number for the first.
+    #: A broker has confirmed a batch with this id and epoch. Until then one batch is sent at a
+    #: time, because a broker that does not know the producer accepts any first number:
     #:
-    #: 1. Batches 0 and 1 are under way.
-    #: 2. 0 is refused: the broker is not yet ready to lead the partition.
+    #: 1. Batches 0 and 1 are in flight.
+    #: 2. 0 is rejected: the broker is not yet ready to lead the partition.
     #: 3. 1 is appended.
-    #: 4. 0 comes again and is out of order for ever.
+    #: 4. 0 is retried and is out of order forever.
     known: bool = False
 
-    #: How many batches have been sealed, and the youngest that was delivered (counted so).
+    #: Number of batches sealed so far. A batch's ordinal is this number when it was sealed.
     sealed: int = 0
+    #: Ordinal of the youngest batch that was delivered.
     youngest_delivered: int = 0
-    #: The youngest batch under the present numbers that may be in the log or has no outcome yet.
+    #: Ordinal of the youngest batch of this epoch that may be in the log or has no outcome yet.
     youngest_expected: int = 0
-    # Older ones that are known to be missing.
+    # Ordinals of older batches that are known to be missing.
     _missing: set[int] = field(default_factory=set)
 
     def take(self, count: int) -> int:
-        """The first of *count* sequence numbers."""
+        """Take *count* sequence numbers for a batch; return the first."""
         self.sealed += 1
         self.youngest_expected = self.sealed
         first = self.next_sequence
@@ -66,25 +67,25 @@ class Sequencer:
         return first
 
     def delivered(self, number: int) -> None:
-        """A broker has confirmed the batch that was sealed as the *number*-th."""
+        """Record that a broker has confirmed the *number*-th batch."""
         self.known = True
         self.youngest_delivered = max(self.youngest_delivered, number)
 
     def has_left(self, producer_id: int, epoch: int) -> bool:
-        """Whether the partition counts under another id or epoch by now."""
+        """Return whether the partition now uses another id or epoch."""
         return self.producer != ProducerId(producer_id, epoch)
 
     def is_needed(self, number: int, producer_id: int, epoch: int) -> bool:
-        """Return whether a batch must be written although all its rows have their outcome.
+        """Return whether a batch must be written even if all its rows have an outcome.
 
-        A younger batch under the same numbers needs it, if that one may be in the log or has no
-        outcome yet: without it the broker would refuse the younger one. Otherwise writing it would
-        only write what has been reported as failed, so it is dropped (:meth:`drop`).
+        It must if a younger batch of the same epoch may be in the log or has no outcome yet:
+        the broker would reject that one if this one were missing. Otherwise writing the batch would
+        only store messages that were reported as failed, so it is dropped (:meth:`drop`).
         """
         return not self.has_left(producer_id, epoch) and number < self.youngest_expected
 
     def missing(self, number: int, producer_id: int, epoch: int) -> None:
-        """Record that the *number*-th batch is not in the log under these numbers, nor will be."""
+        """Record that the *number*-th batch is not, and will not be, in the log in this epoch."""
         if self.has_left(producer_id, epoch):
             return
         self._missing.add(number)
@@ -93,35 +94,36 @@ class Sequencer:
             self.youngest_expected -= 1
 
     def drop(self, number: int, producer_id: int, epoch: int) -> None:
-        """Give up the *number*-th batch: the next one is sealed under a new epoch.
+        """Drop the *number*-th batch: the next one is sealed with a new epoch.
 
-        Its earlier attempts may still arrive. It is the youngest under its numbers, so the broker
-        appends it before the first batch of the new epoch, or refuses it for its old one.
+        An earlier attempt of it may still reach the broker. It is the youngest of its epoch, so the
+        broker either appends it before the first batch of the new epoch, or rejects it because of
+        its old epoch.
         """
         assert not self.is_needed(number, producer_id, epoch), "a younger batch needs it"
         self.missing(number, producer_id, epoch)
         if not self.has_left(producer_id, epoch):
-            self.spoil()
+            self.invalidate_sequences()
 
-    def spoil(self, *, id_too: bool = False) -> None:
-        """A batch is missing in the log and will not come; *id_too*: the broker refuses the id."""
+    def invalidate_sequences(self, *, id_too: bool = False) -> None:
+        """Record a gap: a batch will never be in the log. *id_too*: the broker rejects the id."""
         assert self.producer is not None, "sealed without a producer id"
         self.stale = True
         if id_too:
             self.spent_id = self.producer.producer_id
 
     def renew(self) -> bool:
-        """Count anew if the numbers are stale, so that a gap in the old ones is no error; whether
-        they were.
+        """Bump the epoch if the numbers are stale; return whether they were.
 
-        Only when none of the partition's written batches is unanswered: a late one of the old
-        epoch would be refused, or worse, appended behind. The epoch is raised locally, as the
-        Java client does for a producer without transactions (KIP-360). After the last epoch of an
-        id the partition waits for a new id.
+        In the new epoch, a gap in the old numbers is no error. Call this only while none of the
+        partition's written batches is in flight: a late one of the old epoch would be rejected, or
+        worse, appended later. The epoch is bumped locally, as in the Java client for a producer
+        without transactions (KIP-360). After the last epoch of an id the partition waits for a new
+        id.
         """
         if not self.stale:
             return False
-        assert self.producer is not None, "stale numbers are some id's"
+        assert self.producer is not None, "stale numbers imply a producer id"
         if self.producer.epoch >= LAST_EPOCH:
             self.spent_id = self.producer.producer_id
         if self.producer.producer_id == self.spent_id:
@@ -134,7 +136,7 @@ class Sequencer:
         return True
 
     def adopt(self, given: ProducerId | None) -> bool:
-        """Take the id that the cluster has *given*, if it will do; whether there is one now."""
+        """Use the id *given* by the cluster, if needed and usable; return whether there is one."""
         if self.producer is None and given is not None and given.producer_id != self.spent_id:
             self.producer = given
         return self.producer is not None

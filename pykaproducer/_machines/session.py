@@ -1,15 +1,15 @@
-"""One connection to a broker: who said what, and what may be said next.
+"""The protocol state of one connection to a broker.
 
-Pure: bytes and ``now`` come in, bytes and events go out; the socket is ``_net.connection``'s. All
-transitions are in :data:`TRANSITIONS`; one that is not there raises and changes nothing.
+The machine is pure: it takes bytes and ``now``, and returns bytes and events. The socket is in
+``_net.connection``. All transitions are in :data:`TRANSITIONS`; any other one raises and changes
+nothing.
 
-A broker answers in the order of the requests, so a response belongs to the oldest unanswered
-request or the connection is broken; nothing is looked up by correlation id.
+A broker answers requests in order. So each response belongs to the oldest unanswered request, or
+the connection is broken; correlation ids are only compared, never looked up.
 
-What SASL has shown to the broker may be good for a while only (KIP-368). Before that has passed
-the session rests: (1) no more requests are taken, (2) those under way are answered, (3) it
-authenticates again over the same connection, (4) it takes requests again. So nothing is lost, and
-nothing changes places.
+A SASL authentication may be valid for a limited time (KIP-368). Before that ends: (1) the session
+takes no more requests, (2) those in flight are answered, (3) it authenticates again over the same
+connection, (4) it takes requests again. So no request is lost or reordered.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pykaproducer._machines.authentication import Authenticated, Authentication, Say
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.authentication import Authenticated, Authentication, SaslRequest
 from pykaproducer._wire import WireError
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import (
+from pykaproducer._wire.messages import (
     API_VERSIONS_LADDER,
     VERSIONS,
     ApiKey,
@@ -38,32 +38,33 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-#: What SASL has shown is shown again when this part of its time has passed (each connection has its
-#: own point in it, so that they do not all come at once), and so many seconds before the end at the
-#: least, if that is not more than half of it: what is under way must be answered before the end.
-_AGAIN: Final = (0.85, 0.95)
-_AHEAD: Final = 1.0
-#: Brokers refuse whoever comes again within a second (Kafka's KafkaChannel).
-_NOT_BEFORE: Final = 1.1
+#: Re-authentication begins within this range of fractions of the lifetime. Each connection has a
+#: different point in it, so that not all begin at once.
+_REAUTH_RANGE: Final = (0.85, 0.95)
+#: It begins at least this long before the end, or at half of the lifetime if that is later, so that
+#: requests in flight are answered before the end (seconds).
+_REAUTH_MARGIN: Final = 1.0
+#: Brokers reject a re-authentication within a second (Kafka's KafkaChannel).
+_REAUTH_LEAST: Final = 1.1
 
 
 class SessionState(enum.Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
-    #: Nothing is there, nothing is under way.
+    #: There is no connection and no attempt to connect.
     CLOSED = enum.auto()
     #: The transport is being set up.
     CONNECTING = enum.auto()
-    #: ApiVersions is asked for.
+    #: An ApiVersions request is in flight.
     NEGOTIATING = enum.auto()
-    #: SASL: an exchange between NEGOTIATING and READY, and again when its time has passed.
+    #: SASL, between NEGOTIATING and READY, and again before its lifetime ends.
     AUTHENTICATING = enum.auto()
     #: Requests may be sent.
     READY = enum.auto()
 
 
 class Move(enum.Enum):
-    """What moves a connection from state to state."""
+    """The events that change the state of a connection."""
 
     OPEN = enum.auto()
     CONNECTED = enum.auto()
@@ -89,31 +90,31 @@ TRANSITIONS: dict[SessionState, dict[Move, SessionState]] = {
 
 
 class IllegalMove(AssertionError):
-    """A move that :data:`TRANSITIONS` does not have: a bug of the caller."""
+    """A move that is not in :data:`TRANSITIONS`, which indicates a bug in the caller."""
 
 
 class NoCommonVersion(WireError):
-    """The broker does not take a request in any version that this client sends."""
+    """The broker does not support a request in any version that this client sends."""
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One request, from being queued to being answered."""
+    """A request, from being queued to being answered."""
 
     api_key: int
     #: (version, correlation id) -> the framed request. Called just before it is written.
     encode: Callable[[int, int], Sequence[Buffer]]
     #: When the connection is considered lost unless the request has been answered (or written, if
-    #: no answer is expected). It is later if other requests precede this one on the connection.
+    #: no response is expected). It is later if other requests precede this one on the connection.
     deadline: float
     #: False for Produce with ``acks=0``.
     expects_answer: bool = True
-    #: Whatever the owner wants to find again in the events.
+    #: An object of the owner's choice, to identify the request in events.
     tag: Any = None
-    #: The version it was encoded in, once it was.
+    #: The version in which it was encoded; -1: not encoded yet.
     version: int = -1
     correlation_id: int = -1
-    #: How long it may take (seconds), from when it is its turn. Set when it is submitted.
+    #: How long it may take after the requests before it (seconds). Set when it is submitted.
     timeout: float = 0.0
     #: When its last byte was given to the socket; None: not yet.
     written: float | None = None
@@ -121,8 +122,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The connection may be used. The versions that both sides speak, by api key."""
+    """The connection may be used."""
 
+    #: The versions that both sides support, by api key.
     versions: dict[int, int]
 
 
@@ -131,23 +133,23 @@ class Answered:
     """The response to *request*."""
 
     request: Request
-    #: The version that request and response are of.
+    #: The version of the request and the response.
     version: int
-    #: What follows the correlation id.
+    #: The bytes after the correlation id.
     payload: bytes
 
 
 class Session:
-    """What is known of one connection. Made anew for every connection.
+    """The protocol state of a single connection.
 
-    *sign_in* makes an authentication, if there is to be one; *random* (0 to 1) says when in the
-    last part of its time it is done again.
+    *authenticator* makes an authentication; None: SASL is not used. *random* (0 to 1) determines
+    when to authenticate again, within the last part of the lifetime.
     """
 
     def __init__(
         self,
         client_id: str | None,
-        sign_in: Callable[[], Authentication] | None = None,
+        authenticator: Callable[[], Authentication] | None = None,
         random: float = 0.0,
     ) -> None:
         self.client_id = client_id
@@ -156,32 +158,32 @@ class Session:
         #: The owner's requests that were encoded and not answered, oldest first.
         self.unanswered: deque[Request] = deque()
         self._correlation_id = -1
-        #: Requests are not taken for the moment: it authenticates again.
-        self.resting = False
-        #: When that is to begin; None: never.
-        self.rests_at: float | None = None
+        #: No requests are taken, because a re-authentication is due or in progress.
+        self.reauth_pending = False
+        #: When that is due (monotonic seconds); None: never.
+        self.reauth_at: float | None = None
         #: The next frame has no correlation id.
-        self.bare = False
-        self._sign_in = sign_in
+        self.raw = False
+        self._authenticator = authenticator
         self._random = random
         self._authentication: Authentication | None = None
-        # A request of our own: (its correlation id, what its answer is given to).
+        # The session's own request in flight: its correlation id, and the handler of its response.
         self._asked: tuple[int, Callable[[bytes, float], bytes | Ready | None]] | None = None
         self._ranges: dict[int, tuple[int, int]] = {}
-        # What is left of the ladder of ApiVersions versions.
+        # The versions of ApiVersions that are still to be tried.
         self._ladder = list(API_VERSIONS_LADDER)
 
     def move(self, move: Move) -> None:
-        """Go to the next state; :class:`IllegalMove`, and nothing happens, if there is none."""
+        """Go to the next state; raise :class:`IllegalMove`, without effect, if there is none."""
         try:
             self.state = TRANSITIONS[self.state][move]
         except KeyError:
             raise IllegalMove(f"{move.name} in state {self.state.name}") from None
 
-    # The handshake -------------------------------------------------------------------------
+    # Negotiation of versions ---------------------------------------------------------------------
 
     def connected(self) -> bytes:
-        """The transport stands: what to send first."""
+        """Return the bytes to send first, after the transport was established."""
         self.move(Move.CONNECTED)
         return self._ask_for_versions()
 
@@ -192,24 +194,23 @@ class Session:
         return api_versions_request(version, correlation_id, self.client_id)
 
     def _negotiate(self, version: int, payload: bytes) -> bytes | Ready:
-        answer = self._sensible(version, payload)
+        answer = self._final_answer(version, payload)
         if answer is None:
             return self._ask_for_versions()
         if answer.error_code != ErrorCode.NONE:
             raise WireError(f"it answered ApiVersions with error code {answer.error_code}")
         self.versions = common_versions(answer.ranges)
         self._ranges = answer.ranges
-        if self._sign_in is not None:
-            return self._authenticate(self._sign_in)
+        if self._authenticator is not None:
+            return self._authenticate(self._authenticator)
         self.move(Move.NEGOTIATED)
         return Ready(self.versions)
 
-    def _sensible(self, version: int, payload: bytes) -> ApiVersionsAnswer | None:
-        """The answer; None if the next rung of the ladder is to be tried.
+    def _final_answer(self, version: int, payload: bytes) -> ApiVersionsAnswer | None:
+        """Return the decoded response, None if the next version is to be tried.
 
-        A broker that does not know the version says so; some say it in bytes that cannot be
-        decoded, or with a strange code. So whatever is no good answer is an answer only when it is
-        the last.
+        Brokers reject an unknown version in different ways (an error code, or bytes that cannot be
+        decoded). So a bad response is final only for the last version tried.
         """
         try:
             answer = decode_api_versions(version, payload)
@@ -219,63 +220,64 @@ class Session:
             raise
         return None if self._ladder and answer.error_code != ErrorCode.NONE else answer
 
-    # Authentication ------------------------------------------------------------------------
+    # Authentication ------------------------------------------------------------------------------
 
     @property
     def takes_requests(self) -> bool:
         """Whether :meth:`encode` may be called."""
-        return self.state is SessionState.READY and not self.resting
+        return self.state is SessionState.READY and not self.reauth_pending
 
     def rest(self) -> None:
-        """Take no more requests: it is time to authenticate again."""
-        self.resting = True
+        """Take no more requests, because a re-authentication is due."""
+        self.reauth_pending = True
 
     def authenticate_again(self) -> bytes:
-        """Nothing is under way any more: what to send."""
-        if not self.resting or self.unanswered or self._sign_in is None:
-            raise IllegalMove("authenticating again with requests under way")
-        return self._authenticate(self._sign_in)
+        """Begin the re-authentication, with no request in flight; return the bytes to send."""
+        if not self.reauth_pending or self.unanswered or self._authenticator is None:
+            raise IllegalMove("re-authentication with requests in flight")
+        return self._authenticate(self._authenticator)
 
-    def _authenticate(self, sign_in: Callable[[], Authentication]) -> bytes:
+    def _authenticate(self, authenticator: Callable[[], Authentication]) -> bytes:
         self.move(Move.AUTHENTICATE)
-        self._authentication = sign_in()
-        return self._say(self._authentication.begin(self._ranges))
+        self._authentication = authenticator()
+        return self._encode_sasl(self._authentication.begin(self._ranges))
 
-    def _say(self, say: Say) -> bytes:
-        self.bare = say.bare
-        number = -1 if say.bare else self._next_correlation_id()
+    def _encode_sasl(self, request: SaslRequest) -> bytes:
+        self.raw = request.raw
+        number = -1 if request.raw else self._next_correlation_id()
         self._asked = number, self._authentication_answered
-        return say.encode(number)
+        return request.encode(number)
 
     def _authentication_answered(self, payload: bytes, now: float) -> bytes | Ready | None:
         assert self._authentication is not None
         next_step = self._authentication.answered(payload)
-        if isinstance(next_step, Say):
-            return self._say(next_step)
+        if isinstance(next_step, SaslRequest):
+            return self._encode_sasl(next_step)
         self._authentication = None
-        self.bare = False
-        self.rests_at = self._time_of_rest(next_step, now)
+        self.raw = False
+        self.reauth_at = self._time_of_reauth(next_step, now)
         self.move(Move.AUTHENTICATED)
-        if self.resting:
-            self.resting = False
+        if self.reauth_pending:
+            self.reauth_pending = False
             return None
         return Ready(self.versions)
 
-    def _time_of_rest(self, done: Authenticated, now: float) -> float | None:
+    def _time_of_reauth(self, done: Authenticated, now: float) -> float | None:
         if not done.lifetime_ms:
             return None
         lifetime = done.lifetime_ms / 1000
-        part = _AGAIN[0] + (_AGAIN[1] - _AGAIN[0]) * self._random
-        begins = min(part * lifetime, max(lifetime / 2, lifetime - _AHEAD))
-        return now + max(begins, _NOT_BEFORE)
+        first, last = _REAUTH_RANGE
+        fraction = first + (last - first) * self._random
+        begins = min(fraction * lifetime, max(lifetime / 2, lifetime - _REAUTH_MARGIN))
+        return now + max(begins, _REAUTH_LEAST)
 
-    # Requests and responses ----------------------------------------------------------------
+    # Requests and responses ----------------------------------------------------------------------
 
     def encode(self, request: Request) -> Sequence[Buffer]:
-        """The bytes of *request*, which counts as sent from now on."""
+        """Return the bytes of *request*, which counts as sent from now on."""
         if not self.takes_requests:
-            resting = ", resting" if self.resting else ""
-            raise IllegalMove(f"a request in state {self.state.name}{resting}")
+            reauth_pending = ", re-authentication pending" if self.reauth_pending else ""
+            raise IllegalMove(f"a request in state {self.state.name}{reauth_pending}")
         version = self.versions.get(request.api_key)
         if version is None:
             raise NoCommonVersion(self._no_common_version(request.api_key))
@@ -287,27 +289,27 @@ class Session:
         return buffers
 
     def refuses(self, api_key: int) -> str | None:
-        """Return why both sides have no common version of these requests; None if they have."""
+        """Return why there is no common version of these requests, None if there is one."""
         return None if api_key in self.versions else self._no_common_version(api_key)
 
     def received(self, frame: bytes, now: float) -> bytes | Ready | Answered | None:
-        """A response has come: bytes to send, an event, or neither.
+        """Handle a response; return bytes to send, an event, or None.
 
         Raises:
-            WireError: it is wrong.
-            AuthenticationFailed: it is a refusal.
+            WireError: the response is malformed or unexpected.
+            AuthenticationFailed: the broker rejected the authentication.
         """
         if self._asked is not None:
-            due, go_on = self._asked
-            if self.bare:
+            due, handler = self._asked
+            if self.raw:
                 self._asked = None
-                return go_on(frame, now)
+                return handler(frame, now)
             _check(_number(frame), due)
             self._asked = None
-            return go_on(frame[4:], now)
+            return handler(frame[4:], now)
         correlation_id = _number(frame)
         if not self.unanswered:
-            raise WireError(f"a response (to request {correlation_id}) that nobody asked for")
+            raise WireError(f"unexpected response (to request {correlation_id}), without a request")
         request = self.unanswered[0]
         _check(correlation_id, request.correlation_id)
         self.unanswered.popleft()
@@ -321,9 +323,9 @@ class Session:
         ours = "{} to {}".format(*VERSIONS[api_key])
         name = ApiKey(api_key).name
         if api_key not in self._ranges:
-            return f"it does not take {name} requests"
+            return f"it does not support {name} requests"
         theirs = "{} to {}".format(*self._ranges[api_key])
-        return f"it takes {name} requests of versions {theirs}, this client sends {ours}"
+        return f"it supports {name} requests of versions {theirs}, this client sends {ours}"
 
 
 _correlation_id = struct.Struct(">i").unpack_from

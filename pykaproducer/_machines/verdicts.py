@@ -1,96 +1,101 @@
-"""What a Produce answer means: one table, keyed by Kafka's error code.
+"""Classification of Produce responses: one table, keyed by Kafka's error code.
 
-Nothing else in the package branches on error codes of a Produce answer. The rules are those of
-``docs/design.rst`` ("What each failure does"); the codes that a broker can send are those of its
+Only this table decides how a batch is handled for an error code of a Produce response; elsewhere
+the code merely selects the exception class and its text. The rules are those of
+``docs/design.rst`` ("The effect of each failure"). The codes that a broker can send are those of
 ``ReplicaManager`` and ``KafkaApis``.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 
 
 class Action(enum.Enum):
-    """What becomes of a batch that has been answered."""
+    """How to handle a batch after the broker has responded."""
 
     DELIVERED = enum.auto()
-    #: The leader is elsewhere: refresh the metadata, send again; not a retry that is counted.
-    MOVED = enum.auto()
-    #: A temporary error of the broker: send again; counts against ``retries``.
-    AGAIN = enum.auto()
-    #: Refused for its sequence numbers, because an older batch of the partition is missing in the
-    #: log and goes again: so does this one, as it is, behind it.
-    BEHIND = enum.auto()
-    #: Its sequence numbers are void, though nothing older is under way: the partition takes a new
-    #: epoch, and the batch is sealed again, unless an earlier attempt of it may be in the log.
-    NEW_EPOCH = enum.auto()
-    #: The same, and the broker would refuse the next epoch as well: with a new producer id.
-    NEW_PRODUCER_ID = enum.auto()
-    #: Larger than the broker takes: in smaller batches again; a single message fails.
+    #: The leader has moved: refresh the metadata and retry. Does not count against ``retries``.
+    REFRESH_AND_RETRY = enum.auto()
+    #: A temporary error of the broker: retry. Counts against ``retries``.
+    RETRY = enum.auto()
+    #: Out of sequence because an older batch of the partition is missing in the log and is being
+    #: retried. Retry this batch unchanged, after the older one.
+    RETRY_AFTER_OLDER = enum.auto()
+    #: Invalid sequence numbers, although no older batch is unresolved. Bump the partition's epoch
+    #: and seal the batch again, unless an earlier attempt may be in the log.
+    BUMP_EPOCH = enum.auto()
+    #: As BUMP_EPOCH, but with a new producer id: the broker would reject the next epoch too.
+    RESET_PRODUCER_ID = enum.auto()
+    #: Larger than the broker allows: retry in smaller batches. A single message fails.
     SPLIT = enum.auto()
     FAILED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The action, and whether this attempt may nevertheless have been appended."""
+    """How to handle one batch."""
 
     action: Action
+    #: This attempt may have been appended despite the error.
     possibly_persisted: bool = False
+    #: The client lacks a right, which affects every message of the topic.
+    not_authorized: bool = False
 
 
-_MOVED = Verdict(Action.MOVED)
-_AGAIN = Verdict(Action.AGAIN)
+_REFRESH_AND_RETRY = Verdict(Action.REFRESH_AND_RETRY)
+_RETRY = Verdict(Action.RETRY)
 _FAILED = Verdict(Action.FAILED)
+_NOT_AUTHORIZED = Verdict(Action.FAILED, not_authorized=True)
 
 VERDICTS: dict[int, Verdict] = {
     ErrorCode.NONE: Verdict(Action.DELIVERED),
-    # The broker has had this batch before: an earlier attempt was appended.
+    # An earlier attempt was appended.
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: Verdict(Action.DELIVERED),
-    # The leader moved, or this broker does not know (yet, any more) that it is the leader.
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _MOVED,
-    ErrorCode.LEADER_NOT_AVAILABLE: _MOVED,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: _MOVED,
-    ErrorCode.REPLICA_NOT_AVAILABLE: _MOVED,
-    ErrorCode.LISTENER_NOT_FOUND: _MOVED,
-    ErrorCode.FENCED_LEADER_EPOCH: _MOVED,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: _MOVED,
-    ErrorCode.UNKNOWN_TOPIC_ID: _MOVED,
-    ErrorCode.INCONSISTENT_TOPIC_ID: _MOVED,
-    # The broker cannot serve the partition. One whose log directory has failed answers so until it
-    # is restarted, while the controller elects another leader at once.
-    ErrorCode.KAFKA_STORAGE_ERROR: _MOVED,
-    ErrorCode.NETWORK_EXCEPTION: _MOVED,
-    ErrorCode.BROKER_NOT_AVAILABLE: _MOVED,
+    # The leader has moved, or this broker is not (yet, or no longer) aware that it is the leader.
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _REFRESH_AND_RETRY,
+    ErrorCode.LEADER_NOT_AVAILABLE: _REFRESH_AND_RETRY,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: _REFRESH_AND_RETRY,
+    ErrorCode.REPLICA_NOT_AVAILABLE: _REFRESH_AND_RETRY,
+    ErrorCode.LISTENER_NOT_FOUND: _REFRESH_AND_RETRY,
+    ErrorCode.FENCED_LEADER_EPOCH: _REFRESH_AND_RETRY,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: _REFRESH_AND_RETRY,
+    ErrorCode.UNKNOWN_TOPIC_ID: _REFRESH_AND_RETRY,
+    ErrorCode.INCONSISTENT_TOPIC_ID: _REFRESH_AND_RETRY,
+    # The broker cannot serve the partition. After the failure of a log directory, a broker returns
+    # this error until it is restarted, while the controller elects another leader at once.
+    ErrorCode.KAFKA_STORAGE_ERROR: _REFRESH_AND_RETRY,
+    ErrorCode.NETWORK_EXCEPTION: _REFRESH_AND_RETRY,
+    ErrorCode.BROKER_NOT_AVAILABLE: _REFRESH_AND_RETRY,
     # Temporary errors of the broker.
-    ErrorCode.CORRUPT_MESSAGE: _AGAIN,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _AGAIN,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: _AGAIN,
-    ErrorCode.NOT_COORDINATOR: _AGAIN,
-    ErrorCode.NOT_CONTROLLER: _AGAIN,
-    ErrorCode.CONCURRENT_TRANSACTIONS: _AGAIN,
-    ErrorCode.NOT_ENOUGH_REPLICAS: _AGAIN,
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED: _AGAIN,
-    ErrorCode.REQUEST_TIMED_OUT: Verdict(Action.AGAIN, possibly_persisted=True),
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Verdict(Action.AGAIN, possibly_persisted=True),
-    # Sequence numbers (judge() knows whether something older is under way).
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict(Action.NEW_EPOCH),
-    ErrorCode.UNKNOWN_PRODUCER_ID: Verdict(Action.NEW_EPOCH),
-    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict(Action.NEW_PRODUCER_ID),
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict(Action.NEW_PRODUCER_ID),
-    ErrorCode.PRODUCER_FENCED: Verdict(Action.NEW_PRODUCER_ID),
+    ErrorCode.CORRUPT_MESSAGE: _RETRY,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: _RETRY,
+    ErrorCode.NOT_COORDINATOR: _RETRY,
+    ErrorCode.NOT_CONTROLLER: _RETRY,
+    ErrorCode.CONCURRENT_TRANSACTIONS: _RETRY,
+    ErrorCode.NOT_ENOUGH_REPLICAS: _RETRY,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: _RETRY,
+    ErrorCode.REQUEST_TIMED_OUT: Verdict(Action.RETRY, possibly_persisted=True),
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Verdict(Action.RETRY, possibly_persisted=True),
+    # Sequence numbers. classify() takes unresolved older batches into account.
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict(Action.BUMP_EPOCH),
+    ErrorCode.UNKNOWN_PRODUCER_ID: Verdict(Action.BUMP_EPOCH),
+    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict(Action.RESET_PRODUCER_ID),
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict(Action.RESET_PRODUCER_ID),
+    ErrorCode.PRODUCER_FENCED: Verdict(Action.RESET_PRODUCER_ID),
     # Too large.
     ErrorCode.MESSAGE_TOO_LARGE: Verdict(Action.SPLIT),
     ErrorCode.RECORD_LIST_TOO_LARGE: Verdict(Action.SPLIT),
-    # What no waiting mends. (So is a code that is not in the table.)
+    # Permanent errors. A code that is not in the table is handled as UNKNOWN_SERVER_ERROR.
     ErrorCode.UNKNOWN_SERVER_ERROR: Verdict(Action.FAILED, possibly_persisted=True),
     ErrorCode.INVALID_TOPIC_EXCEPTION: _FAILED,
     ErrorCode.INVALID_REQUIRED_ACKS: _FAILED,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _NOT_AUTHORIZED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _NOT_AUTHORIZED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FAILED,
     ErrorCode.INVALID_TIMESTAMP: _FAILED,
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: _FAILED,
@@ -107,27 +112,29 @@ VERDICTS: dict[int, Verdict] = {
     ErrorCode.TRANSACTION_ABORTABLE: _FAILED,
 }
 
-#: The broker compared the batch's sequence numbers with those that it has.
-_ABOUT_SEQUENCE = frozenset({Action.NEW_EPOCH, Action.NEW_PRODUCER_ID})
+#: The broker compared the batch's sequence numbers with those that it remembers.
+_ABOUT_SEQUENCE = frozenset({Action.BUMP_EPOCH, Action.RESET_PRODUCER_ID})
 
 
-def judge(
+def classify(
     code: int, *, older_unsettled: bool, count: int, sequenced: bool, has_offset: bool = False
 ) -> Verdict:
-    """The verdict on a batch that was answered with *code*.
+    """Return how to handle a batch for which the broker returned *code*.
 
-    *older_unsettled*: an older batch of the same partition has no outcome yet. *count*: messages in
-    the batch. *sequenced*: whether it has sequence numbers. *has_offset*: an offset stands beside
-    the code. A code that is not in the table is final, and as nobody knows what it means the
-    messages count as possibly persisted.
+    *older_unsettled*: an older batch of the same partition has no outcome yet. *count*: number of
+    messages in the batch. *sequenced*: whether the batch has sequence numbers. *has_offset*:
+    whether the response has an offset besides the code.
 
-    A leader that has appended a batch with ``acks=all``, and resigns or fails before the replicas
-    have it, answers with the same code as one that refuses it; but it tells the offset (Kafka's
-    ``DelayedProduce`` replaces only the error). The next leader may have the batch.
+    A code that is not in the table is final. Its meaning is unknown, so the messages count as
+    possibly persisted.
+
+    A leader may append a batch with ``acks=all`` and then resign or fail before the replicas have
+    it. Its error code is that of a leader that rejects the batch, but its response includes the
+    offset (Kafka's ``DelayedProduce`` replaces only the error). The next leader may have the batch.
     """
     verdict = _verdict(code, older_unsettled, count, sequenced)
     if has_offset and verdict.action is not Action.DELIVERED:
-        return Verdict(verdict.action, possibly_persisted=True)
+        return replace(verdict, possibly_persisted=True)
     return verdict
 
 
@@ -135,19 +142,16 @@ def _verdict(code: int, older_unsettled: bool, count: int, sequenced: bool) -> V
     verdict = VERDICTS.get(code, VERDICTS[ErrorCode.UNKNOWN_SERVER_ERROR])
     if verdict.action in _ABOUT_SEQUENCE:
         if not sequenced:
-            return _FAILED  # it has none: the answer makes no sense
+            return _FAILED  # a meaningless response: the batch has no sequence numbers
         if older_unsettled and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return Verdict(Action.BEHIND)
+            return Verdict(Action.RETRY_AFTER_OLDER)
     if verdict.action is Action.SPLIT and count == 1:
         return _FAILED
     return verdict
 
 
-#: The client is not allowed to do it: that concerns all messages of the topic, not this one.
-NO_RIGHT = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-
-#: Errors of a whole topic in a Metadata answer that no waiting mends: its messages fail at once.
-#: An unknown topic is not among them: it may be created while they wait.
+#: Permanent errors of a whole topic in a Metadata response: its messages fail at once. An unknown
+#: topic is not among them, as it may be created while the messages wait.
 FATAL_TOPIC_ERRORS = frozenset(
     {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )

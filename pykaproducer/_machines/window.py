@@ -1,21 +1,23 @@
-"""How much may be under way to one broker: requests, and bytes of each.
+"""Limits on the requests in flight to one broker: their number, and the bytes of each.
 
-Pure: what was sealed, answered or lost comes in, with ``now``; the owner looks at the numbers.
+The machine is pure: the owner reports with ``now`` when a request is sealed, answered or lost, and
+reads the limits.
 
-Two requests may always be unanswered: while the broker works on one, the next is on its way. What
-comes in that time makes the next batches larger, and where round trips are short that is worth
-more than a third request. Up to ``max_in_flight_requests_per_connection`` of them go
+Two requests may always be in flight, so that the next one is on its way while the broker handles
+the first. Messages that arrive in that time make the next batches larger. Where round trips are
+short, that is worth more than a third request. Further requests, up to
+``max_in_flight_requests_per_connection``, are sent
 
 * if a batch, or the request, is full: waiting would not make it larger;
-* if the last one was sealed a good while ago (:data:`PAUSE`, or the round trip divided by the limit
-  if that is longer): where round trips are long, requests go at even distances instead of two
-  at a time, and a message waits for a part of the round trip, not for all of it.
+* if the last one was sealed long enough ago (:data:`PAUSE`, or the round trip divided by the limit
+  if that is longer). Where round trips are long, requests are then sent at even intervals instead
+  of two at a time, and a message waits for a part of the round trip instead of all of it.
 
-A request holds ``max_request_size`` at most, because brokers have limits too, and because a slow
-line has to take it in the time that a request has. Where it does not, the bound adapts to the line:
+A request has at most ``max_request_size`` bytes, because brokers have limits too, and because a
+slow connection has to transmit it within the request timeout. If it does not, the bound adapts:
 
-1. a request is lost on its way, or is answered late;
-2. the next ones are smaller, down to :data:`LEAST`; batches that are not sealed yet as well;
+1. a request is lost in transit, or is answered late;
+2. the next requests are smaller, down to :data:`LEAST`, and so are batches not sealed yet;
 3. each request that is answered soon, and was as large as the bound allows, doubles the bound.
 """
 
@@ -23,24 +25,24 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Requests that may be unanswered in any case, if the limit allows it.
+#: Number of requests that may always be in flight, if the limit allows it.
 ALWAYS: Final = 2
-#: A further request that is not full is sent this long after the one before it (seconds).
+#: Minimum interval before a further request that is not full (seconds).
 PAUSE: Final = 0.005
-#: The bound on a request's bytes goes no lower.
+#: Lower limit of the bound on a request's bytes.
 LEAST: Final = 16 << 10
-#: A request that took less than this part of its time would fit its time if it were twice as large.
+#: A request that took less than this fraction of the timeout may be twice as large.
 _SOON: Final = 0.25
-#: What a request that took too long is cut down to: the part of its time that it should take.
+#: Target duration, as a fraction of the timeout, after a request took too long.
 _AIM: Final = 0.5
-#: How much longer than the last one a request may take (see :meth:`Window.patience`).
+#: Allowed duration of a request, as a multiple of the last one's (see :meth:`Window.patience`).
 _SPARE: Final = 2.0
 
 
 class Window:
-    """What one broker's worker may send.
+    """Limits on the requests of one broker's worker.
 
-    *limit*: requests that may be unanswered; *most*: bytes of a request, by the settings;
+    *limit*: maximum number of requests in flight; *most*: configured maximum of bytes of a request;
     *timeout*: how long a request may take (seconds).
     """
 
@@ -48,20 +50,21 @@ class Window:
         self.limit = limit
         self._configured = most
         self._timeout = timeout
-        #: Most bytes of a request. (A single batch may be larger.)
+        #: Maximum number of bytes of a request. (A single batch may be larger.)
         self.most = most
-        #: How long the last answered request took, from when it was its turn (seconds).
+        #: Time that the last answered request took after the previous response (seconds).
         self.took = 0.0
         self._answered_at = 0.0
         self._sealed_at = 0.0
-        # Of the last answered request, from when it was sent.
+        # Time from the sending of the last answered request to the response.
         self._round_trip = 0.0
 
     def opens_at(self, under_way: int, *, full: bool) -> float | None:
-        """Return when the next request may be sealed: 0 for now, None for not before an answer.
+        """Return when the next request may be sealed: 0 for now, None for after a response.
 
-        *under_way*: requests that are sealed and not answered. *full*: whether what is pending
-        fills a batch, or a request. (With a limit of 1 a full one is sealed ahead, and waits.)
+        *under_way*: number of requests that are sealed and not answered. *full*: whether the
+        pending items fill a batch or a request. (With a limit of 1, a full request is sealed ahead
+        and waits.)
         """
         if under_way < min(ALWAYS, self.limit):
             return 0.0
@@ -78,9 +81,9 @@ class Window:
         self._sealed_at = now
 
     def answered(self, now: float, sent: float, size: int) -> None:
-        """Record that a request of *size* bytes, sent at *sent*, was answered, or written whole."""
+        """Record that a request of *size* bytes, sent at *sent*, was answered or fully written."""
         self._round_trip = now - sent
-        # The broker answers in order: its turn came with the answer before it.
+        # The broker answers in order, so it started on this request after the previous response.
         took = self.took = now - max(sent, self._answered_at)
         self._answered_at = now
         if took > self._timeout:
@@ -89,15 +92,15 @@ class Window:
             self.most = self._within(2 * self.most)
 
     def lost(self, size: int) -> None:
-        """Record that the connection was lost with a request of *size* bytes under way."""
+        """Record that the connection was lost with a request of *size* bytes in flight."""
         if 2 * size >= self.most:
             self.most = self._within(self.most // 2)
 
     def patience(self, least: float) -> float:
-        """Return how long to wait for a request whose messages' deadlines leave it *least* seconds.
+        """Return the timeout of a request whose messages' deadlines leave *least* seconds.
 
-        It is longer on a slow line that works: giving up the connection for messages that are late
-        anyway would delay those behind them even more.
+        It is longer on a connection that is slow but works: closing that for messages that are late
+        anyway would delay the following ones even more.
         """
         return min(self._timeout, max(least, _SPARE * self.took))
 

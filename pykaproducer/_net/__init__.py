@@ -1,1 +1,1 @@
-"""One socket, and all that is said over it. Nothing in here has a thread of its own."""
+"""Connections to brokers: sockets, TLS and requests. Nothing here starts a thread."""

@@ -1,30 +1,30 @@
-"""One broker's connection: its socket and all that is said over it.
+"""The connection to one broker: its socket, and the requests and responses on it.
 
-There is one for each Bridge and one for Metadata. It has no thread: whoever owns it calls
-:meth:`Connection.poll`, which writes, reads and waits, and says what has happened. After
-:class:`Lost` it may be opened again; everything but the wake-up is made anew then.
+Each Bridge has one, and Metadata has one. A connection has no thread. Its owner calls
+:meth:`Connection.poll`, which writes, reads and waits, and returns events. After :class:`Lost` it
+may be opened again, with everything except the wake-up socket created anew.
 
-Guarantees: no method blocks longer than it is told to but ``open``, which asks the resolver, and
-``poll`` while it authenticates, which may ask a token provider.
-Every request that was submitted comes back exactly once: in ``Answered``, in ``Written`` (when no
-answer is expected) or in ``Lost``. ``Lost`` tells requests of which no byte was given to the
-socket from those that the broker may have seen.
+Guarantees: no method blocks longer than its deadline, with two exceptions. ``open`` calls the
+resolver, and ``poll`` may call a token provider while it authenticates. Every submitted request is
+returned exactly once: in ``Answered``, in ``Written`` (if no response is expected) or in ``Lost``.
+``Lost`` separates requests of which no byte was given to the socket from those that the broker may
+have received.
 
-Relies on: one thread at a time calling it; only ``wakeup.poke`` is for others. While ``poll`` waits
-another thread may write, if its caller sees to it that there is one at most.
+Relies on: one thread at a time calling it. Only ``wakeup.poke`` may be called by others. While
+``poll`` waits, one other thread may write, and the caller ensures that there is at most one.
 
-**When a request takes too long.** A request has its time from when it is its turn, not from when
-it was submitted. On a slow line that makes the difference:
+**Request timeouts.** The timeout of a request starts when its turn comes, not when it is submitted.
+On a slow line this makes a difference:
 
-1. five requests of 1 MB are submitted at once; the line takes 1 MB in ten seconds;
-2. counted from there, the fourth is late after 30 s, although none was written slower than the
-   line allows;
-3. the connection counts as lost, and all that the broker has not answered is written once more.
+1. five requests of 1 MB are submitted at once, and the line takes 1 MB in ten seconds;
+2. if the timeout started here, the fourth would be late after 30 s, although every request was
+   written as fast as the line allows;
+3. the connection would be considered lost, and all unanswered requests would be written again.
 
-So while a request is being written its time counts from the last byte that the socket took, and
-once it is written from its last byte. Each answer starts both again: the broker answers in order,
-so what is behind the answered request could not have been answered before. The connection to a
-broker that sends nothing is lost after the request's time: nothing starts the time again.
+While a request is being written, its timeout therefore starts at the last byte that the socket
+took, and once it is written, at its last byte. Each response restarts both, because the broker
+answers in order, and later requests could not have been answered before. The connection to a
+silent broker is lost after the timeout of the request, because nothing restarts it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pykaproducer._chance import chance
-from pykaproducer._clock import Clock, earlier
 from pykaproducer._machines.authentication import AuthenticationFailed
 from pykaproducer._machines.session import (
     Answered,
@@ -48,7 +46,7 @@ from pykaproducer._machines.session import (
     Session,
     SessionState,
 )
-from pykaproducer._net.events import Event, Lost, Written, with_a_guess
+from pykaproducer._net.events import Event, Lost, Written, with_likely_cause
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import (
@@ -61,6 +59,8 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from pykaproducer._net.wakeup import Wakeup
+from pykaproducer._util.clock import Clock, earlier
+from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
 from pykaproducer._wire.frames import FrameReader
 
@@ -79,15 +79,15 @@ __all__ = [
 
 log = logging.getLogger("pykaproducer.net")
 
-#: Setting up a connection (name, TCP, TLS, handshake) takes no longer than this (seconds).
+#: Maximum time to set up a connection: name resolution, TCP, TLS, handshake (seconds).
 _SETUP_TIMEOUT = 10.0
-#: So many bytes are encoded ahead of what the socket has taken.
+#: Maximum bytes encoded ahead of the socket.
 _ENCODED_AHEAD = 4 * 1024 * 1024
 _NEVER = float("inf")
 
 
 class ConnectionSettings(SocketSettings, Protocol):
-    """The settings that concern a connection, as in the configuration."""
+    """The configuration settings of a connection."""
 
     @property
     def client_id(self) -> str | None: ...
@@ -107,7 +107,10 @@ Select = Callable[
 
 
 class Connection:
-    """See above. *address* is (host, port), *name* what logs and errors call the broker."""
+    """A connection to the broker at *address* (host, port).
+
+    *name*: the broker's name in logs and errors. See the top of this module.
+    """
 
     def __init__(
         self,
@@ -124,45 +127,47 @@ class Connection:
         self._clock = clock
         self._network = network
         self._setup_timeout = min(_SETUP_TIMEOUT, config.request_timeout_ms / 1000)
-        # For the owner's whole life, over all attempts.
+        # Kept for all attempts.
         self.wakeup = Wakeup()
         self._selector = Poller()
         self._selector.register(self.wakeup, selectors.EVENT_READ)
         self._events: list[Event] = []
-        # Of this attempt.
+        # Of the current attempt.
         self._session = Session(config.client_id)
         self._frames = FrameReader(config.receive_message_max_bytes)
         self._endpoints: list[Endpoint] = []
         self._transport: Transport | None = None
         self._watched = 0  # events of the transport that the selector waits for
-        self._setup_deadline = 0.0  # for the whole set-up, or for authenticating again
+        self._setup_deadline = 0.0  # for the whole setup, or for re-authentication
         self._endpoint_deadline = 0.0  # for connecting to one endpoint
         self._handshake_failed: HandshakeFailed | None = None
-        self._heard = False  # a request of ours has been answered
-        self._answered_at = 0.0  # when the last one was
+        self._heard = False  # the broker has answered a request
+        self._answered_at = 0.0  # time of the last response
         self._taken_at = 0.0  # when the socket last took bytes
-        # Requests: submitted, not encoded yet.
+        # Requests that are submitted and not encoded yet.
         self._queued: deque[Request] = deque()
-        # What is encoded and not wholly given to the socket yet.
+        # Encoded bytes that the socket has not taken yet.
         self._outbox = Outbox()
 
-    # Its life --------------------------------------------------------------------------------
+    # Life cycle ------------------------------------------------------------------------------
 
     @property
     def state(self) -> SessionState:
-        """Where it stands."""
+        """Return the state of the session."""
         return self._session.state
 
     @property
     def is_closed(self) -> bool:
-        """True when ``open()`` may be called."""
+        """Return whether ``open()`` may be called."""
         return self._session.state is SessionState.CLOSED
 
     def open(self) -> None:
-        """Begin to connect. The resolver may block; what goes wrong becomes an event."""
+        """Begin to connect. The resolver may block. A failure becomes an event."""
         now = self._clock.monotonic()
         self._session = Session(
-            self._config.client_id, self._network.sign_in(self.address[0]), chance.random()
+            self._config.client_id,
+            self._network.authenticator(self.address[0]),
+            system_random.random(),
         )
         self._handshake_failed = None
         self._heard = False
@@ -175,18 +180,18 @@ class Connection:
         except ConnectionFailed as error:
             self._lose(error)
             return
-        self._next_endpoint(ConnectionFailed("the host name stands for no address"))
+        self._next_endpoint(ConnectionFailed("the host name has no address"))
 
     def give_up(self, reason: str) -> Lost:
-        """Treat the connection as lost, because of *reason*. No ``poll`` tells it again."""
+        """Treat the connection as lost because of *reason*. ``poll`` does not report this."""
         if self.is_closed:
             return Lost(reason, self._take_queued(), [])
         return self._lost(ConnectionFailed(reason))
 
     def close(self) -> None:
-        """Close it for ever. Whoever wants the requests back calls ``give_up`` first.
+        """Close the connection permanently. To get the requests back, call ``give_up`` first.
 
-        Not in a forked child: the selector is shared with the parent, which would become deaf.
+        Must not be called in a forked child, which shares the selector with its parent.
         """
         if not self.is_closed:
             self._lost(ConnectionFailed("closed"))
@@ -197,47 +202,49 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it is ready, and nothing is queued, on its way, or unanswered."""
+        """Return whether it is ready, with no request queued, being written or in flight."""
         session = self._session
         return (
             session.state is SessionState.READY
             and not (session.unanswered or self._queued or self._outbox.buffers)
-            and not session.resting
+            and not session.reauth_pending
         )
 
     def submit(self, request: Request) -> None:
-        """Queue *request*; it is encoded and written by ``poll`` once the connection is ready."""
+        """Queue *request*. ``poll`` encodes and writes it once the connection is ready."""
         request.timeout = request.deadline - self._clock.monotonic()
         self._queued.append(request)
 
     def refuses(self, api_key: int) -> str | None:
-        """Return why the server refuses these requests, None if it does not; once it is ready."""
+        """Return why the broker does not support these requests, or None if it does.
+
+        Only once the connection is ready.
+        """
         return self._session.refuses(api_key)
 
     @property
     def next_deadline(self) -> float | None:
-        """When the connection will be lost, or authenticates again, if nothing happens until
-        then."""
+        """Return when the connection will be lost, or re-authenticated, if nothing happens."""
         state = self._session.state
         if state is SessionState.CONNECTING:
             return min(self._endpoint_deadline, self._earliest())
         if state is SessionState.READY:
             earliest = self._earliest()
-            if self._session.rests_at is not None and not self._session.resting:
-                return min(earliest, self._session.rests_at)
+            if self._session.reauth_at is not None and not self._session.reauth_pending:
+                return min(earliest, self._session.reauth_at)
             return None if earliest == _NEVER else earliest
         if state is SessionState.CLOSED:
             return None
         return min(self._setup_deadline, self._earliest())
 
     def _earliest(self) -> float:
-        """Return when the first request will have taken too long: see the top of this file."""
+        """Return the earliest request deadline: see the top of this module."""
         earliest, answered = _NEVER, self._answered_at
         for request in self._session.unanswered:
             if request.written is None:
-                break  # nor are those behind it
+                break  # later ones are not written either
             earliest = min(earliest, max(request.written, answered) + request.timeout)
-        # If it expects no answer it is not among the session's unanswered ones.
+        # A request that expects no response is not among the session's unanswered ones.
         leaving = self._outbox.first
         if leaving is not None:
             began = leaving.deadline - leaving.timeout
@@ -246,14 +253,14 @@ class Connection:
             return min(request.deadline for request in self._queued)
         return earliest
 
-    # The turn --------------------------------------------------------------------------------
+    # Polling ---------------------------------------------------------------------------------
 
     def poll(self, deadline: float | None, select: Select | None = None) -> list[Event]:
-        """Write and read what is possible, and wait until *deadline* at most for more.
+        """Write and read as much as possible, and wait for events until *deadline*.
 
-        Returns as soon as there is an event or somebody has poked the wake-up. *select*: in place
-        of the clock's; while it waits another thread may call :meth:`submit`, :meth:`write_now`,
-        and look at what is public here.
+        Returns as soon as there is an event or the wake-up socket was poked. *select* replaces the
+        clock's. While it waits, another thread may call :meth:`submit` and :meth:`write_now`, and
+        read public attributes.
         """
         woken = False
         select = select or self._clock.select
@@ -278,10 +285,11 @@ class Connection:
         return events
 
     def write_now(self) -> None:
-        """Write what was submitted, in another thread than the one that polls.
+        """Write submitted requests in a thread other than the polling one.
 
-        Only while ready, and only requests that expect an answer: no event arises here. What is
-        left, and what goes wrong, is left to that thread: see :attr:`has_to_go_on`.
+        Only while ready, and only for requests that expect a response, because no event can be
+        returned here. The polling thread writes the rest and handles failures: see
+        :attr:`has_to_go_on`.
         """
         assert self._transport is not None
         written: list[Request] = []
@@ -292,60 +300,60 @@ class Connection:
 
     @property
     def has_to_go_on(self) -> bool:
-        """Whether something is to be written, and could not be so far."""
-        resting = self._session.resting and not self.is_closed
-        return bool(self._queued or self._outbox.buffers or resting)
+        """Return whether there is anything left to write."""
+        reauth_pending = self._session.reauth_pending and not self.is_closed
+        return bool(self._queued or self._outbox.buffers or reauth_pending)
 
     def _work(self, step: Callable[..., None], *args: object) -> None:
-        """Do *step*; what goes wrong in it ends the connection."""
+        """Call *step*. A failure in it ends the connection."""
         try:
             step(*args)
         except HungUp as error:
-            self._lose(with_a_guess(error, self._session, self._network.protocol, self._heard))
+            self._lose(with_likely_cause(error, self._session, self._network.protocol, self._heard))
         except ConnectionFailed as error:
             self._lose(error)
         except AuthenticationFailed as error:
             self._lose(ConnectionFailed(str(error)))
         except NoCommonVersion as error:
-            self._lose(ConnectionFailed(f"the broker is of no use to this client: {error}"))
+            self._lose(ConnectionFailed(f"the broker is incompatible with this client: {error}"))
         except WireError as error:
-            self._lose(ConnectionFailed(f"the broker sent what makes no sense: {error}"))
+            self._lose(ConnectionFailed(f"malformed response from the broker: {error}"))
         except MemoryError:
-            self._lose(ConnectionFailed("this process has no memory for a request or an answer"))
+            self._lose(ConnectionFailed("out of memory for a request or a response"))
 
     def _attend(self, mask: int) -> None:
-        """The socket is ready for something."""
+        """Handle readiness of the socket."""
         if self._session.state is SessionState.CONNECTING:
             self._connecting()
         elif mask & selectors.EVENT_READ:
             self._receive()
 
     def _expire(self, now: float) -> None:
-        """Something may have taken too long."""
+        """Handle deadlines that have passed by *now*."""
         due = self.next_deadline
         if due is None or now < due:
             return
         if self._session.state is SessionState.READY:
             if now < self._earliest():
-                log.debug("%s: authenticating again", self.name)
+                log.debug("%s: re-authenticating", self.name)
                 self._session.rest()
                 return
             taken = not self._outbox
-            did = "answer" if taken else "take"
+            did = "answer" if taken else "read"
             raise ConnectionFailed(f"the broker did not {did} a request in time")
         if self._session.state is SessionState.CONNECTING:
             assert self._transport is not None
             self._next_endpoint(ConnectionFailed(f"{self._transport.doing} took too long"))
         else:
             raise ConnectionFailed(
-                "the connection stands, but the broker does not answer; is this a Kafka listener "
-                f"with the security protocol that is configured, {self._network.protocol}?"
+                "connected, but the broker does not answer; is this a Kafka listener with the "
+                f"configured security protocol, {self._network.protocol}?"
             )
 
-    # Setting it up ---------------------------------------------------------------------------
+    # Setup -----------------------------------------------------------------------------------
 
     def _next_endpoint(self, reason: ConnectionFailed) -> None:
-        """Connect to the next of the host's addresses; lost for *reason* if there is none."""
+        """Connect to the host's next address. If there is none, fail because of *reason*."""
         while self._endpoints:
             self._forget_transport()
             endpoint = self._endpoints.pop(0)
@@ -360,7 +368,7 @@ class Connection:
                 reason = self._noted(error)
             else:
                 return
-        # That nobody listens at a name's other address is no news then.
+        # A failed handshake is more informative than another address without a listener.
         self._lose(self._handshake_failed or reason)
 
     def _connecting(self) -> None:
@@ -383,7 +391,7 @@ class Connection:
             self._outbox.add([self._session.connected()])
 
     def _watch(self, events: int) -> None:
-        """Let the selector wait for *events* of the transport."""
+        """Make the selector wait for *events* of the transport."""
         if events == self._watched:
             return
         assert self._transport is not None
@@ -397,7 +405,7 @@ class Connection:
         if self._transport is None:
             return
         if self._watched:
-            # Before it is closed: its number may be another socket's the next moment.
+            # Before closing it, because its descriptor may be reused immediately afterwards.
             self._selector.unregister(self._transport)
             self._watched = 0
         self._transport.close()
@@ -406,9 +414,9 @@ class Connection:
     # Writing ---------------------------------------------------------------------------------
 
     def _encode_queued(self) -> None:
-        """Encode requests, no more than the socket can be expected to take soon.
+        """Encode requests, but no more than the socket is likely to take soon.
 
-        So one that has to wait behind others is encoded, with the time left to it, when its turn
+        A request that waits for others is thus encoded, with its remaining time, when its turn
         comes.
         """
         while self._queued and len(self._outbox) < _ENCODED_AHEAD:
@@ -417,8 +425,8 @@ class Connection:
             self._queued.popleft()
 
     def _flush(self) -> None:
-        """Give the socket what it takes."""
-        if self._session.resting:
+        """Encode and write until the socket is full."""
+        if self._session.reauth_pending:
             self._authenticate_again()
         if not self._queued and not self._outbox.buffers:
             return
@@ -435,12 +443,12 @@ class Connection:
                 if not request.expects_answer:
                     self._events.append(Written(request))
             if self._outbox:
-                # It took less than it was offered: it is full.
+                # The socket took less than it was offered, so it is full.
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
 
     def _write(self, transport: Transport, *, patient: bool = True) -> list[Request]:
-        """Give the socket what it takes; return the requests that are written now."""
+        """Write as much as the socket takes. Return the requests that are now fully written."""
         now = self._clock.monotonic()
         count = transport.send(self._outbox.buffers, patient=patient)
         if not count:
@@ -452,7 +460,7 @@ class Connection:
         return written
 
     def _authenticate_again(self) -> None:
-        """If nothing is under way any more."""
+        """Start re-authentication if no request is in flight any more."""
         session = self._session
         if session.state is SessionState.READY and not session.unanswered and not self._outbox:
             self._setup_deadline = self._clock.monotonic() + self._setup_timeout
@@ -461,7 +469,7 @@ class Connection:
     # Reading ---------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        """Take what has come."""
+        """Read and handle all available data."""
         assert self._transport is not None
         while True:
             space = self._frames.space()
@@ -475,11 +483,11 @@ class Connection:
         session = self._session
         now = self._clock.monotonic()
         result = session.received(frame, now)
-        self._frames.least = 0 if session.bare else 4
+        self._frames.least = 0 if session.raw else 4
         if isinstance(result, bytes):
             self._outbox.add([result])
             if session.state is SessionState.AUTHENTICATING:
-                # A token provider may have taken its time: that is not the broker's.
+                # The time that a token provider took does not count against the broker.
                 self._setup_deadline = self._clock.monotonic() + self._setup_timeout
         elif result is not None:
             self._heard |= isinstance(result, Answered)
@@ -492,11 +500,11 @@ class Connection:
         self._events.append(self._lost(error))
 
     def _lost(self, error: ConnectionFailed) -> Lost:
-        """This attempt is over."""
+        """End this attempt and return the event with its unfinished requests."""
         self._session.move(Move.LOSE)
         self._forget_transport()
         begun, unwritten = self._outbox.clear()
-        # The session knows all that were encoded and expect an answer.
+        # The session knows all encoded requests that expect a response.
         not_begun = set(map(id, unwritten))
         unanswered = [r for r in self._session.unanswered if id(r) not in not_begun]
         unanswered += [r for r in begun if not r.expects_answer]

@@ -1,4 +1,4 @@
-"""What a connection tells its owner."""
+"""Events that a connection returns to its owner."""
 
 from __future__ import annotations
 
@@ -10,46 +10,49 @@ from pykaproducer._net.transport import ConnectionFailed, HungUp
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The last byte of a request that expects no answer was given to the socket."""
+    """The last byte of a request that expects no response was given to the socket."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The connection could not be made or is no more."""
+    """The connection could not be established or was lost."""
 
-    #: Why, in words that go on after "no connection to host:port: ".
+    #: The reason, worded to follow "no connection to host:port: ".
     reason: str
     #: Requests of which no byte was given to the socket, oldest first.
     unwritten: list[Request]
-    #: Requests that the broker may have seen, the one written in part included, oldest first.
+    #: Requests that the broker may have received, including a partially written one, oldest first.
     unanswered: list[Request]
 
 
 Event = Ready | Written | Answered | Lost
 
 
-def with_a_guess(error: HungUp, session: Session, protocol: str, heard: bool) -> ConnectionFailed:
-    """Brokers that are spoken to in the wrong way hang up without a word: why it may be.
+def with_likely_cause(
+    error: HungUp, session: Session, protocol: str, heard: bool
+) -> ConnectionFailed:
+    """Return *error* with the likely cause, if the state of *session* suggests one.
 
-    *heard*: whether it has answered a request of the owner's.
+    A broker that receives the wrong protocol closes the connection without giving a reason.
+    *heard*: whether it has answered a request of the owner.
     """
     match session.state:
         case SessionState.NEGOTIATING:
-            guess = (
-                "before it answered anything; is this a Kafka listener with the security protocol "
-                f"that is configured, {protocol}?"
+            cause = (
+                "before any response; is this a Kafka listener with the configured security "
+                f"protocol, {protocol}?"
             )
         case SessionState.AUTHENTICATING:
-            guess = "while it was asked to authenticate this client; its log may say why"
+            cause = "during authentication of this client; check the broker's log"
         case SessionState.READY if (
             session.unanswered and not heard and not protocol.startswith("SASL")
         ):
-            guess = (
-                "at the first request; does this listener want SASL? security_protocol is "
+            cause = (
+                "at the first request; does this listener require SASL? security_protocol is "
                 f"{protocol}"
             )
         case _:
             return error
-    return ConnectionFailed(f"{error} {guess}")
+    return ConnectionFailed(f"{error} {cause}")

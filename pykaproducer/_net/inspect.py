@@ -1,7 +1,7 @@
-"""Ask a cluster once what it is: one connection, one Metadata request, and it is closed again.
+"""Describe a cluster: open one connection, send one Metadata request, and close it again.
 
-Not the pipeline's way to its metadata, which lasts and knows the topics that are sent to: this is
-for whoever wants to look at all topics, and may wait.
+Used to inspect all topics, and blocks the caller. The pipeline has a persistent way to metadata,
+limited to the topics in use.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from pykaproducer._clock import Clock
+from pykaproducer._errors.formatting import format_partition
 from pykaproducer._net.connection import Answered, Connection, ConnectionSettings, Lost, Request
 from pykaproducer._net.secure import SecuritySettings, network_for
 from pykaproducer._net.transport import Network
-from pykaproducer._texts import place
+from pykaproducer._util.clock import Clock
 from pykaproducer._wire import WireError
 from pykaproducer._wire.describe import ClusterDescription, decode_description
-from pykaproducer._wire.kafka_python import ApiKey, metadata_request
+from pykaproducer._wire.messages import ApiKey, metadata_request
 from pykaproducer.errors import MetadataTimeoutError
 
-#: Between two rounds over the servers (seconds).
+#: Pause after all servers have been tried (seconds).
 _PAUSE = 0.1
 
 
 class InspectSettings(ConnectionSettings, SecuritySettings, Protocol):
-    """The settings that concern asking, as in the configuration."""
+    """The configuration settings for describing a cluster."""
 
     @property
     def bootstrap_servers(self) -> tuple[tuple[str, int], ...]: ...
@@ -40,20 +40,20 @@ def list_cluster(
     clock: Clock | None = None,
     network: Network | None = None,
 ) -> ClusterDescription:
-    """Ask one of ``bootstrap_servers`` for its cluster, with all topics or *topic* alone.
+    """Ask one of ``bootstrap_servers`` to describe its cluster, with all topics or only *topic*.
 
-    The servers are tried in turn until one answers. A topic that does not exist is in the answer,
+    The servers are tried in turn until one answers. A topic that does not exist is in the result,
     with its error code.
 
     Args:
         config: the configuration of a producer.
-        timeout (float): seconds; None: until one answers.
-        topic (str): None: all topics.
-        create (bool): whether the brokers may create *topic*, if they are set up so.
-        clock, network: in place of the machine's, for tests.
+        timeout (float): seconds. None waits until a server answers.
+        topic (str): None returns all topics.
+        create (bool): whether the brokers may create *topic*, if their configuration permits it.
+        clock, network: replacements for tests.
 
     Raises:
-        MetadataTimeoutError: no server answered by then; the text says why.
+        MetadataTimeoutError: no server answered within *timeout*; the text has the last reason.
     """
     clock = clock or Clock()
     deadline = None if timeout is None else clock.monotonic() + timeout
@@ -67,7 +67,7 @@ def list_cluster(
 
 
 class _Inquiry:
-    """One question, asked until it is answered."""
+    """One Metadata request, sent until a server answers it."""
 
     def __init__(
         self,
@@ -95,20 +95,20 @@ class _Inquiry:
                 if found is not None:
                     return found
                 self._check_time()
-            # Nothing is said over a closed connection: it only lets the time pass.
+            # poll() of a closed connection only waits.
             pause = self._clock.monotonic() + _PAUSE
             self._connection.poll(pause if self._deadline is None else min(pause, self._deadline))
             self._check_time()
 
     def _check_time(self) -> None:
         if self._deadline is not None and self._clock.monotonic() >= self._deadline:
-            where = "" if self._topic is None else f"{place(self._topic)}: "
+            where = "" if self._topic is None else f"{format_partition(self._topic)}: "
             raise MetadataTimeoutError(
-                f"{where}no metadata within the time given: {self._reason or 'no answer'}"
+                f"{where}no metadata within the timeout: {self._reason or 'no response'}"
             )
 
     def _ask(self, server: tuple[str, int]) -> ClusterDescription | None:
-        """The answer of one server; None if it gave none."""
+        """Ask one server. Return its answer, or None if there is none."""
         connection = self._connection
         connection.address = server
         connection.name = "broker at {}:{}".format(*server)
@@ -126,7 +126,7 @@ class _Inquiry:
                         self._failed(server, event.reason)
                         return None
             if self._clock.monotonic() >= due:
-                self._failed(server, "no answer in time")
+                self._failed(server, "no response in time")
                 return None
 
     def _encode(self, version: int, correlation_id: int) -> Sequence[bytes]:
@@ -138,14 +138,14 @@ class _Inquiry:
         try:
             found = decode_description(event.version, event.payload, server)
         except WireError as error:
-            self._failed(server, f"the broker sent what makes no sense: {error}")
+            self._failed(server, f"malformed response from the broker: {error}")
             return None
         self._connection.give_up("done")
         return found
 
     def _failed(self, server: tuple[str, int], reason: str) -> None:
-        # An attempt that the deadline has cut short says nothing: that no password was accepted
-        # before, for one, does.
+        # An attempt cut short by the deadline is not informative. An earlier failure, such as a
+        # rejected password, is.
         cut = self._deadline is not None and self._clock.monotonic() >= self._deadline
         if self._reason is None or not cut:
             self._reason = "no connection to {}:{}: {}".format(*server, reason)

@@ -1,4 +1,4 @@
-"""What is to be given to a socket, and which requests it belongs to."""
+"""Bytes to be written to a socket, and the requests that they belong to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Leaving(NamedTuple):
-    """A request of which some bytes are still here, and where in the stream it lies."""
+    """A request with unsent bytes, and its position in the stream."""
 
     start: int
     end: int
@@ -21,24 +21,24 @@ class _Leaving(NamedTuple):
 
 
 class Outbox:
-    """Buffers in the order in which they are sent, without ever copying one.
+    """Buffers in sending order, which are never copied.
 
     Positions are counted in bytes from the beginning of the connection.
     """
 
     def __init__(self) -> None:
-        #: What the socket is to be offered.
+        #: The buffers to write next.
         self.buffers: list[memoryview] = []
         self._leaving: deque[_Leaving] = deque()
-        self._sent = 0  # the position before the first of the buffers
-        self._end = 0  # the position behind the last
+        self._sent = 0  # start position of the first buffer
+        self._end = 0  # end position of the last buffer
 
     def __len__(self) -> int:
-        """How many bytes are here."""
+        """Return the number of unsent bytes."""
         return self._end - self._sent
 
     def add(self, buffers: Iterable[Buffer], request: Request | None = None) -> None:
-        """Put *buffers* behind what is here; they are the whole of *request*, if it is given."""
+        """Append *buffers*. If *request* is given, they are its complete encoding."""
         start = self._end
         for buffer in buffers:
             view = memoryview(buffer)
@@ -50,7 +50,7 @@ class Outbox:
             self._leaving.append(_Leaving(start, self._end, request))
 
     def took(self, count: int) -> list[Request]:
-        """The socket took *count* bytes: the requests of which the last byte is gone now."""
+        """Remove *count* bytes that the socket took. Return the requests that are now written."""
         self._sent += count
         whole = 0
         for view in self.buffers:
@@ -68,13 +68,13 @@ class Outbox:
 
     @property
     def first(self) -> Request | None:
-        """Return the oldest request of which some bytes are still here."""
+        """Return the oldest request with unsent bytes, or None."""
         return self._leaving[0].request if self._leaving else None
 
     def clear(self) -> tuple[list[Request], list[Request]]:
-        """Forget everything: the requests that were begun (one at most), and those that were not.
+        """Discard everything. Return the partially sent requests (at most one) and the unsent ones.
 
-        All of them were not wholly sent.
+        Fully sent requests are in neither list.
         """
         begun = [each.request for each in self._leaving if each.start < self._sent]
         others = [each.request for each in self._leaving if each.start >= self._sent]

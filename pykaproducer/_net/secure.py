@@ -1,4 +1,4 @@
-"""Connections as ``security_protocol`` wants them: with TLS, with SASL, with both."""
+"""Connections for each ``security_protocol``: with TLS, with SASL, with both."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from pykaproducer._config.tls_context import TlsSettings, tls_context
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
@@ -20,19 +21,19 @@ from pykaproducer._net.transport import (
     SocketSettings,
     Transport,
 )
-from pykaproducer._tls_files import TlsSettings, tls_context
 from pykaproducer._wire.mechanisms import Borrowed, Mechanism, OAuthBearer, Plain, Scram
 from pykaproducer.errors import ConfigurationError
 
-#: What OpenSSL was at work on when this process was forked off. Never freed:
+#: OpenSSL objects that were inherited by a fork. They are never freed:
 #:
-#: 1. a thread of ours is inside OpenSSL; 2. another thread forks; 3. in the child the object stands
-#:    half changed, and to free it may crash.
-_forsaken: Final[list[object]] = []
+#: 1. a thread of this package is inside OpenSSL;
+#: 2. another thread forks;
+#: 3. in the child the object is in an intermediate state, and freeing it may crash.
+_inherited: Final[list[object]] = []
 
 
 class SecuritySettings(SocketSettings, TlsSettings, Protocol):
-    """The settings that concern security, as in the configuration."""
+    """The configuration settings for security."""
 
     @property
     def client_id(self) -> str | None: ...
@@ -55,18 +56,18 @@ class SecuritySettings(SocketSettings, TlsSettings, Protocol):
 
 
 def network_for(settings: SecuritySettings) -> Network:
-    """Where the connections of a producer with these settings come from."""
+    """Return the network that creates the connections of a producer with these settings."""
     if settings.security_protocol == "PLAINTEXT":
         return Network(settings)
     return SecureNetwork(settings)
 
 
 class SecureNetwork(Network):
-    """TCP, with TLS over it, with SASL over that.
+    """TCP connections with TLS, SASL or both.
 
-    Each has a TLS context of its own. A forked child gets a new network, and so does not share the
-    parent's: its locks might be held by a thread that the child has not got. (With ``ssl_context``
-    it is the user's, and shared.)
+    Each network has its own TLS context. A forked child gets a new network and does not share the
+    parent's context, whose locks might be held by a thread that does not exist in the child. (The
+    user's ``ssl_context`` is shared.)
     """
 
     def __init__(self, settings: SecuritySettings) -> None:
@@ -78,7 +79,7 @@ class SecureNetwork(Network):
         self._tls: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
-        """The addresses of *host*, each with the name that its certificate has to be for."""
+        """Return the addresses of *host*, each with the name required in the certificate."""
         return [each._replace(host=host) for each in super().resolve(host, port)]
 
     def connect(self, endpoint: Endpoint) -> Transport:
@@ -92,12 +93,12 @@ class SecureNetwork(Network):
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
             transport = TlsTransport(sock, context, peer)
-            undo.pop_all()  # it is the transport's to close
+            undo.pop_all()  # the transport closes it from now on
         self._tls.add(transport.tls)
         return transport
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Made by the first that connects: to load the system's authorities takes a while."""
+        """Return the TLS context, created on first use: loading the system's CAs takes a while."""
         with self._making:
             if self._context is not None:
                 return self._context
@@ -105,23 +106,27 @@ class SecureNetwork(Network):
                 context = tls_context(self._security)
             except ConfigurationError as error:  # a file has changed since it was checked
                 raise ConnectionFailed(str(error)) from error
-            # OpenSSL does not report that it could not open the system's authorities, for example
-            # because the process has too many open files: without any, load them again next time.
+            # OpenSSL does not report that it could not read the system's CA certificates, for
+            # example because the process has too many open files. If there are none, load them
+            # again next time.
             if self._security.ssl_context is not None or context.cert_store_stats()["x509_ca"]:
                 self._context = context
             return context
 
-    def forsake(self) -> None:
-        """In the child of a fork: see ``Network.forsake``. Nothing is said to the brokers."""
-        super().forsake()
-        _forsaken.extend([self._context, *self._tls])
+    def close_inherited(self) -> None:
+        """Close the parent's sockets in a forked child. Sends nothing to the brokers.
 
-    def sign_in(self, host: str) -> Callable[[], Authentication] | None:
-        """What makes the authentication of a connection to *host*; None: there is none.
+        See :meth:`Network.close_inherited`.
+        """
+        super().close_inherited()
+        _inherited.extend([self._context, *self._tls])
 
-        What it asks of a token provider, or of Kerberos, is asked in the connection's own thread.
-        That may take as long as it likes: nobody waits for that thread, or for its stage's lock,
-        which others only try to take.
+    def authenticator(self, host: str) -> Callable[[], Authentication] | None:
+        """Return a factory for the authentication of a connection to *host*, None without SASL.
+
+        A token provider, or Kerberos, is called in the connection's own thread and may block for
+        any time. No thread waits for that thread, or for the lock of its stage, which others only
+        try to acquire.
         """
         settings = self._security
         if not self.protocol.startswith("SASL"):
@@ -137,7 +142,7 @@ class SecureNetwork(Network):
 
 
 def _mechanism(settings: SecuritySettings, host: str) -> Mechanism:
-    """One exchange with the broker at *host*."""
+    """Return a new exchange with the broker at *host*."""
     name = settings.sasl_mechanism
     user, password = settings.sasl_plain_username, settings.sasl_plain_password
     match name:

@@ -1,26 +1,26 @@
 """TLS over a non-blocking socket.
 
-OpenSSL works on memory here and never touches the socket, so that
+OpenSSL works on memory buffers here and never touches the socket. This has three effects:
 
-- a whole piece is encrypted in one call, without the GIL, and written in another (``write.pxi``);
-- no write of OpenSSL's is ever half done. With its own socket it could be, and would then have to
-  be offered the very same bytes again;
-- nothing is said to the broker but in :meth:`TlsTransport.send` and :meth:`~.receive`: not when the
-  connection is closed either, so that a forked child which closes its copy of the socket cannot
-  end the parent's session. Kafka's frames have lengths: an end without a farewell is noticed.
+- A whole piece is encrypted in one call, without the GIL, and written in another (``write.pxi``).
+- An OpenSSL write is never incomplete. With its own socket it could be, and would then have to be
+  repeated with exactly the same bytes.
+- Only :meth:`TlsTransport.send` and :meth:`~.receive` send anything to the broker. Closing the
+  connection sends nothing, so a forked child that closes its copy of the socket cannot end the
+  parent's session. Truncation is detected without a TLS shutdown, as Kafka's frames have lengths.
 
-**Threads.** An OpenSSL connection must not be used by two threads at once, not even to read and to
-write. It never is:
+**Threads.** Two threads must not use an OpenSSL connection at once, not even one to read and one to
+write. This is ensured as follows:
 
-1. a stage's own thread lets go of the stage (``_running``) only to wait in the selector, which
-   looks at the descriptor alone;
-2. another thread takes the stage, encrypts and writes a small request in place;
-3. an answer comes: the stage's thread wakes, and takes the stage again, before it reads.
+1. a stage's own thread releases the stage (``_running``) only to wait in the selector, which uses
+   only the descriptor;
+2. another thread acquires the stage, and encrypts and writes a small request in place;
+3. when a response arrives, the stage's thread wakes and acquires the stage again before it reads.
 
-What breaks that rule would corrupt memory, so a lock that is always free makes sure of it.
+A violation would corrupt memory, so a lock, which is always free, enforces the rule.
 
-**What was sent.** The broker can read a record (16 KiB) when all of it has come, and nothing of it
-before. So a byte counts as taken when the whole of its record has been given to the socket.
+**Bytes sent.** The broker can decrypt a record (16 KiB) only when all of it has arrived. A byte
+therefore counts as taken when its entire record has been given to the socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._net.tls_errors import Peer, handshake_text, later_text
 from pykaproducer._net.transport import (
     CLOSED,
@@ -45,16 +45,16 @@ from pykaproducer._net.transport import (
     failure,
 )
 
-#: The most bytes in a record.
+#: Maximum bytes in a record.
 RECORD: Final = 16384
-#: So much is encrypted at a time, and so much at most is given to the socket in one call of send().
+#: Maximum bytes encrypted at a time. One call of send() encrypts at most _PIECES such pieces.
 PIECE: Final = 512 * 1024
 _PIECES: Final = 4
 _ROOM: Final = 64 * 1024
 
 
 class _Encrypted:
-    """What one piece has become, and how much of it has been given to the socket."""
+    """An encrypted piece, and how much of it has been given to the socket."""
 
     __slots__ = ("data", "plain", "reported", "written")
 
@@ -65,14 +65,14 @@ class _Encrypted:
         self.reported = 0
 
     def readable(self) -> int:
-        """How many bytes of the piece the broker can read: those of whole records."""
+        """Return how many bytes of the piece the broker can read: those of complete records."""
         if self.written == len(self.data):
             return self.plain
         plain = at = 0
         while (end := at + 5 + int.from_bytes(self.data[at + 3 : at + 5], "big")) <= self.written:
             at = end
             plain += RECORD
-        # The last record is shorter, and another message of TLS may have slipped in before.
+        # The last record is shorter, and another TLS message may precede it.
         return min(plain, max(0, self.plain - 1))
 
 
@@ -87,17 +87,19 @@ class TlsTransport:
         self._one_thread = threading.Lock()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
-            #: OpenSSL's side of it; public for ``Network.forsake``.
+            #: The OpenSSL object; public for ``SecureNetwork.close_inherited``.
             self.tls = context.wrap_bio(
                 self._incoming, self._outgoing, server_hostname=peer.certified_name
             )
-        except (ssl.SSLError, ValueError) as error:  # what is no host name
-            raise ConnectionFailed(f"no TLS with the host name {peer.host!r}: {error}") from error
+        except (ssl.SSLError, ValueError) as error:  # an invalid host name
+            raise ConnectionFailed(
+                f"TLS is impossible with the host name {peer.host!r}: {error}"
+            ) from error
         self._room = memoryview(bytearray(_ROOM))
         self._encrypted: deque[_Encrypted] = deque()
-        self._taken = 0  # what the caller of send() has not been told yet
-        self._answered = False  # the broker has said something, if only of TLS
-        self._heard = False  # it has said something that is not TLS's own
+        self._taken = 0  # bytes taken that have not been reported to the caller of send() yet
+        self._answered = False  # the broker has sent something, if only a TLS message
+        self._heard = False  # it has sent application data
         self._failed: ConnectionFailed | None = None
 
     def fileno(self) -> int:
@@ -107,7 +109,10 @@ class TlsTransport:
     def doing(self) -> str:
         if not self._connected:
             return self._below.doing
-        return f"the TLS handshake (does it speak TLS? security_protocol is {self._peer.protocol})"
+        return (
+            "the TLS handshake (does this listener use TLS? security_protocol is "
+            f"{self._peer.protocol})"
+        )
 
     def close(self) -> None:
         self._socket.close()
@@ -141,19 +146,19 @@ class TlsTransport:
             self._answered = True
 
     def _go_on(self) -> bool:
-        """One step of the handshake; whether it was the last."""
+        """Perform one step of the handshake. Return whether it was the last."""
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
             self._take_encrypted(0)
-            self._say_why()
+            self._write_tls_messages()
             raise HandshakeFailed(handshake_text(error, self._peer)) from error
         return True
 
-    def _say_why(self) -> None:
-        """What TLS itself has to say to the broker; if it does not take it, so be it."""
+    def _write_tls_messages(self) -> None:
+        """Send TLS's own messages, such as an alert, to the broker; ignore failures."""
         try:
             self._write(0)
         except ConnectionFailed:
@@ -162,8 +167,11 @@ class TlsTransport:
     # Sending -----------------------------------------------------------------------------------
 
     def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
-        """See ``Transport.send``. What was not taken must come again at the beginning of the next
-        call: it may have been encrypted already."""
+        """See ``Transport.send``.
+
+        Bytes that were not taken must be at the start of the next call, because they may have been
+        encrypted already.
+        """
         with self._one_thread:
             if self._failed is not None:
                 raise self._failed
@@ -173,7 +181,7 @@ class TlsTransport:
                 self._failed = self._why_ended(error)
                 if not self._taken:
                     raise self._failed from error
-                # What was taken must be known first.
+                # Report the bytes taken first, and the error in the next call.
             taken, self._taken = self._taken, 0
             return taken
 
@@ -181,7 +189,7 @@ class TlsTransport:
         ahead = self._taken + sum(piece.plain - piece.reported for piece in self._encrypted)
         self._write(patience)
         pieces = _pieces(buffers, ahead)
-        while not self._encrypted:  # else the socket is full
+        while not self._encrypted:  # otherwise the socket is full
             piece = next(pieces, None)
             if piece is None:
                 return
@@ -190,7 +198,7 @@ class TlsTransport:
 
     def _encrypt(self, piece: memoryview | bytes) -> None:
         try:
-            # OpenSSL lets the GIL go, as for a write.
+            # OpenSSL releases the GIL, as for a write.
             self.tls.write(piece)
         except ssl.SSLError as error:
             raise ConnectionFailed(later_text(error, self._peer)) from error
@@ -201,7 +209,7 @@ class TlsTransport:
             self._encrypted.append(_Encrypted(self._outgoing.read(), plain))
 
     def _write(self, patience: int) -> None:
-        """Give the socket what it takes."""
+        """Write encrypted bytes until the socket is full."""
         while self._encrypted:
             first = self._encrypted[0]
             left = memoryview(first.data)[first.written :]
@@ -219,7 +227,7 @@ class TlsTransport:
     # Receiving ---------------------------------------------------------------------------------
 
     def receive(self, into: memoryview) -> int:
-        # All that OpenSSL has is taken: of what it keeps the selector does not know.
+        # Read everything that OpenSSL has, because the selector does not know about its buffers.
         with self._one_thread:
             if self._failed is not None:
                 raise self._failed
@@ -236,21 +244,22 @@ class TlsTransport:
                 self._failed = self._ended(error)
                 if not got:
                     raise self._failed from error
-                # First what came before.
+                # Return the data received before the error first.
             self._take_encrypted(0)
-            # Only words of TLS's own, never a piece of the caller's:
+            # Write only TLS's own messages here, never a piece of the caller's data:
             #
-            # 1. a piece with the requests A and B is written in part; A has been begun;
-            # 2. an answer comes, the rest of the piece is written here, and nobody is told yet;
-            # 3. the connection is lost in the same turn: B would count as never written.
+            # 1. a piece with the requests A and B is partially written, beginning with A;
+            # 2. a response arrives, and the rest of the piece is written here without being
+            #    reported;
+            # 3. the connection is lost in the same call, and B would count as never written.
             if self._failed is None and not any(piece.plain for piece in self._encrypted):
-                self._say_why()
+                self._write_tls_messages()
             return got
 
     def _decrypt(self, into: memoryview) -> int | None:
-        """None: a record is not complete yet."""
+        """Decrypt into *into*. Return the number of bytes, or None if no record is complete."""
         try:
-            # The stubs know only that it returns bytes; into a buffer it returns their number.
+            # According to the stubs it returns bytes. With a buffer it returns their number.
             count: Any = self.tls.read(len(into), into)
         except ssl.SSLWantReadError:
             return None
@@ -261,7 +270,7 @@ class TlsTransport:
         return int(count)
 
     def _fill(self) -> bool:
-        """Give OpenSSL what has come; false if nothing has."""
+        """Pass received bytes to OpenSSL. Return false if there are none."""
         try:
             count = _kernel.read_into(self._socket.fileno(), self._room)
         except OSError as error:
@@ -276,28 +285,33 @@ class TlsTransport:
     # The end -----------------------------------------------------------------------------------
 
     def _ended(self, error: ConnectionFailed) -> ConnectionFailed:
-        """With TLS 1.3 a broker looks at a client's certificate when for the client the handshake
-        is over, and may hang up before its complaint has gone out."""
+        """Return *error* with a hint if the broker may have rejected the client certificate.
+
+        With TLS 1.3 a broker checks the client certificate after the handshake is over for the
+        client, and may close the connection before its alert is sent.
+        """
         if self._heard or self.tls.version() != "TLSv1.3" or not isinstance(error, HungUp):
             return error
-        return ConnectionFailed(self._peer.hung_up_behind_handshake(str(error)))
+        return ConnectionFailed(self._peer.hung_up_after_handshake(str(error)))
 
     def _why_ended(self, error: ConnectionFailed) -> ConnectionFailed:
-        """A write has failed: what the broker said last tells more."""
+        """Return the reason for a failed write: the broker's last message is more informative."""
         if not isinstance(error, HungUp):
             return error
         try:
             while self._fill():
                 while self._decrypt(self._room) is not None:
                     pass
-        except ConnectionFailed as said:
-            return self._ended(said)
+        except ConnectionFailed as received:
+            return self._ended(received)
         return self._ended(error)
 
 
 def _pieces(buffers: Sequence[memoryview], skip: int) -> Iterator[memoryview | bytes]:
-    """The bytes of *buffers* behind the first *skip*, in pieces to be encrypted: not all of them,
-    so that answers are read in between."""
+    """Yield the bytes of *buffers* after the first *skip*, in pieces to be encrypted.
+
+    Yields a limited number of pieces, so that responses are read in between.
+    """
     parts: list[memoryview] = []
     room = PIECE
     pieces = 0

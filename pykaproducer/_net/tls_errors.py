@@ -1,4 +1,4 @@
-"""What OpenSSL's errors mean for somebody who runs a producer."""
+"""Explanations of OpenSSL's errors for users of a producer."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-#: OpenSSL's verification errors (X509_V_ERR_*) with what they mean and what to do.
+#: OpenSSL's verification errors (X509_V_ERR_*), with their meaning and remedy.
 _CERTIFICATES: Final[dict[int, str]] = {
-    3: "ssl_crlfile has no list of the authority that has signed the broker's certificate",
-    9: "the broker's certificate is not valid yet; are the clocks right?",
+    3: "ssl_crlfile has no revocation list of the CA that signed the broker's certificate",
+    9: "the broker's certificate is not valid yet; check the clocks of broker and client",
     10: "the broker's certificate has expired",
-    11: "the list in ssl_crlfile is not valid yet",
-    12: "the list in ssl_crlfile has expired; get a new one from the authority",
-    23: "the broker's certificate has been revoked by its authority (ssl_crlfile)",
+    11: "the revocation list in ssl_crlfile is not valid yet",
+    12: "the revocation list in ssl_crlfile has expired; get a new one from the CA",
+    23: "the broker's certificate has been revoked by its CA (ssl_crlfile)",
 }
-#: Nobody that we trust has signed it.
+#: The certificate is not signed by a trusted CA.
 _UNKNOWN_AUTHORITY: Final = (2, 18, 19, 20, 21, 24, 27)
 _OTHER_NAME: Final = (62, 64)
 
-#: The broker's own words for what it has against the client's certificate.
+#: Alerts with which a broker rejects the client certificate.
 _REFUSALS: Final = {
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it demands one",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not know the authority that has signed it",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "a certificate is required",
+    "TLSV1_ALERT_UNKNOWN_CA": "the broker does not trust the CA that signed it",
     "SSLV3_ALERT_BAD_CERTIFICATE": "bad certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "it has been revoked",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "certificate unknown",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is of a kind that the broker does not take",
-    "SSLV3_ALERT_NO_CERTIFICATE": "it demands one",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the broker does not support this type of certificate",
+    "SSLV3_ALERT_NO_CERTIFICATE": "a certificate is required",
     "TLSV1_ALERT_ACCESS_DENIED": "access denied",
     "TLSV1_ALERT_DECRYPT_ERROR": "its signature is wrong",
 }
-#: What OpenSSL says when what has come is not TLS at all.
+#: OpenSSL's errors for received data that is not TLS.
 _NOT_TLS: Final = (
     "WRONG_VERSION_NUMBER",
     "UNKNOWN_PROTOCOL",
@@ -42,7 +42,7 @@ _NOT_TLS: Final = (
     "UNEXPECTED_MESSAGE",
     "BAD_RECORD_TYPE",
 )
-#: Nothing that both sides can do.
+#: OpenSSL's errors if both sides have no TLS version or cipher in common.
 _NOTHING_IN_COMMON: Final = (
     "SSLV3_ALERT_HANDSHAKE_FAILURE",
     "TLSV1_ALERT_INSUFFICIENT_SECURITY",
@@ -59,54 +59,54 @@ _NOTHING_IN_COMMON: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whom we speak to, and what we have brought along."""
+    """The broker's name, and the client's settings that error texts depend on."""
 
-    #: The name that the user, or the cluster, has given.
+    #: The name given by the user or the cluster.
     host: str
     #: ``security_protocol``.
     protocol: str
-    #: Whether ``ssl_certfile`` is set; None: it is not known (``ssl_context``).
+    #: Whether ``ssl_certfile`` is set; None if unknown (``ssl_context``).
     has_certificate: bool | None
 
     @property
     def certified_name(self) -> str:
-        """The name that has to be in the certificate."""
-        # The zone of an address is this machine's, the dot behind a name the resolver's.
+        """Return the name that the certificate must contain."""
+        # The zone of an address is local, and the trailing dot of a name is for the resolver.
         return self.host.partition("%")[0].rstrip(".")
 
     @property
     def not_tls(self) -> str:
-        """There is somebody, and it is not TLS what they speak."""
-        return f"it does not speak TLS; is security_protocol right? it is {self.protocol}"
+        """Return the text for a listener that does not use TLS."""
+        return f"it does not use TLS; check security_protocol, which is {self.protocol}"
 
     def refused(self, why: str) -> str:
-        """The broker has something against our certificate."""
+        """Return the text for a broker that rejects the client certificate because of *why*."""
         if self.has_certificate is False:
             return (
-                "the broker demands a certificate of the client and none was given: give "
+                "the broker requires a client certificate and none was given: set "
                 "ssl_certfile and ssl_keyfile"
             )
-        return f"the broker refuses the client's certificate (ssl_certfile): {why}"
+        return f"the broker rejected the client certificate (ssl_certfile): {why}"
 
     def hung_up_in_handshake(self, text: str, *, heard: bool) -> str:
-        """The connection has ended before the handshake had."""
+        """Return the text for a connection that was closed during the handshake."""
         if not heard:
-            return f"{text} at the first words of TLS: {self.not_tls}"
+            return f"{text} at the start of the TLS handshake: {self.not_tls}"
         return f"{text} in the TLS handshake{self._perhaps}"
 
-    def hung_up_behind_handshake(self, text: str) -> str:
-        """The connection has ended as soon as it stood."""
+    def hung_up_after_handshake(self, text: str) -> str:
+        """Return the text for a connection that was closed directly after the handshake."""
         return f"{text} right after the TLS handshake{self._perhaps}"
 
     @property
     def _perhaps(self) -> str:
         if self.has_certificate is False:
-            return "; does it demand a certificate of the client (ssl_certfile)?"
-        return "; its log may say why"
+            return "; does it require a client certificate (ssl_certfile)?"
+        return "; check the broker's log"
 
 
 def handshake_text(error: ssl.SSLError, peer: Peer) -> str:
-    """Why there is no agreement on TLS."""
+    """Return the reason for a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate_text(error, peer)
     if error.reason in _NOT_TLS:
@@ -115,19 +115,19 @@ def handshake_text(error: ssl.SSLError, peer: Peer) -> str:
         return peer.hung_up_in_handshake("the broker closed the connection", heard=True)
     if error.reason in _NOTHING_IN_COMMON:
         certificate = (
-            ", or the broker demands a certificate of the client (ssl_certfile)"
+            ", or the broker requires a client certificate (ssl_certfile)"
             if peer.has_certificate is False
             else ""
         )
         return (
-            f"no TLS version and cipher that both sides take (ssl_ciphers, ssl_context)"
+            f"no TLS version and cipher that both sides support (ssl_ciphers, ssl_context)"
             f"{certificate}: {_plain(error)}"
         )
     return later_text(error, peer)
 
 
 def later_text(error: ssl.SSLError, peer: Peer) -> str:
-    """What has gone wrong, once the connection stood."""
+    """Return the text for an error after the handshake."""
     if error.reason in _REFUSALS:
         return peer.refused(_REFUSALS[error.reason])
     return f"TLS failed: {_plain(error)}"
@@ -137,14 +137,14 @@ def _certificate_text(error: ssl.SSLCertVerificationError, peer: Peer) -> str:
     code = error.verify_code
     if code in _OTHER_NAME:
         return (
-            f"the broker's certificate is not for {peer.certified_name!r}: it is of another host "
-            "name; connect by a name that is in it, have the broker advertise that name, or turn "
-            "the check off with ssl_check_hostname"
+            f"the broker's certificate is not for {peer.certified_name!r}: connect by a name that "
+            "it contains, make the broker advertise that name, or disable the check with "
+            "ssl_check_hostname"
         )
     if code in _UNKNOWN_AUTHORITY:
         return (
-            "the broker's certificate is signed by an authority that is not known here "
-            f"({error.verify_message}): give the authority's certificate with ssl_cafile"
+            "the broker's certificate is signed by an unknown CA "
+            f"({error.verify_message}): set ssl_cafile to the CA's certificate"
         )
     if code in _CERTIFICATES:
         return _CERTIFICATES[code]
@@ -152,5 +152,5 @@ def _certificate_text(error: ssl.SSLCertVerificationError, peer: Peer) -> str:
 
 
 def _plain(error: ssl.SSLError) -> str:
-    """OpenSSL's reason without numbers and places in its source."""
+    """Return OpenSSL's reason without error numbers and source locations."""
     return (error.reason or str(error)).lower().replace("_", " ")

@@ -1,7 +1,7 @@
-"""Bytes to and from one address, behind an interface that tests (and TLS) can replace.
+"""Sending and receiving bytes, with an interface that TLS and tests can implement.
 
-The boundary to the operating system: its exceptions are mapped here, and only here, to
-:class:`ConnectionFailed`.
+This is the boundary to the operating system. Its exceptions are converted to
+:class:`ConnectionFailed` here and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,36 +16,39 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._machines.authentication import Authentication
 
-#: How long a write may wait for a full socket before its owner looks at its inbox again.
+#: Maximum wait of a write for a full socket before the owner checks its inbox again.
 PATIENCE_MS = 20
 
-# The resolver's codec, which Python otherwise imports at the first look-up, in a thread of ours:
-# 1. that thread imports, and holds the module's import lock; 2. another thread forks; 3. in the
-# child nobody is left to release the lock, and the first look-up there waits for ever.
+# Load the resolver's codec now. Otherwise Python imports it at the first lookup, in a background
+# thread:
+#
+# 1. that thread imports the module and holds its import lock;
+# 2. another thread forks;
+# 3. in the child no thread is left to release the lock, and the first lookup waits forever.
 codecs.lookup("idna")
 
 
 class ConnectionFailed(Exception):
-    """A connection could not be made or is lost; the text says why, without the address."""
+    """A connection could not be made or was lost. The text is the reason, without the address."""
 
 
 class HandshakeFailed(ConnectionFailed):
-    """There is somebody, and no agreement with them on TLS."""
+    """The TLS handshake failed."""
 
 
 class HungUp(ConnectionFailed):
-    """The broker ended a connection that stood, and did not say why."""
+    """The broker closed an established connection without giving a reason."""
 
 
 class Endpoint(NamedTuple):
-    """One of the addresses that a host name stands for."""
+    """One of the addresses of a host name."""
 
     family: int
     address: tuple[object, ...]
-    #: The name itself, if it matters who answers there: with TLS.
+    #: The name itself, if its certificate has to be checked (TLS).
     host: str = ""
 
     def __str__(self) -> str:
@@ -54,7 +57,7 @@ class Endpoint(NamedTuple):
 
 
 class SocketSettings(Protocol):
-    """The settings that concern the socket, as in the configuration."""
+    """The configuration settings of a socket."""
 
     @property
     def send_buffer_bytes(self) -> int | None: ...
@@ -67,44 +70,47 @@ class SocketSettings(Protocol):
 
 
 class Transport(Protocol):
-    """Bytes to and from one address; used by one thread at a time.
+    """A byte stream to one address, used by one thread at a time.
 
-    Nothing blocks, but that ``send`` may wait a little for a full socket: a wait without the GIL
-    costs less than to come back for every piece of a large request. Every method but ``close``
+    No method blocks, except that ``send`` may wait briefly for a full socket. A wait without the
+    GIL costs less than one call for every piece of a large request. Every method except ``close``
     and ``fileno`` raises :class:`ConnectionFailed`.
     """
 
     def fileno(self) -> int:
-        """What to wait for."""
+        """Return the descriptor to wait for."""
 
     @property
     def doing(self) -> str:
-        """What ``finish_connect`` is at, in words that go on "... took too long"."""
+        """Return the current step of ``finish_connect``, worded to precede "took too long"."""
 
     def finish_connect(self) -> int:
-        """Go on with connecting: 0 when done, else the selector's events to wait for first."""
+        """Continue to connect. Return 0 when done, else the selector events to wait for first."""
 
     def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
-        """Send from the beginning of *buffers*: how many bytes were taken, 0 for none now.
+        """Send from the beginning of *buffers*. Return the number of bytes taken, perhaps 0.
 
-        *patient*: wait a moment for room; else not at all.
+        *patient*: wait briefly for room. Otherwise do not wait.
         """
 
     def receive(self, into: memoryview) -> int:
-        """Receive: how many bytes came; fewer than there is room for: there are no more now.
+        """Receive into a buffer and return the number of bytes.
 
-        The end of the stream is ConnectionFailed.
+        If they do not fill the buffer, there is no more data now. The end of the stream raises
+        ConnectionFailed.
         """
 
     def close(self) -> None:
-        """Close it; twice does no harm."""
+        """Close the connection. A second call has no effect."""
 
 
 class Network:
-    """Where connections come from: TCP. ``secure.SecureNetwork`` adds TLS and SASL; a test puts a
-    subclass in its place."""
+    """A factory of TCP connections.
 
-    #: What errors call it: the setting ``security_protocol``.
+    ``secure.SecureNetwork`` adds TLS and SASL. Tests replace it by a subclass.
+    """
+
+    #: The setting ``security_protocol``, for error texts.
     protocol = "PLAINTEXT"
 
     def __init__(self, settings: SocketSettings) -> None:
@@ -112,10 +118,10 @@ class Network:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
-        """The addresses of *host*, to be tried in turn. Asks the resolver, so it may block."""
+        """Return the addresses of *host*, to be tried in turn. The resolver may block."""
         if not 0 < port < 65536 or "\0" in host:
-            # The resolver would take a part of either for the whole.
-            raise ConnectionFailed(f"a broker cannot be at {host!r}, port {port}")
+            # The resolver would silently truncate either of them.
+            raise ConnectionFailed(f"invalid broker address: host {host!r}, port {port}")
         with mapped(f"the host name {host!r} cannot be resolved"):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(Endpoint(family, address) for family, *_, address in found))
@@ -129,18 +135,18 @@ class Network:
             sock = undo.enter_context(socket.socket(endpoint.family, socket.SOCK_STREAM))
             self._sockets.add(sock)
             self._begin(sock, endpoint)
-            undo.pop_all()  # it has begun: from here on it is the transport's to close
+            undo.pop_all()  # the transport closes it from now on
         return sock
 
-    def sign_in(self, host: str) -> Callable[[], Authentication] | None:
-        """What makes the authentication of a connection to *host*; None: there is none."""
+    def authenticator(self, host: str) -> Callable[[], Authentication] | None:
+        """Return a factory for the authentication of a connection to *host*, None without SASL."""
         return None
 
-    def forsake(self) -> None:
-        """In the child of a fork: close this process's duplicates of the parent's sockets.
+    def close_inherited(self) -> None:
+        """Close the duplicates of the parent's sockets in a forked child.
 
-        The parent's connections stay as they are; but if it closed one, its broker would not
-        learn of it as long as a child had it open.
+        This does not affect the parent's connections. While a child has a socket open, the broker
+        would not notice that the parent has closed it.
         """
         for sock in list(self._sockets):
             sock.close()
@@ -199,7 +205,7 @@ class PlainTransport:
                 )
             except OSError as error:
                 if sent:
-                    break  # what was taken must be known; the next call tells the error
+                    break  # return the number of bytes taken; the next call raises the error
                 raise failure(error) from error
             sent += count
             if count < sum(map(len, some)):
@@ -221,7 +227,7 @@ class PlainTransport:
         self._socket.close()
 
 
-#: Probe an idle connection after a minute, not after the system's two hours: that keeps it in the
+#: Probe an idle connection after a minute instead of the system's two hours. This keeps it in the
 #: tables of most NATs and load balancers, and detects a dead peer. ``socket_options`` overrides it.
 _KEEPALIVE = tuple(
     (getattr(socket, name), value)
@@ -231,18 +237,18 @@ _KEEPALIVE = tuple(
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
-#: What is said of the end of a stream.
+#: Text for the end of a stream.
 CLOSED = "the broker closed the connection"
 
-#: What people understand; the system's own words for everything else.
+#: Texts for common errors. Others have the text of the system.
 _TEXTS: dict[int | None, str] = {
     errno.ECONNREFUSED: "connection refused: nothing listens there",
     errno.ECONNRESET: "the broker reset the connection",
     errno.EPIPE: CLOSED,
-    errno.ETIMEDOUT: "the network gave up waiting for the broker",
+    errno.ETIMEDOUT: "the TCP connection timed out",
     errno.EHOSTUNREACH: "there is no route to the host",
     errno.ENETUNREACH: "the network is unreachable",
-    errno.EMFILE: "this process has too many open files; raise its limit (ulimit -n)",
+    errno.EMFILE: "this process has too many open files; increase its limit (ulimit -n)",
     errno.ENFILE: "the system has too many open files",
     errno.ENOBUFS: "the system has no memory for a socket",
     errno.ENOMEM: "the system has no memory for a socket",
@@ -259,20 +265,20 @@ def _text(error: OSError) -> str:
 
 
 def is_shortage(error: OSError | ConnectionFailed) -> bool:
-    """Return whether the system refused a resource that it may grant later."""
+    """Return whether the system lacked a resource that may be available later."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _SHORTAGES
 
 
 def failure(error: OSError) -> ConnectionFailed:
-    """What an error on a connection that stood becomes."""
+    """Convert an error on an established connection."""
     kind = HungUp if error.errno in (errno.ECONNRESET, errno.EPIPE) else ConnectionFailed
     return kind(_text(error))
 
 
 @contextlib.contextmanager
 def mapped(what: str | None = None) -> Iterator[None]:
-    """Turn what the operating system raises into :class:`ConnectionFailed`."""
+    """Convert the operating system's exceptions to :class:`ConnectionFailed`."""
     try:
         yield
     except OSError as error:  # socket.gaierror and TimeoutError are OSErrors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._net.transport import mapped
 
 
@@ -12,24 +12,26 @@ class Wakeup:
     """A pair of sockets: :meth:`poke` from any thread makes :meth:`fileno` readable.
 
     Guarantees: after a ``poke`` the owner's next wait ends at once, however the calls interleave
-    with ``drain``; many pokes before one ``drain`` cost one system call.
+    with ``drain``. Any number of pokes before one ``drain`` cost one system call.
 
-    Relies on: one owner calling ``drain``, and doing so *before* it looks at what it was woken
-    for. Why ``drain`` empties the socket first and lowers the flag then:
+    Relies on: one owner calling ``drain``, and doing so *before* it looks for work. ``drain``
+    empties the socket first and clears the flag second, because:
 
-    1. a thread puts work into the owner's inbox and calls ``poke``: the flag is up, a byte sent;
+    1. a thread puts work into the owner's inbox and calls ``poke``, which sets the flag and sends a
+       byte;
     2. the owner wakes and empties the socket;
-    3. a second thread puts work into the inbox and calls ``poke``: the flag is up, it leaves;
-    4. the owner lowers the flag, looks into the inbox and finds the work of both.
+    3. a second thread puts work into the inbox and calls ``poke``, which finds the flag set and
+       returns;
+    4. the owner clears the flag, looks into the inbox and finds the work of both.
 
-    The other way round a poke between the two would raise the flag and have its byte emptied
-    along: the flag would stay up with nothing to read, and no later poke would wake anybody. As
-    it is, a flag that is up is always followed by a byte that has not been read; the worst that
-    can happen is a byte too many, which ends one wait for nothing.
+    In the opposite order, a poke between the two steps would set the flag, and its byte would be
+    discarded. The flag would stay set with nothing to read, and no later poke would wake the owner.
+    In this order a set flag always has an unread byte. At worst there is one byte too many, which
+    ends one wait without need.
     """
 
     def __init__(self) -> None:
-        """Raises ConnectionFailed if the system refuses the two file descriptors."""
+        """Create the sockets. Raises ConnectionFailed if the system has no file descriptors."""
         with mapped():
             self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -37,31 +39,31 @@ class Wakeup:
         self._poked = False
 
     def fileno(self) -> int:
-        """What the owner waits for to become readable."""
+        """Return the descriptor that becomes readable."""
         return self._reader.fileno()
 
     def poke(self, *, surely: bool = False) -> None:
-        """Wake the owner. From any thread; also after :meth:`close`.
+        """Wake the owner. May be called from any thread, also after :meth:`close`.
 
-        *surely*: whatever the flag says, and without raising it. For a user's thread, which may be
-        interrupted between the flag and the byte: by a KeyboardInterrupt, or by a signal handler
-        that waits for what the owner does, while others rely on the flag.
+        *surely*: ignore the flag and do not set it. For a user thread, which may be interrupted
+        between setting the flag and sending the byte, while others rely on the flag. The interrupt
+        may be a KeyboardInterrupt, or a signal handler that waits for the owner.
         """
         if not surely:
             if self._poked:
                 return
             self._poked = True
-        # Nothing happens if it is full of pokes that nobody has drained: then it is readable. Or
-        # if it is closed: nobody waits any more.
+        # No effect if the socket is full of pokes that were not drained, because then it is
+        # readable, or if it is closed, because then no thread waits for it.
         _kernel.poke(self._writer)
         _kernel.stage_wanted()
 
     def drain(self) -> None:
-        """The owner is awake."""
+        """Reset after waking up. Called by the owner."""
         _kernel.drain(self._reader.fileno())
         self._poked = False
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Close both sockets, because the owner does not wait any more."""
         self._reader.close()
         self._writer.close()

@@ -1,7 +1,7 @@
-"""The stages, in the order in which a message passes them.
+"""The stages of the pipeline.
 
-``dispatcher`` → ``topic`` → ``partition`` → ``broker`` → ``bridge`` → the wire, and back through
-``broker`` to ``reports``, or round again through ``retry``. ``metadata`` knows the cluster,
-``wiring`` makes the stages and connects them, ``worker`` is what each of them is: a thread and its
-inbox.
+A message passes ``dispatcher`` → ``topic`` → ``partition`` → ``broker`` → ``bridge`` → the wire,
+and returns through ``broker`` to ``reports``, or is retried through ``retry``. ``metadata`` has the
+view of the cluster. ``wiring`` creates the stages and connects them. ``worker`` has their base
+class: a thread with an inbox.
 """

@@ -1,11 +1,11 @@
-"""Bridge: one per BrokerWorker. Builds requests, puts them on the wire, takes the answers off it.
+"""Bridge: encodes and sends Produce requests, and decodes the responses. One per BrokerWorker.
 
-In Sarama: the "bridge" goroutine (and the socket's reader with it: here one thread at a time
-touches a socket, so TLS is safe by construction). Owns: the connection to its broker.
+In Sarama: the "bridge" goroutine, together with the one that reads the socket. Here, one thread at
+a time uses a socket, so TLS is safe by construction. Owns: the connection to its broker.
 
-Guarantees: requests are written in the order in which they came. Each is reported to the
-BrokerWorker once: ``Answered``, ``Lost``, or with ``acks=0`` ``Written``. A broker that is down
-is connected to again and again, with backoff, as long as the BrokerWorker wants it.
+Guarantees: requests are written in the order in which they arrived. Each is reported to the
+BrokerWorker once: ``ResponseReceived``, ``RequestsLost``, or with ``acks=0`` ``RequestWritten``.
+After a lost connection, the bridge reconnects, with backoff, while the BrokerWorker wants it.
 """
 
 from __future__ import annotations
@@ -16,51 +16,47 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer._machines.lane import Batch
-from pykaproducer._net.connection import Answered as NetAnswered
-from pykaproducer._net.connection import Request
-from pykaproducer._pipeline.connected import Connected
-from pykaproducer._pipeline.meter import Link
-from pykaproducer._pipeline.worker import WakingLater
+from pykaproducer._machines.batch import Batch
+from pykaproducer._net.connection import Answered, Request
+from pykaproducer._pipeline.metrics import ConnectionMetrics
+from pykaproducer._pipeline.socket_worker import SocketWorker
+from pykaproducer._pipeline.worker import DeferredWakeups
 from pykaproducer._wire import WireError
-from pykaproducer._wire.kafka_python import ApiKey, BrokerAddress
+from pykaproducer._wire.messages import ApiKey, BrokerAddress
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
 
-#: So many bytes may be sealed, and written, by the thread that brings a slice, or an answer.
+#: Maximum number of bytes that another stage's thread may seal and write inline.
 SMALL = 16 << 10
-#: Bytes of a request's length, which stands before it.
+#: Bytes of the length that precedes a request.
 _LENGTH = 4
-#: From this version of Produce on a broker that throttles answers at once, and the client is to
-#: wait; before it the broker waited itself (KIP-219).
+#: From this version of Produce on, a broker that throttles responds at once and the client has to
+#: wait. In earlier versions the broker itself waited (KIP-219).
 _CLIENT_WAITS = 6
 
 
 @dataclass(slots=True, eq=False)
 class ProduceRequest:
-    """Batches for one broker, at most one a partition."""
+    """Batches for one broker, at most one per partition."""
 
     batches: list[Batch]
-    #: When the connection counts as lost if there is no answer (monotonic seconds).
+    #: When the connection is considered lost if there is no response (monotonic seconds).
     deadline: float
-    #: What the broker is told: how long it may wait for its replicas.
+    #: How long the broker may wait for its replicas; sent in the request.
     timeout_ms: int
-    #: When it was given to the bridge (monotonic seconds).
+    #: When the request was given to the bridge (monotonic seconds).
     sent: float
-
-    @property
-    def size(self) -> int:
-        """Bytes of its batches."""
-        return sum(len(batch.payload) for batch in self.batches)
+    #: Bytes of its batches.
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """The connection is there."""
+    """The connection is ready for requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """The connection is lost, or could not be made; the bridge tries again."""
+    """The connection was lost, or the attempt to connect failed."""
 
     reason: str
 
@@ -71,23 +67,23 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The broker's answer, with an entry for every batch of the request."""
+class ResponseReceived:
+    """The broker's response, with an entry for every batch of the request."""
 
     request: ProduceRequest
     answer: ProduceAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """``acks=0``: the last byte of the request has been given to the socket."""
+class RequestWritten:
+    """The last byte of a request with ``acks=0`` has been given to the socket."""
 
     request: ProduceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The connection was lost with these requests under way."""
+class RequestsLost:
+    """Requests that were in flight, or not yet written, when the connection was lost."""
 
     unanswered: list[ProduceRequest]
     unwritten: list[ProduceRequest]
@@ -100,41 +96,41 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Treat the connection as lost, because of *reason*."""
+    """Close the connection because of *reason*, and treat it as lost."""
 
     reason: str
 
 
-class Bridge(Connected):
-    """The socket's thread of one broker."""
+class Bridge(SocketWorker):
+    """The stage that owns the connection to one broker."""
 
     # Set by wiring, before the first item.
     broker_id: int
-    report: Callable[[Up | Down | Idle | Answered | Written | Lost], None]
+    report: Callable[[Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost], None]
     address: Callable[[], BrokerAddress | None]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._wanted = False
-        # The connection was closed because it was idle: requests that come now wait for the next.
+        # The connection was closed because it was idle: requests now wait for the next one.
         self._was_idle = False
         self._waiting: list[ProduceRequest] = []
-        # A request whose answer makes no sense, until it is reported as lost.
+        # A request with a malformed response, until it is reported as lost.
         self._garbled: list[ProduceRequest] = []
-        # What was lost with it, until the answers that came after it have been handled.
+        # Requests lost with it, until the responses that arrived after that one have been handled.
         self._rest: tuple[list[Request], list[Request]] | None = None
-        # Given to the connection and not reported yet, with the time of that. For a look from
-        # outside, and for the meter.
+        # Requests given to the connection and not reported yet, with the time when they were given.
+        # For snapshots and metrics.
         self._under_way: dict[ProduceRequest, float] = {}
 
     def connect(self) -> None:
-        """Make a connection if there is none. From the BrokerWorker's thread."""
+        """Connect if there is no connection. Called from the BrokerWorker's thread."""
         if not self._wanted:
             self._wanted = True
             self.put(Connect())
 
-    def in_place(self, item: ProduceRequest | Connect | GiveUp) -> bool:
-        # Few small requests are under way at most: there is room for another one in the socket.
+    def can_run_inline(self, item: ProduceRequest | Connect | GiveUp) -> bool:
+        # Only few small requests are in flight, so the socket has space for another one.
         return (
             isinstance(item, ProduceRequest)
             and self.ready
@@ -144,7 +140,7 @@ class Bridge(Connected):
             and self.writes_at_once()
         )
 
-    def step(self, item: ProduceRequest | Connect | GiveUp) -> None:
+    def handle(self, item: ProduceRequest | Connect | GiveUp) -> None:
         if isinstance(item, Connect):
             return
         if isinstance(item, GiveUp):
@@ -155,12 +151,12 @@ class Bridge(Connected):
             if self.thread is not threading.current_thread():
                 self.write_now()
         elif self._was_idle:
-            # It was put before the report of the closed idle connection was read.
+            # It was put before the BrokerWorker had read that the idle connection was closed.
             self._waiting.append(item)
             self._wanted = True
         else:
-            # It crossed the news that the connection is lost.
-            self.report(Lost([], [item]))
+            # It was put before the BrokerWorker had read that the connection was lost.
+            self.report(RequestsLost([], [item]))
 
     def wants_connection(self) -> bool:
         return self._wanted
@@ -178,10 +174,10 @@ class Bridge(Connected):
             self._submit(request)
         self.report(Up())
 
-    def held(self) -> Iterable[object]:
+    def held_items(self) -> Iterable[object]:
         return list(self._under_way)
 
-    def on_answer(self, event: NetAnswered) -> None:
+    def on_answer(self, event: Answered) -> None:
         request: ProduceRequest = event.request.tag
         try:
             answer = decode_produce(event.request.version, event.payload)
@@ -190,50 +186,52 @@ class Bridge(Connected):
             if answer.throttle_ms and event.request.version < _CLIENT_WAITS:
                 answer = dataclasses.replace(answer, throttle_ms=0)
         except (WireError, MemoryError) as error:
-            # The request is out of the connection's books already: it is lost with the rest.
+            # The connection no longer counts the request as unanswered; report it as lost too.
             self._garbled = [request]
-            what = "makes no sense" if isinstance(error, WireError) else "there is no memory for"
-            self.drop(f"an answer that {what}: {error}")
-            if self._garbled:  # the connection had been given up before
+            if isinstance(error, WireError):
+                self.drop(f"malformed response: {error}")
+            else:
+                self.drop(f"no memory for the response: {error}")
+            if self._garbled:  # the connection was closed before
                 self._report_lost([], [])
             return
         if any(partition.error_code for partition in answer.partitions):
-            self.report(Answered(request, answer))  # what is wrong may be logged
+            self.report(ResponseReceived(request, answer))  # not deferred: errors may be logged
             return
-        with WakingLater():
-            self.report(Answered(request, answer))
+        with DeferredWakeups():
+            self.report(ResponseReceived(request, answer))
 
-    def link(self) -> Link:
-        return self.meter.link(self.broker_id)
+    def link(self) -> ConnectionMetrics:
+        return self.metrics.link(self.broker_id)
 
     def _count_answer(self, request: ProduceRequest, answer: ProduceAnswer) -> None:
         now = self.clock.monotonic()
         latency = now - self._under_way.pop(request, now)
-        self.meter.request.add(now, latency)
+        self.metrics.request.add(now, latency)
         link = self.link()
         link.latency.add(now, latency)
         link.throttle.add(now, answer.throttle_ms / 1000)
 
     def on_written(self, request: Request) -> None:
         self._under_way.pop(request.tag, None)
-        self.report(Written(request.tag))
+        self.report(RequestWritten(request.tag))
 
-    def on_idle(self) -> None:
-        self._wanted = False  # the BrokerWorker asks again if it has something to send
+    def on_connection_idle(self) -> None:
+        self._wanted = False  # the BrokerWorker calls connect() again if it has something to send
         self._was_idle = True
         self.report(Idle())
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
-        self._wanted = self._was_idle = False  # the BrokerWorker asks again if it has to send
+        self._wanted = self._was_idle = False  # as in on_connection_idle()
         self._under_way.clear()
-        # Down before Lost: what Lost gives back must not be sealed again for this connection.
+        # Down before RequestsLost: the lost batches must not be sealed again for this connection.
         self.report(Down(reason))
         if self._garbled:
-            # Requests are reported in their order, or retried batches would change their order:
+            # Report requests in their order, or retried batches would be reordered:
             #
-            # 1. the answers to requests 1 and 2 come together, 3 is under way;
-            # 2. the first makes no sense: the connection is given up, and 1 and 3 are lost;
-            # 3. the second, which is handled next, refuses a batch: it would be retried after 3.
+            # 1. the responses to requests 1 and 2 arrive together, and 3 is in flight;
+            # 2. the first is malformed: the connection is closed, and 1 and 3 are lost;
+            # 3. the second, which is handled next, rejects a batch: it would be retried after 3.
             self._rest = unanswered, unwritten
             unanswered, unwritten = [], []
         self._report_lost(unanswered, unwritten)
@@ -249,8 +247,8 @@ class Bridge(Connected):
         if garbled or unanswered or unwritten or waiting:
             written = [*garbled, *(request.tag for request in unanswered)]
             waiting += [request.tag for request in unwritten]
-            self.meter.lost.add(self.clock.monotonic(), 1, len(written) + len(waiting))
-            self.report(Lost(written, waiting))
+            self.metrics.lost.add(self.clock.monotonic(), 1, len(written) + len(waiting))
+            self.report(RequestsLost(written, waiting))
 
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self.config.client_id, self.config.acks
@@ -264,11 +262,11 @@ class Bridge(Connected):
             return buffers
 
         now = self.clock.monotonic()
-        if (trace := self.meter.trace) is not None:
+        if (trace := self.metrics.trace) is not None:
             for batch in request.batches:
                 trace.note("sent", self, batch, broker=self.broker_id)
         self._under_way[request] = now
-        self.meter.requests.add(now, sum(batch.count for batch in request.batches))
+        self.metrics.requests.add(now, sum(batch.count for batch in request.batches))
         self.submit(
             Request(
                 ApiKey.PRODUCE,
@@ -281,8 +279,8 @@ class Bridge(Connected):
 
 
 def check_complete(request: ProduceRequest, answer: ProduceAnswer) -> None:
-    """Raise WireError unless *answer* has an entry for every batch of *request*."""
+    """Raise :exc:`WireError` unless *answer* has an entry for every batch of *request*."""
     there = {(p.topic, p.partition) for p in answer.partitions}
     for batch in request.batches:
         if (batch.topic, batch.partition) not in there:
-            raise WireError(f"no answer for topic {batch.topic!r} partition {batch.partition}")
+            raise WireError(f"no result for topic {batch.topic!r} partition {batch.partition}")

@@ -1,12 +1,12 @@
-"""Dispatcher: one per producer. Takes the open chunks and routes by topic.
+"""Dispatcher: takes the open chunks and routes them by topic. One per producer.
 
 In Sarama: ``asyncProducer.dispatcher``. Owns: the table of topics that wait for their metadata
-(entries without a thread: ten thousand unknown topics cost no thread), and the deadline of every
-accepted chunk. It notices when a topic is no longer used, and releases all that is kept for it.
+(entries have no threads, so ten thousand unknown topics cost no thread), and the deadline of every
+accepted chunk. It detects topics that are no longer used, and releases everything kept for them.
 
-Guarantees: chunks of one topic reach its worker in the order in which they were opened, those
-that waited for metadata first; what comes round again from the retry handler takes the same way.
-Never waits for anything but its inbox.
+Guarantees: chunks of one topic reach its worker in the order in which they were opened, and those
+that waited for metadata come first. Retried items take the same route. The dispatcher waits only
+for its inbox.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer import _threads as threads
-from pykaproducer._clock import earlier
 from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._machines.backlog import Backlog, Line, Sweep
+from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines, has_expired
-from pykaproducer._machines.lane import Batch, Chaser
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
-from pykaproducer._pipeline.inflight import InFlight, Mark
+from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
+from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._util import threads
+from pykaproducer._util.clock import earlier
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
 
-#: What has expired leaves the lists it waited in within this time (seconds).
+#: Expired messages are removed from the lists in which they waited within this time (seconds).
 _SWEEP_AFTER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class FlushMark:
-    """flush() has been called: everything before it is to be on its way."""
+    """flush() has been called: *barrier* covers all chunks that were taken before this item."""
 
-    mark: Mark
+    barrier: FlushBarrier
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAtRest:
-    """Nothing of a topic is under way, in answer to the *round*-th question."""
+    """Reply to the *round*-th :class:`Rest` of a topic: nothing of it is in progress."""
 
     topic: str
     round: int
@@ -54,7 +54,7 @@ class TopicAtRest:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The view of the cluster does not have *topic* any more."""
+    """The view of the cluster no longer has *topic*."""
 
     topic: str
 
@@ -63,7 +63,7 @@ Item = TopicSlot | Batch | Backlog | Chaser | FlushMark | ViewChanged | TopicAtR
 
 
 class Dispatcher(Worker):
-    """Routes by topic; expires what is too late, wherever it is."""
+    """Routes by topic, and expires messages in whichever stage they are."""
 
     keeps_threads = True
 
@@ -71,18 +71,19 @@ class Dispatcher(Worker):
     take: Callable[[TopicSlot], list[Chunk]]
     topic_worker: Callable[[str], TopicWorker]
     metadata: Metadata
-    inflight: InFlight
+    incomplete: IncompleteChunks
     settler: Settler
-    trouble: Trouble
-    #: Seconds without a message after which a topic is forgotten.
+    last_errors: LastErrors
+    #: Time without a message after which a topic is forgotten (seconds).
     max_idle: float
-    #: Seconds for which a view that refuses a topic is believed without another look.
+    #: Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
     believed_for: float
-    #: Releases the slot of a topic's open chunk; false: a message has just come into it.
-    let_slot_go: Callable[[str], bool]
-    #: Releases a topic's stages, and what is counted for it.
-    let_topic_go: Callable[[str, TopicWorker | None], None]
-    #: Another stage has died: everything fails with this, made for a topic and a status.
+    #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
+    release_slot: Callable[[str], bool]
+    #: Releases a topic's stages and its counters.
+    release_topic: Callable[[str, TopicWorker | None], None]
+    #: Makes the error for a topic and a status with which everything fails; set when another stage
+    #: has crashed.
     broken_by: Callable[[str, Status], DeliveryError] | None = None
 
     def __init__(self, *args: Any) -> None:
@@ -90,26 +91,27 @@ class Dispatcher(Worker):
         self._topics: dict[str, TopicWorker] = {}
         self._waiting: dict[str, Line[Chunk]] = {}
         self._deadlines = Deadlines()
-        # Partitions of which rows have expired since the last sweep, and when the next one is due.
+        # Partitions with rows that expired since the last sweep, and when the next sweep is due.
         self._to_sweep: set[tuple[str, int]] = set()
         self._sweep_at: float | None = None
         # When each topic was used last (monotonic seconds), and when to look for idle ones.
         self._used: dict[str, float] = {}
         self._look_for_idle: float | None = None
-        # Topics that have been asked to rest, and the round of the question; see _forget().
+        # Topics that have been asked to rest, with the round of the question; see _forget().
         self._resting: dict[str, int] = {}
         self._round = 0
         # Topics that Metadata was asked to forget and has not yet reported as forgotten.
         self._leaving: set[str] = set()
 
-    def step(self, item: Item) -> None:
+    def handle(self, item: Item) -> None:
         match item:
             case TopicSlot():
                 chunks = self.take(item)
                 self._use(item.topic, chunks)
                 for chunk in chunks:
-                    self.inflight.enter(chunk)  # all of them first: the crash policy looks there
-                if (trace := self.meter.trace) is not None:
+                    # All of them before anything else, for the crash policy.
+                    self.incomplete.enter(chunk)
+                if (trace := self.metrics.trace) is not None:
                     trace.taken(self, chunks)
                 for chunk in chunks:
                     self._deadlines.watch(chunk)
@@ -119,11 +121,11 @@ class Dispatcher(Worker):
                         make_error = functools.partial(self.broken_by, chunk.topic)
                         self.settler.fail(chunk.whole(), make_error)
             case Batch() | Backlog() | Chaser():
-                if (trace := self.meter.trace) is not None:
+                if (trace := self.metrics.trace) is not None:
                     trace.note("comes again", self, item)
                 self._topics[item.topic].put(item)
             case FlushMark():
-                self.inflight.meet(item.mark)
+                self.incomplete.arm(item.barrier)
             case ViewChanged():
                 self._metadata_came()
             case TopicAtRest():
@@ -134,9 +136,10 @@ class Dispatcher(Worker):
                 self._metadata_came()
 
     def announce(self, slot: TopicSlot) -> bool:
-        """Have *slot* taken; false if the system refuses the thread that would take it.
+        """Have *slot* taken; return False if the dispatcher has no thread to take it.
 
-        For ``send()``, which announces the slot again with the next message then. From any thread.
+        Called by ``send()``, which then announces the slot again with the next message. May be
+        called from any thread.
         """
         if threads.is_missing(self) and slot in self.inbox():
             self.wake()
@@ -149,14 +152,16 @@ class Dispatcher(Worker):
         """Topics whose messages wait for metadata."""
         return self._waiting
 
-    def held(self) -> Iterable[object]:
+    def held_items(self) -> Iterable[object]:
         return [chunk for chunks in list(self._waiting.values()) for chunk in list(chunks)]
 
     def deadline(self) -> float | None:
         expiry = self._deadlines.next()
         if expiry is not None and self.shortage.holds():
             expiry = self.shortage.until
-        return earlier(expiry, earlier(self._sweep_at, self._look_for_idle))
+        if self._look_for_idle is not None:
+            expiry = earlier(expiry, self._look_for_idle)
+        return expiry if self._sweep_at is None else earlier(expiry, self._sweep_at)
 
     def on_time(self, now: float) -> None:
         if self._look_for_idle is not None and self._look_for_idle <= now:
@@ -200,7 +205,7 @@ class Dispatcher(Worker):
         if view is not None and chunk.topic not in self._leaving:
             self._look_at(view)
         if chunk.topic in self._waiting:
-            if (trace := self.meter.trace) is not None:
+            if (trace := self.metrics.trace) is not None:
                 trace.note("waits for metadata", self, chunk)
             self.metadata.want_topics(chunk.topic)
 
@@ -215,7 +220,7 @@ class Dispatcher(Worker):
             self.metadata.want_topics(*self._waiting)  # each answer ends the request
 
     def _look_at(self, view: TopicView) -> None:
-        """Metadata of a topic that is waited for: let its chunks go, or fail, or wait on."""
+        """Handle metadata of a topic with waiting chunks: pass them on, fail them, or wait."""
         if view.partitions:
             worker = self._topics[view.name] = self.topic_worker(view.name)
             for chunk in self._waiting.pop(view.name):
@@ -223,7 +228,7 @@ class Dispatcher(Worker):
         elif view.error_code in FATAL_TOPIC_ERRORS and self._is_believed(view):
             code = view.error_code
             error = delivery_error_for(code, topic=view.name, status=Status.NOT_PERSISTED)
-            self.trouble.refused(view.name, error)
+            self.last_errors.rejected(view.name, error)
             for chunk in self._waiting.pop(view.name):
                 self.settler.fail(
                     chunk.whole(),
@@ -231,11 +236,11 @@ class Dispatcher(Worker):
                 )
 
     def _is_believed(self, view: TopicView) -> bool:
-        """Return whether *view* is recent enough to fail messages: a right may be granted later."""
+        """Return whether *view* is recent enough to fail messages: ACLs may have changed since."""
         since = next(iter(self._waiting[view.name])).opened
         return view.is_recent(since, self.clock.monotonic(), self.believed_for)
 
-    # Topics that are not used any more ---------------------------------------------------------
+    # Unused topics -------------------------------------------------------------------------------
 
     def _use(self, topic: str, chunks: list[Chunk]) -> None:
         if chunks:
@@ -245,13 +250,13 @@ class Dispatcher(Worker):
                 self._look_for_idle = chunks[-1].opened + self.max_idle
 
     def _let_idle_rest(self, now: float) -> None:
-        """Ask long unused topics to rest; forget those that have no worker.
+        """Ask topics that have long been unused to rest; forget those without a worker.
 
-        This includes topics that were only looked up (``partitions_for()``).
+        This includes topics that were only looked up by ``partitions_for()``.
         """
         for topic in self.metadata.view.topics:
             self._used.setdefault(topic, now)
-        busy = {chunk.topic for chunk in self.inflight.chunks()}
+        busy = {chunk.topic for chunk in self.incomplete.chunks()}
         self._round += 1
         for topic, used in list(self._used.items()):
             if used + self.max_idle > now or topic in busy:
@@ -269,26 +274,27 @@ class Dispatcher(Worker):
         )
 
     def _forget(self, topic: str) -> None:
-        """Release all that is kept for *topic*: nothing of it is under way or has come.
+        """Release everything kept for *topic*: nothing of it is in progress or has arrived.
 
-        Safe against a send() at this moment:
+        A concurrent send() is safe:
 
-        1. send() appends to the slot: the slot is not released, and the topic stays.
-        2. The slot is released first: send() notices, makes a new one, and announces it after us.
-           Its chunk waits until the view has forgotten the topic (:class:`Forgotten`), so that
-           no new TopicWorker relies on a view that is about to lose it; then it is looked up.
+        1. If send() appends to the slot first, the slot is not released, and the topic stays.
+        2. If the slot is released first, send() notices, makes a new one, and announces it after
+           this call. Its chunk waits until the view no longer has the topic (:class:`Forgotten`),
+           so that no new TopicWorker relies on a view that is about to lose it. Then the topic is
+           looked up.
         """
         del self._resting[topic]
-        if topic in self._waiting or not self.let_slot_go(topic):
+        if topic in self._waiting or not self.release_slot(topic):
             return
         self._used.pop(topic, None)
-        self.let_topic_go(topic, self._topics.pop(topic, None))
+        self.release_topic(topic, self._topics.pop(topic, None))
         self._leaving.add(topic)
         self.metadata.forget(topic, lambda gone: self.put(Forgotten(gone)))
 
     def _expire(self, part: Slice) -> None:
         topic, partition = part.topic, part.partition if part.partition >= 0 else None
-        reason = self.trouble.why(topic, partition)
+        reason = self.last_errors.reason_for(topic, partition)
 
         def make_error(status: Status) -> DeliveryTimeoutError:
             return DeliveryTimeoutError(
@@ -300,7 +306,7 @@ class Dispatcher(Worker):
             )
 
         self.settler.fail(part, make_error)
-        # The stages that hold these rows get one Sweep for many of them.
+        # The stages that hold these rows get one Sweep for many rows.
         if partition is not None and topic in self._topics:
             self._to_sweep.add((topic, partition))
             if self._sweep_at is None:

@@ -1,12 +1,12 @@
-"""Metadata: one per producer. Knows the cluster, and asks for the producer id.
+"""Metadata: fetches the view of the cluster and the producer id. One per producer.
 
-Owns: its own connection to one server of the cluster, the view of the cluster (an immutable
-snapshot: the other stages read the reference without a lock), and the producer id.
+Owns: a separate connection to one server of the cluster, the view of the cluster, and the producer
+id. The view is an immutable snapshot; other stages read the reference without a lock.
 
-Guarantees: one request at a time; calls that come in the meantime are combined into the next one.
-Every stage that waits is notified of every new view. Never gives up: servers are tried in turn,
-with backoff, alternating the brokers of the view and the configured ``bootstrap_servers``. If a
-server's view is older than ours, another one is asked.
+Guarantees: one request at a time; requests made in the meantime are combined into the next one.
+Every waiting stage is notified of every new view. The stage never gives up: it tries the servers in
+turn, with backoff, alternating between the brokers of the view and the configured
+``bootstrap_servers``. If a server's view is older than the current one, it tries another server.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer import _threads as threads
-from pykaproducer._chance import chance
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import format_partition
 from pykaproducer._machines.cluster import ClusterView, LeaderHint, led_by_others
-from pykaproducer._machines.news import news
+from pykaproducer._machines.cluster_changes import cluster_changes
 from pykaproducer._machines.refresh import Distrust, Refresh, candidates
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
-from pykaproducer._pipeline.connected import Connected
-from pykaproducer._pipeline.meter import Link
+from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.producer_id import ProducerIds
-from pykaproducer._pipeline.trouble import Trouble
+from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import Worker, wake_all
-from pykaproducer._texts import place
+from pykaproducer._util import threads
+from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import (
+from pykaproducer._wire.messages import (
     ApiKey,
     decode_init_producer_id,
     decode_metadata,
@@ -49,15 +49,15 @@ log = logging.getLogger("pykaproducer.metadata")
 class ViewChanged:
     """There is a new view of the cluster."""
 
-    #: Partitions that have another leader, for stages that serve many partitions.
+    #: Partitions whose leader has changed, for stages that serve many partitions.
     moved: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """The view is out of date; that of *topics* alone, if messages wait for them.
+class RefreshRequest:
+    """Refresh the view: of *topics*, for which messages wait, or else of all known topics.
 
-    *waiter* is notified of the next view. *anew*: what is known of the topics is wrong.
+    *waiter* is notified of the next view. *anew*: the current view of the topics is wrong.
     """
 
     topics: tuple[str, ...] = ()
@@ -66,8 +66,8 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The leader of a partition, by our view, has refused a batch."""
+class LeaderRejected:
+    """The leader of a partition, according to the view, has rejected a batch."""
 
     topic: str
     partition: int
@@ -75,7 +75,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """*topic* has long been unused; *tell* is called when it is forgotten."""
+    """Forget *topic*, which has long been unused; *tell* is called when that is done."""
 
     topic: str
     tell: Callable[[str], None]
@@ -90,103 +90,110 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class WantProducerId:
-    """*waiter* cannot seal a batch without a producer id; one that it has had will not do."""
+    """Notify *waiter* when there is a producer id, which it needs to seal a batch."""
 
     waiter: Worker
+    #: A producer id that *waiter* cannot use any more.
     instead_of: int | None
 
 
-Item = Want | Refused | Forget | Hints | WantProducerId
+Item = RefreshRequest | LeaderRejected | Forget | Hints | WantProducerId
 
 
-class Metadata(Connected):
-    """Refreshes the view of the cluster: on request, on error, by age."""
+class Metadata(SocketWorker):
+    """Refreshes the view of the cluster: on request, on error, and by age."""
 
     keeps_threads = True
 
     # Set by wiring, before the first item.
-    trouble: Trouble
+    last_errors: LastErrors
     dispatcher: Worker
     broker_workers: Callable[[], tuple[Any, ...]]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        #: Replaced whole; read from any thread.
+        #: Only ever replaced as a whole; may be read from any thread.
         self.view = ClusterView()
-        #: When the cluster answered last (monotonic seconds); None: never yet.
+        #: When the cluster last answered (monotonic seconds); None: never.
         self.refreshed: float | None = None
         self._waiters: dict[Worker, None] = {}
         self._distrust = Distrust()
         self._asked_at = 0.0
-        # The server wants to be left alone until then: a quota was exceeded (KIP-219).
+        # Send nothing before this: the server throttles this client because of a quota (KIP-219).
         self._not_before_throttle = 0.0
         self._candidates: list[tuple[str, int]] = []
-        # The server that is asked, and the last one that was given up for another.
+        # The current server, and the last one that was left for another.
         self._server: tuple[str, int] | None = None
         self._left: tuple[str, int] | None = None
         self._leaving = False
-        # Topics that the log is to tell of if they stay away: see news().
+        # Unknown topics and how often they were missing; see cluster_changes().
         self._missing: dict[str, int] = {}
-        # What the log has said since the cluster answered last: each server has its own reason,
-        # and they take turns.
-        self._told: set[str] = set()
-        # Locks of threads that wait in partitions_for().
+        # Reasons logged since the cluster last answered. There may be several, as the servers are
+        # tried in turn and each may fail for a different reason.
+        self._logged: set[str] = set()
+        # Locks of threads that wait in _wait_for().
         self._lookers: list[Any] = []
 
-    def configure(self, config: Config, trouble: Trouble) -> None:
+    def configure(self, config: Config, last_errors: LastErrors) -> None:
         """Set up the stage. Called by wiring, before the first item."""
         self.config = config
-        self.trouble = trouble
-        self.ids = ProducerIds(config, self.clock, trouble)
+        self.last_errors = last_errors
+        self.ids = ProducerIds(config, self.clock, last_errors)
         self._refresh = Refresh(
             max_age=config.metadata_max_age_ms / 1000,
             backoff_first=config.retry_backoff_ms / 1000,
             backoff_most=config.retry_backoff_max_ms / 1000,
         )
 
-    # Asked by other threads --------------------------------------------------------------------
+    # For other threads ---------------------------------------------------------------------------
 
     @property
     def producer_id(self) -> ProducerId | None:
-        """Return the id for partitions that have none yet."""
+        """The id for partitions that have none yet."""
         return self.ids.current
 
     def want(self) -> None:
-        """Ask for a new view: the present one is out of date."""
-        self.put(Want())
+        """Request a new view, because the current one is out of date."""
+        self.put(RefreshRequest())
 
     def want_topics(self, *topics: str, waiter: Worker | None = None, anew: bool = False) -> None:
-        """Ask for *topics*, because messages wait for them.
+        """Request metadata of *topics*, because messages wait for them.
 
-        The dispatcher is notified when a view comes, and so is *waiter*, once. *anew*: the view of
-        them is wrong, and so may be the answer to a request under way.
+        The dispatcher is notified of the next view, and so is *waiter*, once. *anew*: the current
+        view of the topics is wrong, and so may be the response to a request in flight.
         """
-        self.put(Want(topics, waiter, anew))
+        self.put(RefreshRequest(topics, waiter, anew))
 
     def tell(self, waiter: Worker) -> None:
-        """Notify *waiter*, once, when a view comes, without asking for one."""
-        self.put(Want(waiter=waiter))
+        """Notify *waiter*, once, of the next view, without requesting one."""
+        self.put(RefreshRequest(waiter=waiter))
 
-    def refused(self, topic: str, partition: int) -> None:
-        """Report that a partition's leader, by our view, does not lead it or keeps failing."""
-        self.put(Refused(topic, partition))
+    def leader_rejected(self, topic: str, partition: int) -> None:
+        """Report that the view's leader of a partition does not lead it, or keeps failing."""
+        self.put(LeaderRejected(topic, partition))
 
     def forget(self, topic: str, tell: Callable[[str], None]) -> None:
         """Forget the unused *topic*; call *tell* when the view no longer has it."""
         self.put(Forget(topic, tell))
 
     def hint(self, hints: Iterable[LeaderHint]) -> None:
-        """Pass on which leaders a broker has named."""
+        """Update the view with the leaders that a broker has named."""
         self.put(Hints(tuple(hints)))
 
     def want_producer_id(self, waiter: Worker, *, instead_of: int | None = None) -> None:
-        """*waiter* is told, once, when a producer id is there; *instead_of* will not do."""
+        """Notify *waiter*, once, when there is a producer id other than *instead_of*."""
         self.put(WantProducerId(waiter, instead_of))
 
     def partitions_for(
         self, topic: str, deadline: float, check_open: Callable[[], object]
     ) -> set[int]:
-        """Wait for the metadata of *topic*; *check_open* as for :meth:`_wait_for`."""
+        """Wait for the metadata of *topic*; return its partitions.
+
+        *check_open* is called as in :meth:`_wait_for`.
+
+        Raises:
+            MetadataTimeoutError: there is no metadata by *deadline*.
+        """
 
         def count() -> int:
             view = self.view.topics.get(topic)
@@ -195,11 +202,13 @@ class Metadata(Connected):
         partitions = self._wait_for(count, lambda: self.want_topics(topic), deadline, check_open)
         if partitions:
             return set(range(partitions))
-        reason = self.trouble.why(topic, None) or "no answer"
-        raise MetadataTimeoutError(f"{place(topic)}: no metadata within max_block_ms: {reason}")
+        reason = self.last_errors.reason_for(topic, None) or "no response"
+        raise MetadataTimeoutError(
+            f"{format_partition(topic)}: no metadata within max_block_ms: {reason}"
+        )
 
     def wait_for_brokers(self, deadline: float, check_open: Callable[[], object]) -> bool:
-        """Wait until the cluster has answered; false if it has not by *deadline*."""
+        """Wait until the cluster has answered; return False if it has not by *deadline*."""
         return self._wait_for(lambda: len(self.view.brokers), self.want, deadline, check_open) > 0
 
     def _wait_for(
@@ -209,11 +218,11 @@ class Metadata(Connected):
         deadline: float,
         check_open: Callable[[], object],
     ) -> int:
-        """Wait until *count* finds some in the view, *ask* for them; how many, 0 at *deadline*.
+        """Call *ask* until *count* is not 0; return the count, or 0 at *deadline*.
 
-        *check_open* raises when there is nothing to wait for any more. No view is missed: (1) we
-        enter our lock, (2) we look at the view; the stage (1) replaces the view, (2) releases
-        every lock.
+        *check_open* raises if it is pointless to wait any longer. No view is missed: this thread
+        (1) adds its lock, (2) reads the view; the stage (1) replaces the view, (2) releases every
+        lock.
         """
         while True:
             lock = _thread.allocate_lock()
@@ -232,16 +241,16 @@ class Metadata(Connected):
                 self._lookers.remove(lock)
 
     def wake_lookers(self) -> None:
-        """Whoever waits in one of these two looks again."""
+        """Wake the threads in partitions_for() and wait_for_brokers(), which then check again."""
         wake_all(self._lookers)
 
     # The stage -----------------------------------------------------------------------------------
 
-    def in_place(self, item: Item) -> bool:
-        # The batch that was refused goes again at once: the view should know of its leader first.
+    def can_run_inline(self, item: Item) -> bool:
+        # The rejected batch is retried at once; the view should have its new leader before that.
         return isinstance(item, Hints)
 
-    def step(self, item: Item) -> None:
+    def handle(self, item: Item) -> None:
         match item:
             case WantProducerId():
                 self.ids.want(item.waiter, item.instead_of)
@@ -249,35 +258,37 @@ class Metadata(Connected):
                 view = self.view.with_leaders(item.hints)
                 if view is not self.view:
                     self._show(view)
-            case Refused():
-                self._distrust.refused(item.topic, item.partition)
+            case LeaderRejected():
+                self._distrust.rejected(item.topic, item.partition)
                 self._refresh.want(item.topic, anew=True)
             case Forget():
                 self._forget(item)
-            case Want():
+            case RefreshRequest():
                 self._want(item)
 
-    def _want(self, item: Want) -> None:
+    def _want(self, item: RefreshRequest) -> None:
         refresh = self._refresh
         if item.waiter is not None:
             self._waiters[item.waiter] = None
         elif not item.topics:
             refresh.want()
         for topic in item.topics:
-            # 1. A partition's worker sees no leader in the view; 2. a view with one is shown;
-            # 3. this item comes. Nothing is lacking, and still the worker must be notified.
+            # The worker must be notified even if nothing is lacking any more:
+            # 1. a partition's worker finds no leader in the view; 2. a view with a leader is shown;
+            # 3. this item arrives.
             anew = item.waiter is not None and topic not in refresh.lacking
             refresh.want(topic, anew=item.anew or anew)
 
     def _forget(self, item: Forget) -> None:
         self._refresh.forget(item.topic)
-        # 1. The topic's partitions have counted their batches under the current id; 2. with the
-        # topic that count is lost; 3. it is used again. Counted from 0 under the same id, a new
-        # batch would be taken for an old one's duplicate.
+        # Discard the producer id, or new batches could be mistaken for duplicates:
+        # 1. the topic's partitions have numbered their batches under the current id; 2. these
+        # sequence numbers are lost with the topic; 3. the topic is used again, and its batches are
+        # numbered from 0 under the same id.
         self.ids.current = None
         self._distrust.forget(item.topic)
         self._missing.pop(item.topic, None)
-        self.view = self.trouble.view = self.view.without(item.topic)
+        self.view = self.last_errors.view = self.view.without(item.topic)
         item.tell(item.topic)
 
     def wants_connection(self) -> bool:
@@ -291,12 +302,12 @@ class Metadata(Connected):
         due = max(min(found), self._not_before_throttle)
         if self.ready or due > self.clock.monotonic():
             return due
-        return None  # it is due, and goes out as soon as there is a connection
+        return None  # it is due, and is sent as soon as there is a connection
 
     def on_time(self, now: float) -> None:
-        """turn() sends what is due."""
+        """Do nothing: on_inbox_drained() sends the requests that are due."""
 
-    def turn(self) -> None:
+    def on_inbox_drained(self) -> None:
         now = self.clock.monotonic()
         if not self.ready or now < self._not_before_throttle:
             return
@@ -321,11 +332,11 @@ class Metadata(Connected):
         )
 
     def _ask_for_id(self) -> None:
-        if (why := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
-            # Not submitted: the connection would end, and the view would grow old.
+        if (reason := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
+            # Do not submit the request: the connection would be closed, and the view become stale.
             host, port = self._server or ("", 0)
             self.ids.unavailable(
-                f"the broker at {host}:{port} gives no producer id: {why}; set "
+                f"the broker at {host}:{port} assigns no producer ids: {reason}; set "
                 f"enable_idempotence=False, or upgrade the broker"
             )
             return
@@ -348,8 +359,8 @@ class Metadata(Connected):
 
     # The connection ------------------------------------------------------------------------------
 
-    def link(self) -> Link:
-        return self.meter.metadata
+    def link(self) -> ConnectionMetrics:
+        return self.metrics.metadata
 
     def next_address(self) -> tuple[str, int] | str:
         if not self._candidates:
@@ -359,9 +370,9 @@ class Metadata(Connected):
 
     def _servers(self, view: ClusterView) -> list[tuple[str, int]]:
         known = [(b.host, b.port) for b in view.brokers.values()]
-        chance.shuffle(known)
+        system_random.shuffle(known)
         configured = list(self.config.bootstrap_servers)
-        chance.shuffle(configured)
+        system_random.shuffle(configured)
         return candidates(known, configured, self._left)
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
@@ -369,20 +380,20 @@ class Metadata(Connected):
         self.ids.lost()
         self._not_before_throttle = 0.0
         if self._refresh.under_way:
-            self._refresh.failed(self.clock.monotonic(), chance.random())
+            self._refresh.failed(self.clock.monotonic(), system_random.random())
         if self._leaving or not needed:
-            # It is not needed: brokers close connections that have long been idle.
+            # The connection is not needed. Brokers close connections that have long been idle.
             log.debug("%s", reason)
         else:
-            self.trouble.cluster = reason
-            if reason not in self._told and not self.stopping:
-                self._told.add(reason)
+            self.last_errors.cluster = reason
+            if reason not in self._logged and not self.stopping:
+                self._logged.add(reason)
                 log.warning("%s; trying again", reason)
         if self._candidates:
             self.next_server_at_once()
 
     def _leave(self, reason: str, servers: list[tuple[str, int]]) -> None:
-        """Ask one of *servers* from now on, if there is another."""
+        """Switch to one of *servers* other than the current one, if there is one."""
         others = [server for server in servers if server != self._server]
         if not others:
             return
@@ -397,10 +408,10 @@ class Metadata(Connected):
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
-        self.trouble.cluster = None
-        if self._told:
+        self.last_errors.cluster = None
+        if self._logged:
             log.info("the cluster answers again")
-            self._told.clear()
+            self._logged.clear()
         try:
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)
@@ -409,9 +420,9 @@ class Metadata(Connected):
                 self._throttled(answer.throttle_ms)
                 self.ids.came(answer)
         except WireError as error:
-            self.drop(f"an answer that makes no sense: {error}")
+            self.drop(f"malformed response: {error}")
         except MemoryError:
-            self.drop("this process has no memory for the cluster's answer")
+            self.drop("this process has no memory for the cluster's response")
 
     def _throttled(self, throttle_ms: int) -> None:
         if throttle_ms > 0:
@@ -422,12 +433,12 @@ class Metadata(Connected):
         answer = decode_metadata(event.request.version, event.payload)
         self._throttled(answer.throttle_ms)
         if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            # The brokers of the view belong to another cluster by now (KIP-1102).
-            self._refresh.failed(self.clock.monotonic(), chance.random())
-            self._leave("it asks to begin with bootstrap_servers", self._servers(ClusterView()))
+            # The brokers of the view now belong to another cluster (KIP-1102).
+            self._refresh.failed(self.clock.monotonic(), system_random.random())
+            self._leave("it requires a rebootstrap", self._servers(ClusterView()))
             return
         refresh, old = self._refresh, self.view
-        # Without topics that were forgotten since, or were not asked for.
+        # Without topics that were not requested, or have been forgotten since.
         answer = answer.only(refresh.asked)
         view = old.with_answer(answer, self._asked_at)
         seen = {topic.name for topic in answer.topics if view.topics[topic.name].partitions}
@@ -442,19 +453,19 @@ class Metadata(Connected):
         self._show(view)
         self.refreshed = self.clock.monotonic()
         cost = self.clock.thread_time() - began
-        refresh.succeeded(self.refreshed, chance.random(), there=there, seen=seen, cost=cost)
+        refresh.succeeded(self.refreshed, system_random.random(), there=there, seen=seen, cost=cost)
         unhelpful = self._distrust.answered(old, view, asked)
         if view.is_out_of_date(asked):
-            self._leave("its view of the cluster is older than ours", self._servers(view))
+            self._leave("its metadata is older than the known one", self._servers(view))
         elif unhelpful:
-            self._leave("partitions are refused by the leaders it names", self._servers(view))
+            self._leave("the leaders it names keep rejecting batches", self._servers(view))
 
     def _show(self, view: ClusterView) -> None:
-        """There is a new view: everybody who may wait for one looks at it."""
+        """Publish a new view, and notify the waiting stages and threads."""
         old = self.view
-        for is_bad, text in news(old, view, self._missing):
+        for is_bad, text in cluster_changes(old, view, self._missing):
             log.log(logging.WARNING if is_bad else logging.INFO, "%s", text)
-        self.view = self.trouble.view = view
+        self.view = self.last_errors.view = view
         waiters, self._waiters = list(self._waiters), {}
         for worker in (self.dispatcher, *waiters):
             worker.put(ViewChanged())

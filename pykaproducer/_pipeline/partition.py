@@ -1,11 +1,12 @@
-"""PartitionWorker: one per topic-partition in use. Finds the leader and keeps the order.
+"""PartitionWorker: finds the leader of a partition and preserves the order of its messages.
 
-In Sarama: ``partitionProducer.dispatch``. Owns: the partition's ordering machine (retry levels,
-high-watermark, chaser), its lane, and its reference to the leader's BrokerWorker.
+There is one for each topic-partition in use. In Sarama: ``partitionProducer.dispatch``. Owns: the
+partition's ordering machine (retry levels, high-watermark, chaser), its partition buffer, and its
+reference to the leader's BrokerWorker.
 
-Guarantees: the lane gets items in an order that keeps ``send()`` order in the log (P4); a lane that
-is let go gets the chaser as its last item.
-Relies on: a lane that has failed hands back everything, oldest first, before the chaser.
+Guarantees: the buffer gets items in an order that preserves ``send()`` order in the log (P4). The
+last item of a released buffer is the chaser.
+Relies on: a failed buffer returns all its items, oldest first, before the chaser.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
-from pykaproducer._machines.lane import Batch, Chaser, Lane
+from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.ordering import (
     Effect,
     FindPath,
@@ -25,29 +26,30 @@ from pykaproducer._machines.ordering import (
     Ordering,
     SendChaser,
 )
+from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
-from pykaproducer._pipeline.broker import BrokerWorker, Put
-from pykaproducer._pipeline.brokers import Brokers
+from pykaproducer._pipeline.broker import BrokerWorker, Enqueue
+from pykaproducer._pipeline.broker_registry import Brokers
+from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.reports import Settler
-from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The partition has long been unused: release what is kept for further messages.
+    """The partition has long been unused: release everything kept for further messages.
 
-    *tell* is called when nothing is under way any more, and never if something comes first.
+    *tell* is called when nothing is in progress any more, or never if an item arrives first.
     """
 
     tell: Callable[[], None]
 
 
 class PartitionWorker(Worker):
-    """Drives the ordering machine of one partition."""
+    """Runs the ordering machine of one partition."""
 
     # Set by wiring, before the first item.
     topic: str
@@ -55,8 +57,8 @@ class PartitionWorker(Worker):
     brokers: Brokers
     metadata: Metadata
     settler: Settler
-    trouble: Trouble
-    #: Seconds for which a view that refuses the topic is believed without another look.
+    last_errors: LastErrors
+    #: Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
     believed_for: float
 
     def __init__(self, *args: Any) -> None:
@@ -64,63 +66,65 @@ class PartitionWorker(Worker):
         self.ordering = Ordering()
         self._sequencer = Sequencer()
         self._broker: BrokerWorker | None = None
-        self._lane: Lane | None = None
-        # Since when something waits for a leader (monotonic seconds); None: nothing does, or what
-        # does has its outcome.
+        self._buffer: PartitionBuffer | None = None
+        # Since when an unsettled item has waited for a leader (monotonic seconds); None: none does.
         self._waits_since: float | None = None
-        # Called when the partition is at rest; None: not asked to rest.
+        # Called when the partition is at rest; None: it was not asked to rest.
         self._when_at_rest: Callable[[], None] | None = None
 
     @property
     def queued(self) -> int:
-        """Bytes that wait to be sealed, or for a retry. For a glance from any thread: it may be a
-        moment old."""
-        lane = self._lane
-        return self.ordering.held + (0 if lane is None else lane.nbytes)
+        """Bytes that wait to be sealed or retried.
+
+        May be read from any thread; the value may be slightly out of date.
+        """
+        buffer = self._buffer
+        return self.ordering.held + (0 if buffer is None else buffer.nbytes)
 
     @property
-    def lane(self) -> Lane | None:
-        """Its path to the leader, None if it has none. For a glance from any thread."""
-        return self._lane
+    def buffer(self) -> PartitionBuffer | None:
+        """Its path to the leader, None if it has none. May be read from any thread."""
+        return self._buffer
 
-    def held(self) -> Iterable[object]:
+    def held_items(self) -> Iterable[object]:
         return self.ordering.held_items()
 
-    def in_place(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> bool:
+    def can_run_inline(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> bool:
         return True  # a few table look-ups
 
-    def step(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> None:
+    def handle(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> None:
         match item:
             case Chaser():
                 self._perform(self.ordering.chaser(item.level))
-                self._look_whether_at_rest()
+                self._report_if_at_rest()
             case ViewChanged():
                 self._find_path()
             case Sweep():
                 self.ordering.sweep()
-                if self._lane is not None:
+                if self._buffer is not None:
                     self._put(item)
-                self._look_whether_at_rest()
+                self._report_if_at_rest()
             case Rest():
                 self._when_at_rest = item.tell
                 if not self._anything_waits():
                     self.ordering.give_up()
                     self._waits_since = None
                 self._perform(self.ordering.rest())
-                self._look_whether_at_rest()
+                self._report_if_at_rest()
             case _:
                 self._when_at_rest = None
                 if isinstance(item, Backlog):
-                    item.take_along()  # it may wait, and then it may be part of another one
+                    # It may have to wait, and may be joined to another backlog then.
+                    item.detach_payload()
                 effects = self.ordering.item(item)
                 self._perform(effects)
-                if self._lane is None:
+                if self._buffer is None:
                     if not isinstance(item, Backlog):
-                        item.take_along()  # it waits for a leader
+                        item.detach_payload()  # it waits for a leader
                     if self._waits_since is None:
                         self._find_path()
-                if (trace := self.meter.trace) is not None and not (effects and self._lane):
-                    waits = "waits in order" if self._lane else "waits for a leader"
+                if (trace := self.metrics.trace) is not None and not (effects and self._buffer):
+                    waits = "waits in order" if self._buffer else "waits for a leader"
                     trace.note(waits, self, item)
 
     def _perform(self, effects: list[Effect]) -> None:
@@ -134,19 +138,19 @@ class PartitionWorker(Worker):
                 case FindPath():
                     self._find_path()
         if former is not None:
-            self.brokers.release(former)  # last: the new path mostly leads to the same broker
+            self.brokers.release(former)  # last, as the new path usually leads to the same broker
 
     def _put(self, item: Item | Chaser | Sweep) -> None:
-        assert self._broker is not None, "the machine forwards only once a path was found"
-        assert self._lane is not None, "a path is a broker and a lane"
-        if (trace := self.meter.trace) is not None:
+        assert self._broker is not None, "the machine forwards only after a path was found"
+        assert self._buffer is not None, "a path is a broker and a buffer"
+        if (trace := self.metrics.trace) is not None:
             trace.note("forwarded", self, item, broker=self._broker.broker_id)
-        self._broker.put(Put(self._lane, item))
+        self._broker.put(Enqueue(self._buffer, item))
 
     def _let_go(self, chaser: Chaser) -> BrokerWorker | None:
-        """End the lane; return its broker's worker, which is still to be released."""
+        """End the buffer; return its broker's worker, which is still to be released."""
         self._put(chaser)
-        former, self._broker, self._lane = self._broker, None, None
+        former, self._broker, self._buffer = self._broker, None, None
         return former
 
     def _find_path(self) -> None:
@@ -158,11 +162,14 @@ class PartitionWorker(Worker):
             return
         self._waits_since = None
         self._broker = self.brokers.acquire(leader)
-        self._lane = Lane(self.topic, self.partition, self._sequencer)
+        self._buffer = PartitionBuffer(self.topic, self.partition, self._sequencer)
         self._perform(self.ordering.path_found())
 
     def _wait_for_leader(self) -> None:
-        """Wait where we are; the next view of the cluster is put into our inbox."""
+        """Wait for a leader, or fail the waiting messages if the topic has a permanent error.
+
+        The next view of the cluster is put into the inbox.
+        """
         now = self.clock.monotonic()
         since = now if self._waits_since is None else self._waits_since
         view = self.metadata.view.topics.get(self.topic)
@@ -171,25 +178,25 @@ class PartitionWorker(Worker):
             and view.error_code in FATAL_TOPIC_ERRORS
             and view.is_recent(since, now, self.believed_for)
         ):
-            self._refuse(view.error_code)
+            self._fail_waiting(view.error_code)
         if self._anything_waits():
             self._waits_since = since
             self.metadata.want_topics(self.topic, waiter=self)
         else:
-            # The next item asks again: a leader that no message waits for is not looked up.
+            # Do not look up a leader for which no message waits. The next item will do so.
             self._waits_since = None
             self.metadata.tell(self)
 
     def _anything_waits(self) -> bool:
-        # The youngest usually have the most time left.
+        # Youngest first: these usually have the most time left.
         return any(
             part.oldest_deadline() is not None
             for item in reversed(self.ordering.held_items())
             for part in _youngest_first(item)
         )
 
-    def _refuse(self, code: int) -> None:
-        """Fail what waits with *code*: waiting does not help."""
+    def _fail_waiting(self, code: int) -> None:
+        """Fail the waiting messages with *code*, a permanent error."""
 
         def make_error(status: Status) -> DeliveryError:
             return delivery_error_for(
@@ -199,9 +206,9 @@ class PartitionWorker(Worker):
         for item in self.ordering.held_items():
             for part in list(_youngest_first(item)):
                 self.settler.fail(part, make_error)
-        self.trouble.refused(self.topic, make_error(Status.NOT_PERSISTED))
+        self.last_errors.rejected(self.topic, make_error(Status.NOT_PERSISTED))
 
-    def _look_whether_at_rest(self) -> None:
+    def _report_if_at_rest(self) -> None:
         if self._when_at_rest is not None and self.ordering.is_at_rest:
             tell, self._when_at_rest = self._when_at_rest, None
             tell()

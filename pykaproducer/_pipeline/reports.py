@@ -1,13 +1,14 @@
-"""Reports: one per producer. Runs the users' callbacks, so that slow user code never stalls I/O.
+"""Reports: runs delivery callbacks in a separate thread, so that they never stall I/O.
 
-Owns: nothing but its inbox of settled slices. Rows are settled where their outcome becomes known
-(:class:`Settler`, called by the stages), at once and for whoever waits in ``result()``; only
-those with a callback come here. So a callback that blocks delays other callbacks, but no outcome.
+There is one per producer. It owns nothing except its inbox of settled slices. Each stage settles
+rows through :class:`Settler` as soon as their outcome is known, which wakes the threads that wait
+in ``result()``. Only rows with a callback are put into this stage's inbox. So a callback that
+blocks delays other callbacks, but no outcome.
 
-Guarantees: callbacks run one at a time, in this thread only; those of one partition in the order
-of its outcomes. A chunk counts as done only when its callbacks have run. Failures that neither a
-callback nor a read outcome has reported are logged (``untold.py`` says when), here because logging
-handlers are user code, too.
+Guarantees: callbacks run one at a time, in this thread only. Those of one partition run in the
+order of its outcomes. A chunk counts as complete only when its callbacks have run. This stage also
+logs failures that neither a callback nor a read outcome has reported (see ``unreported.py``),
+because logging handlers are user code, too.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ import logging
 from collections.abc import Callable
 
 from pykaproducer import delivery
-from pykaproducer._clock import Clock
 from pykaproducer._kernel import Slice
-from pykaproducer._pipeline.inflight import InFlight
-from pykaproducer._pipeline.meter import Meter
-from pykaproducer._pipeline.untold import Failures, Holder, Part, Untold
+from pykaproducer._pipeline.incomplete import IncompleteChunks
+from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.unreported import Failures, Holder, Part, UnreportedFailures
 from pykaproducer._pipeline.worker import Worker, wake
+from pykaproducer._util.clock import Clock
 from pykaproducer.errors import DeliveryError, Status, reasons
 
 log = logging.getLogger("pykaproducer.producer")
 
-#: How many topics a log line names at most.
+#: Maximum number of topics named in a log line.
 _NAMED = 3
 
-#: Makes the error of a failed message for either status: it is per row.
+#: Makes the error of a failed message for a status, which may differ from row to row.
 MakeError = Callable[[Status], DeliveryError]
 
 
 class Reports(Worker):
-    """The thread that runs callbacks."""
+    """The stage that runs callbacks."""
 
     # Set by wiring, before the first item.
-    inflight: InFlight
-    untold: Untold
+    incomplete: IncompleteChunks
+    unreported: UnreportedFailures
 
-    def step(self, item: Slice) -> None:
+    def handle(self, item: Slice) -> None:
         last = item.report(delivery.log_callback_error)
-        if (trace := self.meter.trace) is not None:
+        if (trace := self.metrics.trace) is not None:
             trace.note("reported", self, item, detail="callbacks have run")
-        self.untold.remember(item, item.chunk)
+        self.unreported.remember(item, item.chunk)
         if last:
-            self.inflight.leave(item.chunk)
+            self.incomplete.leave(item.chunk)
 
     def deadline(self) -> float | None:
-        return self.untold.due
+        return self.unreported.due
 
     def on_time(self, now: float) -> None:
-        failures = self.untold.line(now)
+        failures = self.unreported.line(now)
         if failures.count:
             log.error("%s", unreported(failures))
 
@@ -70,37 +71,44 @@ def unreported(failures: Failures) -> str:
 
 
 class Settler:
-    """The one way in which rows get their outcome. Called by any stage; settles each row once."""
+    """Gives rows their outcome, each row once. May be called by any stage."""
 
     def __init__(
-        self, reports: Reports, inflight: InFlight, untold: Untold, clock: Clock, meter: Meter
+        self,
+        reports: Reports,
+        incomplete: IncompleteChunks,
+        unreported: UnreportedFailures,
+        clock: Clock,
+        metrics: ProducerMetrics,
     ) -> None:
         self._clock = clock
-        self._meter = meter
+        self._metrics = metrics
         self._reports = reports
-        self._inflight = inflight
-        self._untold = untold
-        #: Reports has died: callbacks are not called any more.
+        self._incomplete = incomplete
+        self._unreported = unreported
+        #: The stage Reports has crashed: callbacks are no longer called.
         self.no_reports = False
 
     def deliver(self, part: Slice, base_offset: int, timestamp: int, now: float) -> None:
-        """The broker has *part*, from *base_offset* on."""
-        meter = self._meter
-        settled = part.deliver(base_offset, timestamp, wake=False, latency=meter.delivery, now=now)
+        """Settle *part* as delivered, at offsets from *base_offset* on."""
+        metrics = self._metrics
+        settled = part.deliver(
+            base_offset, timestamp, wake=False, latency=metrics.delivery, now=now
+        )
         if settled is not None:
-            meter.slice_delivered(part.topic, part.partition, now, settled.count, settled.nbytes)
-            if (trace := meter.trace) is not None:
+            metrics.slice_delivered(part.topic, part.partition, now, settled.count, settled.nbytes)
+            if (trace := metrics.trace) is not None:
                 trace.note("settled", None, settled, detail="delivered")
         self._report(part, settled)
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
-        """*part* has failed; rows that may be in the log get the error that says so."""
+        """Settle *part* as failed; *make_error* is called for either status."""
         errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
         settled = part.fail(*errors, wake=False)
         if settled is not None:
             now = self._clock.monotonic()
-            self._meter.slice_failed(part.topic, now, settled.count, settled.nbytes)
-            if (trace := self._meter.trace) is not None:
+            self._metrics.slice_failed(part.topic, now, settled.count, settled.nbytes)
+            if (trace := self._metrics.trace) is not None:
                 trace.note("settled", None, settled, detail=str(errors[0]))
         self._report(part, settled)
 
@@ -112,19 +120,19 @@ class Settler:
         if settled.wants_report and not self.no_reports:
             self._reports.put(settled)
             return
-        if (trace := self._meter.trace) is not None:
+        if (trace := self._metrics.trace) is not None:
             trace.note("reported", None, settled, detail="no callback")
         last = settled.finish()
-        # Before a flush that waits for it can end.
-        if self._untold.remember(settled, settled.chunk) and not self.no_reports:
+        # Before leave(), after which a waiting flush may return.
+        if self._unreported.remember(settled, settled.chunk) and not self.no_reports:
             self._reports.wake()
         if last:
-            self._inflight.leave(settled.chunk)
+            self._incomplete.leave(settled.chunk)
 
     def refuse(self, part: Part, holder: Holder) -> None:
-        """Remember *part*, which was not accepted although its call did not raise.
+        """Remember the failure of *part*, which was rejected without an exception being raised.
 
         For user threads.
         """
-        if self._untold.enter(part, holder) and not self.no_reports:
+        if self._unreported.enter(part, holder) and not self.no_reports:
             self._reports.wake()

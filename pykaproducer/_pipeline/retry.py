@@ -1,10 +1,10 @@
-"""RetryHandler: one per producer. Takes what must go again back to the dispatcher.
+"""RetryHandler: returns items to the dispatcher for a retry, after a backoff. One per producer.
 
-In Sarama: ``retryHandler``. Owns: everything that waits out its backoff.
+In Sarama: ``retryHandler``. Owns: everything that is waiting for its backoff to end.
 
 Guarantees: items of one partition leave in the order in which they came, each not before its
-time; partitions do not hold up each other. Never blocks: its inbox is unbounded and nothing that
-it does waits, so the loop that it closes in the pipeline cannot lock up.
+time. Partitions do not delay each other. The handler never blocks: its inbox is unbounded and it
+never waits for another stage, so the loop that it closes in the pipeline cannot deadlock.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.lane import Batch, Chaser
+from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._pipeline.worker import Worker
 
 Item = Backlog | Batch | Chaser
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """*items* of one partition, in order, go round again, not before a point in time."""
+class RetryItems:
+    """Items of one partition to be retried, in order, not before a point in time."""
 
     items: list[Item]
+    #: Monotonic seconds.
     not_before: float
 
 
 class RetryHandler(Worker):
-    """The way back."""
+    """Holds the items of each partition until their backoff ends."""
 
-    # Set by wiring, before the first item.
+    # Set by wiring, before the first item. Puts an item into the dispatcher's inbox.
     dispatch: Callable[[Item], None]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._partitions: dict[tuple[str, int], deque[Again]] = {}
+        self._partitions: dict[tuple[str, int], deque[RetryItems]] = {}
         #: When the first of each partition is due.
         self._due: list[tuple[float, tuple[str, int]]] = []
 
-    def step(self, item: Again) -> None:
+    def handle(self, item: RetryItems) -> None:
         place = (item.items[0].topic, item.items[0].partition)
         waiting = self._partitions.get(place)
         if waiting is None:
@@ -51,12 +52,12 @@ class RetryHandler(Worker):
         if waiting or item.not_before > self.clock.monotonic():
             for each in item.items:
                 if not isinstance(each, Chaser):
-                    each.take_along()
+                    each.detach_payload()
         if not waiting or not _join(waiting[-1], item):
             waiting.append(item)
 
-    def held(self) -> Iterable[object]:
-        return [again for waiting in list(self._partitions.values()) for again in list(waiting)]
+    def held_items(self) -> Iterable[object]:
+        return [each for waiting in list(self._partitions.values()) for each in list(waiting)]
 
     def deadline(self) -> float | None:
         return self._due[0][0] if self._due else None
@@ -78,10 +79,11 @@ class RetryHandler(Worker):
                 del self._partitions[place]
 
 
-def _join(last: Again, item: Again) -> bool:
-    """Append the backlog in *item* to that in *last*, unless it is due later; return whether.
+def _join(last: RetryItems, item: RetryItems) -> bool:
+    """Append the backlog in *item* to that in *last*, unless it is due later.
 
-    A lane that has failed hands back one by one what is still put into it.
+    Items that are still added to a failed buffer are returned one by one; this joins them. Return
+    whether it was appended.
     """
     older, younger = last.items[-1], item.items[0]
     if (

@@ -1,20 +1,21 @@
-"""Sealing: the slices of a lane become a record batch, with its sequence numbers.
+"""Sealing: encode slices of a partition buffer as a record batch, with sequence numbers.
 
-Used by every BrokerWorker, each in its own thread; keeps nothing itself.
+Used by every BrokerWorker, each in its own thread. The sealer has no state.
 """
 
 from __future__ import annotations
 
 import crc32c
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Slice
-from pykaproducer._machines.lane import Batch, Lane
-from pykaproducer._wire.compression import Compressor
+from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._util.compression import Compressor
 
 
 class Sealer:
-    """How batches are encoded: compressed or not, with sequence numbers or without."""
+    """Encodes batches with a producer's compression, and with sequence numbers if idempotent."""
 
     def __init__(self, compressor: Compressor | None, *, idempotent: bool) -> None:
         self._compressor = compressor
@@ -22,24 +23,24 @@ class Sealer:
 
     @property
     def compresses(self) -> bool:
-        """Return whether batches are compressed, and so may be smaller than their slices."""
+        """Whether batches are compressed, and so may be smaller than their slices."""
         return self._compressor is not None
 
-    def seal(self, lane: Lane, parts: list[Slice]) -> Batch | None:
-        """Seal a batch of *parts*, claimed slices of *lane*; return None if there are none.
+    def seal(self, buffer: PartitionBuffer, parts: list[Slice]) -> Batch | None:
+        """Seal a batch of *parts*, claimed slices of *buffer*; return None if there are none.
 
         Raises:
-            MemoryError: there is no memory for it now. *parts* are pending again, unclaimed, and
-                no sequence number is used.
+            MemoryError: there is no memory for the batch. *parts* are pending again, unclaimed,
+                and no sequence number was used.
         """
         if not parts:
             return None
         producer_id = epoch = first = -1
         if self._idempotent:
-            producer = lane.sequencer.producer
-            assert producer is not None, "nothing is sealed before the id is there"
+            producer = buffer.sequencer.producer
+            assert producer is not None, "sealing requires a producer id"
             producer_id, epoch = producer.producer_id, producer.epoch
-            first = lane.sequencer.next_sequence
+            first = buffer.sequencer.next_sequence
         compressor = self._compressor
         try:
             payload, count = _kernel.encode_batch(
@@ -54,13 +55,13 @@ class Sealer:
         except MemoryError:
             for part in parts:
                 part.unclaim()
-            lane.put_first(parts)
+            buffer.requeue_front(parts)
             raise
         if self._idempotent:
-            lane.sequencer.take(count)
+            buffer.sequencer.take(count)
         return Batch(
-            lane.topic,
-            lane.partition,
+            buffer.topic,
+            buffer.partition,
             payload,
             parts,
             count,
@@ -69,5 +70,5 @@ class Sealer:
             producer_id=producer_id,
             producer_epoch=epoch,
             first_sequence=first,
-            number=lane.sequencer.sealed if self._idempotent else 0,
+            number=buffer.sequencer.sealed if self._idempotent else 0,
         )

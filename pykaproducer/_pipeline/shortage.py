@@ -1,8 +1,9 @@
-"""A stage that has no memory for its next step: it pauses, and tries again.
+"""Shortage of memory: a stage pauses, and retries its last step.
 
-A process at its limit (``RLIMIT_AS``, a full machine) gets a ``MemoryError`` for a moment. The
-code that raises it undoes what the step has begun; the stage pauses for :data:`PAUSE`, and retries.
-Deadlines are kept in the meantime: the kernel has a reserve for what giving rows an outcome takes.
+A process at its memory limit (``RLIMIT_AS``, or an overloaded machine) may get a ``MemoryError``
+for a short time. The code in which it is raised undoes its partial work. The stage then pauses for
+:data:`PAUSE`, and retries. Deadlines are kept in the meantime: the kernel reserves the memory that
+it needs to settle rows.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from pykaproducer._clock import Clock
+from pykaproducer._util.clock import Clock
 
 log = logging.getLogger("pykaproducer.producer")
 
-#: Seconds until the step is tried again.
+#: Time until the step is retried (seconds).
 PAUSE: Final = 0.1
-#: A stage logs at most one shortage in this time (seconds).
+#: Minimum time between two log lines of a stage (seconds).
 _LOG_INTERVAL: Final = 60.0
 
 
 class Shortage:
-    """The pause of one stage; used by the thread that runs the stage."""
+    """The memory shortage of one stage. Used only by the thread that runs the stage."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
         self._quiet_until = float("-inf")
-        #: When to try again (monotonic seconds); None: there was memory the last time.
+        #: When to retry (monotonic seconds); None: there is no shortage.
         self.until: float | None = None
 
     def begin(self, what: str) -> None:
@@ -39,7 +40,7 @@ class Shortage:
             log.warning("%s: no memory for %s; trying again every %g s", self._name, what, PAUSE)
 
     def holds(self) -> bool:
-        """Return whether it is too early to try again."""
+        """Return whether it is too early to retry."""
         if self.until is not None and self._clock.monotonic() >= self.until:
             self.until = None
         return self.until is not None

@@ -1,10 +1,10 @@
-"""TopicWorker: one per topic whose metadata is known. Partitions.
+"""TopicWorker: assigns the messages of a topic to partitions. One per topic with known metadata.
 
 In Sarama: ``topicProducer.dispatch``. Owns: the topic's partitioner and its state.
 
-Guarantees: each row gets its partition once; what comes round again keeps it. Rows of one
-partition keep their order. A partitioner that fails harms its own row only. A row for a partition
-that the view does not have is refused only by an answer that was requested after the row came.
+Guarantees: each row gets its partition once and keeps it when retried. Rows of one partition keep
+their order. An exception in a partitioner fails its own row only. A row for a partition that is
+not in the view fails only after a response that was requested after the row had arrived.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import Chunk, Partitioner, Slice
-from pykaproducer._machines import balance
+from pykaproducer._machines import adaptive_partitioning
 from pykaproducer._machines.backlog import Backlog, Sweep
+from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
-from pykaproducer._machines.lane import Batch, Chaser
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._texts import place
 from pykaproducer.errors import PartitionerError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
 
 
 @dataclass(frozen=True, slots=True)
 class AtRest:
-    """A partition has nothing under way, in answer to the *round*-th question to all."""
+    """Reply to a :class:`~pykaproducer._pipeline.partition.Rest`: nothing is in progress."""
 
     partition: int
+    #: Number of the round of questions to all partitions.
     round: int
 
 
@@ -48,32 +49,33 @@ class TopicWorker(Worker):
 
     # Set by wiring, before the first item.
     topic: str
-    #: The compiled partitioner, or a user's function.
+    #: A compiled partitioner, or a user's function.
     partitioner: Partitioner | PartitionerFunction
     partition_worker: Callable[[str, int], PartitionWorker]
     metadata: Metadata
     settler: Settler
-    #: Whether partitions with a long queue get fewer messages without a key.
+    #: Whether partitions with longer queues get fewer of the messages without a key.
     adaptive: bool
-    #: Bytes by which queues are compared.
+    #: Unit in which the lengths of queues are compared (bytes).
     queue_unit: int
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
-        # Rows for partitions that the view does not have, and since when each slice waits.
+        # Rows for partitions that are not in the view, with the time since when each slice waits.
         self._strays: deque[tuple[Slice, float]] = deque()
-        # The partitions that have not yet reported that they are at rest; None: something has come.
-        self._restless: set[int] | None = None
+        # Partitions that have not yet reported that they are at rest. None: not asked, or an item
+        # has arrived since.
+        self._not_at_rest: set[int] | None = None
         self._round = 0
         self._when_at_rest: Callable[[], None] = _nothing
 
-    def in_place(self, item: Item) -> bool:
-        # Partitioning is quick, or else lets the GIL go; a user's function may be anything.
+    def can_run_inline(self, item: Item) -> bool:
+        # A compiled partitioner is fast or releases the GIL; a user's function may take long.
         return isinstance(self.partitioner, Partitioner)
 
-    def held(self) -> Iterable[object]:
+    def held_items(self) -> Iterable[object]:
         return [strays for strays, _ in list(self._strays)]
 
     @property
@@ -81,10 +83,10 @@ class TopicWorker(Worker):
         """The workers of its partitions."""
         return self._partitions
 
-    def step(self, item: Item) -> None:
+    def handle(self, item: Item) -> None:
         match item:
             case Chunk():
-                self._restless = None
+                self._not_at_rest = None
                 self._take(item)
             case Chaser():
                 self._partition(item.partition).put(item)
@@ -98,20 +100,20 @@ class TopicWorker(Worker):
             case AtRest():
                 self._is_at_rest(item)
             case _:
-                self._restless = None
+                self._not_at_rest = None
                 self._partition(item.partition).put(item)
 
     def _take(self, item: Chunk) -> None:
         if self._strays:
-            self._look_for_strays()  # those whose partition exists by now go first
+            self._look_for_strays()  # strays whose partition now exists are older, so they go first
         view = self.metadata.view.topics[self.topic]
         try:
             slices, strays = self._split(item, view)
         except MemoryError:
-            # Rows that have a partition keep it.
+            # Rows that already have a partition keep it.
             self.retry_later(item, "partitioning")
             return
-        trace = self.meter.trace
+        trace = self.metrics.trace
         for part in slices:
             if trace is not None:
                 trace.note("partitioned", self, part)
@@ -137,10 +139,10 @@ class TopicWorker(Worker):
         now = self.clock.monotonic()
         if now < self._weigh_again:
             return
-        self._weigh_again = now + balance.pause(view.partitions)
+        self._weigh_again = now + adaptive_partitioning.pause(view.partitions)
         workers = map(self._partitions.get, _numbers(view.available))
         queues = [0 if worker is None else worker.queued for worker in workers]
-        bounds = balance.bounds(queues, self.queue_unit)
+        bounds = adaptive_partitioning.bounds(queues, self.queue_unit)
         packed = None if bounds is None else struct.pack(f"{len(bounds)}I", *bounds)
         partitioner.favour(view.available, packed)
 
@@ -156,33 +158,35 @@ class TopicWorker(Worker):
                     chunk.assign(row, operator.index(partition))
                     continue
                 text = f"returned {partition!r}; partitions of the topic: {view.partitions}"
-            except Exception as error:  # a user's partitioner: its own row fails (P9)
+            except Exception as error:  # in a user's partitioner: only this row fails (P9)
                 cause, where = error, _place_of(error)
                 text = f"raised {type(error).__name__}: {error}"
             self._fail(chunk.pick([row]), f"the partitioner {text}", cause, where)
 
-    # Partitions that the view does not have ----------------------------------------------------
+    # Partitions that are not in the view ---------------------------------------------------------
 
     def _keep(self, strays: Slice) -> None:
-        """Keep *strays* until there is a fresh view: the present one may be too old.
+        """Keep *strays* until there is a new view, as the current one may be too old.
 
-        1. A partition is added to the topic. 2. A message for it is sent. 3. It comes here, and the
-        view is from before 1. Only an answer that is requested now is conclusive.
+        1. A partition is added to the topic.
+        2. A message for it is sent.
+        3. The message arrives here, and the view is from before 1. Only a response to a request
+           that is made now is conclusive.
         """
         while self._strays and not self._strays[0][0].waiting():
             self._strays.popleft()  # expired
-        strays.take_along()
+        strays.detach_payload()
         self._strays.append((strays, self.clock.monotonic()))
         self.metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _look_for_strays(self) -> None:
-        """Pass on or fail strays by the present view; the rest wait for another answer.
+        """Pass on or fail the strays according to the view; keep the others for the next view.
 
-        The view may not have the topic any more:
+        The topic may no longer be in the view:
 
-        1. A stray waits for a view, and expires. The stage is still to be told of the next view.
-        2. No message comes for long: the topic is forgotten, and this stage stops.
-        3. The next view comes.
+        1. A stray waits for a view and expires. The stage will still be notified of the next view.
+        2. No message arrives for a long time: the topic is forgotten, and this stage stops.
+        3. The next view arrives.
         """
         if not self._strays:
             return
@@ -201,13 +205,15 @@ class TopicWorker(Worker):
                     self._partition(partition).put(chunk.pick(rows, partition))
                 else:
                     others += rows
-            if others and not self._refused(chunk, others, view, since):
+            if others and not self._fail_if_ruled_out(chunk, others, view, since):
                 self._strays.append((chunk.pick(sorted(others)), since))
         if self._strays:
             self.metadata.want_topics(self.topic, waiter=self, anew=True)
 
-    def _refused(self, chunk: Chunk, rows: list[int], view: TopicView, since: float) -> bool:
-        """Fail *rows* if *view*, requested after *since*, refuses them; return whether it does."""
+    def _fail_if_ruled_out(
+        self, chunk: Chunk, rows: list[int], view: TopicView, since: float
+    ) -> bool:
+        """Fail *rows* if *view*, requested after *since*, rules them out; return whether so."""
         if view.asked_at < since:
             return False
         if view.error_code in FATAL_TOPIC_ERRORS:
@@ -229,32 +235,32 @@ class TopicWorker(Worker):
     # Rest ----------------------------------------------------------------------------------------
 
     def _rest(self, tell: Callable[[], None]) -> None:
-        """Ask each partition whether it is at rest.
+        """Ask each partition to rest; call *tell* when all are at rest.
 
-        Answers to an earlier round do not count, nor do answers overtaken by an item:
+        Replies of an earlier round are ignored, and so are replies that an item has overtaken:
 
         1. a partition is at rest, and reports it;
-        2. before that is read here, a message for the partition is passed on;
-        3. the answer is read: the topic is not at rest, as something has come.
+        2. before the report is read here, a message for the partition is passed on;
+        3. the report is read: the topic is not at rest, because the message has arrived.
         """
         self._round += 1
         self._when_at_rest = tell
         if any(strays.waiting() for strays, _ in self._strays):
             return
         self._strays.clear()
-        self._restless = set(self._partitions)
-        if not self._restless:
+        self._not_at_rest = set(self._partitions)
+        if not self._not_at_rest:
             tell()
         for partition, worker in self._partitions.items():
             answer = AtRest(partition, self._round)
             worker.put(Rest(functools.partial(self.put, answer)))
 
     def _is_at_rest(self, item: AtRest) -> None:
-        if self._restless is None or item.round != self._round:
+        if self._not_at_rest is None or item.round != self._round:
             return
-        self._restless.discard(item.partition)
-        if not self._restless:
-            self._restless = None
+        self._not_at_rest.discard(item.partition)
+        if not self._not_at_rest:
+            self._not_at_rest = None
             self._when_at_rest()
 
     def _fail(
@@ -266,7 +272,10 @@ class TopicWorker(Worker):
     ) -> None:
         def make_error(status: Status) -> PartitionerError:
             error = PartitionerError(
-                f"{place(self.topic)}: {text}", status=status, topic=self.topic, cause=cause
+                f"{format_partition(self.topic)}: {text}",
+                status=status,
+                topic=self.topic,
+                cause=cause,
             )
             if where is not None:
                 error.add_note(where)
@@ -276,7 +285,7 @@ class TopicWorker(Worker):
 
 
 def _place_of(error: Exception) -> str | None:
-    """Return where the partitioner raised: all that is kept of its traceback."""
+    """Return where the partitioner raised; the rest of its traceback is not kept."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -287,12 +296,12 @@ def _place_of(error: Exception) -> str | None:
 
 
 def _is_index(value: object) -> bool:
-    """Return whether *value* is an integer; NumPy's integers count."""
+    """Return whether *value* is an integer, including NumPy integers."""
     return hasattr(value, "__index__")
 
 
 def _nothing() -> None:
-    """Do nothing: the topic was not asked to rest."""
+    """Do nothing; used while the topic was not asked to rest."""
 
 
 def _numbers(packed: bytes) -> list[int]:

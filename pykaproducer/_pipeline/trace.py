@@ -1,8 +1,8 @@
-"""The way of single messages through the stages, with times: for ``Producer.traced()``.
+"""Traces of single messages through the stages, with times, for ``Producer.traced()``.
 
-While nobody traces, a stage looks once a chunk, slice or batch whether somebody does, and that is
-all. While somebody does, each stage notes what it has in its hands; which messages that concerns
-is found out when it is asked for.
+Without tracing, a stage only checks once per chunk, slice or batch whether it is on. With tracing,
+each stage notes the items that it handles. The messages that an item contains are determined only
+when the events of a message are read.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pykaproducer._clock import Clock
+from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._kernel import Chunk, Delivery, Slice
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.lane import Batch
-from pykaproducer._texts import code_text
+from pykaproducer._machines.batch import Batch
+from pykaproducer._util.clock import Clock
 from pykaproducer._wire.produce import ProducedPartition
 
-#: The most notes that are kept, and chunks of which it is known when each message was accepted.
+#: Maximum number of notes that are kept.
 _NOTES = 200_000
+#: Maximum number of chunks for which the times of acceptance are kept.
 _CHUNKS = 1_000
 
 
 class _Note(NamedTuple):
-    """What a stage had in its hands: rows of one chunk, from *first* to *last*."""
+    """A stage handled rows of one chunk, from *first* to *last*."""
 
     at: float
     event: str
     stage: str | None
     name: str | None
     serial: int
-    #: -1: of any partition.
+    #: -1: any partition.
     partition: int
     first: int
     last: int
@@ -42,9 +43,9 @@ class _Note(NamedTuple):
 
 
 class Recorder:
-    """What :meth:`Producer.traced` gives: ask it for the events of a message.
+    """Records the events of messages, for :meth:`Producer.traced`.
 
-    Keeps the last 200,000 notes, far more than a few thousand messages make.
+    Keeps the last 200,000 notes, far more than a few thousand messages produce.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,10 +54,10 @@ class Recorder:
         self._notes: deque[_Note] = deque(maxlen=_NOTES)
         self._accepted: dict[int, array[float]] = {}
 
-    # What stages note -----------------------------------------------------------------------------
+    # Called by the stages -------------------------------------------------------------------------
 
     def taken(self, worker: object, chunks: Iterable[Chunk]) -> None:
-        """The dispatcher has these chunks."""
+        """Record that the dispatcher has taken *chunks*."""
         for chunk in chunks:
             self._accepted[chunk.serial] = array("d", chunk.accepted())
             while len(self._accepted) > _CHUNKS:
@@ -64,7 +65,7 @@ class Recorder:
             self.note("dispatched", worker, chunk)
 
     def note(self, event: str, worker: object, item: object, **details: Any) -> None:
-        """*worker* (None: whoever it is) has *item* in its hands; what is no message is no news."""
+        """Record that *worker* (None: any stage) handles *item*; ignore items without messages."""
         now = self._clock.monotonic()
         match item:
             case Chunk():
@@ -108,15 +109,18 @@ class Recorder:
         name = getattr(worker, "name", None)
         self._notes.append(_Note(now, event, stage, name, chunk.serial, partition, *where, details))
 
-    # What is asked for ----------------------------------------------------------------------------
+    # For users ------------------------------------------------------------------------------------
 
     def events(self, delivery: Delivery) -> list[dict[str, Any]]:
-        """What has happened to a message, in the order of time; empty if it was sent before.
+        """Return the events of a message in chronological order.
 
-        Each event has ``event``; ``at_s``: seconds since the message was accepted; ``time``:
-        seconds since the epoch; ``stage`` and ``name`` of its thread (None: any stage's); ``rows``
-        and ``bytes`` of all that went along at this moment; ``detail``: more in words, or None;
-        and, where there is one, ``partition``, ``broker``, ``level``, ``wait_s``.
+        The list is empty if the message was sent before the trace began.
+
+        Each event has the keys ``event``, ``at_s`` (seconds since the message was accepted),
+        ``time`` (seconds since the epoch), ``stage`` and ``name`` of the thread (None if any stage
+        may be meant), ``rows`` and ``bytes`` of all the messages that were handled together, and
+        ``detail`` (a text or None). Where applicable, it has ``partition``, ``broker``, ``level``
+        and ``wait_s``.
         """
         serial, row = delivery.chunk.serial, delivery.row
         times = self._accepted.get(serial)
@@ -153,7 +157,7 @@ class Recorder:
         while True:
             try:
                 return list(self._notes)
-            except RuntimeError:  # a stage has noted something in the middle
+            except RuntimeError:  # a stage has added a note in the meantime
                 continue
 
     def _event(
@@ -181,7 +185,7 @@ class Recorder:
 
 
 def sealing(batch: Batch) -> dict[str, Any]:
-    """What is worth telling of a batch that was sealed."""
+    """Return the details to record of a batch that was sealed."""
     detail = f"{batch.payload.plain_size} bytes before compression"
     if batch.sequenced:
         detail += f", sequence numbers from {batch.first_sequence}"
@@ -189,7 +193,7 @@ def sealing(batch: Batch) -> dict[str, Any]:
 
 
 def in_words(answer: ProducedPartition) -> str:
-    """What a broker has answered for one partition."""
+    """Return a short text for a broker's response for one partition."""
     if answer.error_code:
-        return code_text(answer.error_code)
+        return format_error_code(answer.error_code)
     return f"offset {answer.base_offset}"

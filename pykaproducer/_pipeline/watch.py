@@ -1,11 +1,14 @@
-"""Watch whether a broker still answers, and whether to wait for it. One per BrokerWorker.
+"""Detection of brokers that have stopped responding. One watch per BrokerWorker.
 
-1. A leader appends a batch, and waits for its replicas. 2. Its disk fails, and another broker is
-elected. 3. The first broker does not answer until the request times out, after half a minute, and
-nothing behind the request on the connection is answered either.
+A broker may stop responding although it no longer leads the partitions:
 
-So after some seconds of silence the leaders are looked up, and if a partition of what is under way
-has another one, the connection is given up.
+1. A leader appends a batch, and waits for its replicas.
+2. Its disk fails, and another broker is elected.
+3. The first broker does not answer until the request times out, after half a minute. Until then
+   the later requests on the connection are not answered either.
+
+So after some seconds of silence the leaders are looked up. If a partition of a request in flight
+has another leader, the connection is closed.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from collections.abc import Callable
 from pykaproducer._pipeline.bridge import ProduceRequest
 from pykaproducer._pipeline.metadata import Metadata
 
-#: How long a broker may be silent (seconds); longer where the line is slow.
+#: How long a broker may be silent (seconds); longer on a slow connection.
 _SILENCE = 3.0
-#: Time between two lookups of the leaders while it is silent (seconds).
+#: Time between two lookups of the leaders while a broker is silent (seconds).
 _LOOK_AGAIN = 2.0
 
 
 class Watch:
-    """Watches what is under way to one broker. Called by its BrokerWorker alone."""
+    """Watches the requests in flight to one broker. Used by its BrokerWorker only."""
 
     def __init__(
         self,
@@ -37,26 +40,26 @@ class Watch:
         self._give_up = give_up
         self._under_way: dict[ProduceRequest, None] = {}
         self._heard_at = 0.0
-        #: When to look (monotonic seconds); None: nothing is under way.
+        #: When to call :meth:`check` (monotonic seconds); None: no request is in flight.
         self.due: float | None = None
 
     def sent(self, request: ProduceRequest) -> None:
         """Record that *request* has been given to the bridge."""
         self._under_way[request] = None
         if self.due is None:
-            # Not moved by each request: the BrokerWorker's thread would be woken for each.
+            # Not postponed by each request, which would wake the BrokerWorker's thread every time.
             self.due = request.sent + _SILENCE
 
     def reported(self, request: ProduceRequest) -> None:
-        """Record that *request* is no longer under way."""
+        """Record that *request* is no longer in flight."""
         self._under_way.pop(request, None)
 
     def heard(self, now: float) -> None:
         """Record that the broker has answered."""
         self._heard_at = now
 
-    def look(self, now: float) -> None:
-        """Check for silence, when :attr:`due` has come."""
+    def check(self, now: float) -> None:
+        """Check for silence. Called when :attr:`due` is reached."""
         oldest = next(iter(self._under_way), None)
         if oldest is None:
             self.due = None
@@ -77,6 +80,6 @@ class Watch:
             self.due = now + _LOOK_AGAIN
             return
         self._give_up(
-            f"no answer for {now - silent_since:.3g} s, and partitions have another leader by now"
+            f"no response for {now - silent_since:.3g} s, and partitions now have another leader"
         )
         self.due = now + patience

@@ -1,4 +1,4 @@
-"""Makes the stages and connects them.
+"""Creation of the stages and of the connections between them.
 
 ::
 
@@ -6,7 +6,7 @@
                   ^                                             |     |
                   |                                             |     +-> Settler -> Reports
                   +---------------- RetryHandler <--------------+
-    Metadata: asked by all of them, and tells them when the view of the cluster changes.
+    Metadata: serves all stages, and notifies them when the view of the cluster changes.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pykaproducer import partitioners
-from pykaproducer._clock import Clock
-from pykaproducer._frames import without_frames
+from pykaproducer._errors.formatting import format_partition
+from pykaproducer._errors.tracebacks import without_frames
 from pykaproducer._kernel import Chunk, TopicSlot
-from pykaproducer._machines import balance
-from pykaproducer._machines.batching import Batcher
+from pykaproducer._machines import adaptive_partitioning
+from pykaproducer._machines.batcher import Batcher
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._machines.window import Window
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.bridge import Bridge, GiveUp
-from pykaproducer._pipeline.broker import BrokerWorker, Hurry, Quit
-from pykaproducer._pipeline.brokers import Brokers
+from pykaproducer._pipeline.broker import BrokerWorker, FlushStarted, Shutdown
+from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
-from pykaproducer._pipeline.inflight import InFlight, Mark
-from pykaproducer._pipeline.judge import Judge
+from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
+from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
-from pykaproducer._pipeline.meter import Meter
+from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports, Settler
+from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._pipeline.trouble import Trouble
-from pykaproducer._pipeline.untold import Untold
+from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.watch import Watch
 from pykaproducer._pipeline.worker import Worker, in_a_stage_with, spawn_later
-from pykaproducer._texts import place
-from pykaproducer._wire import compression
+from pykaproducer._util import compression
+from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
 from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
 
 W = TypeVar("W", bound=Worker)
 
-#: Called when a stage has died of a bug: nothing more is to be admitted.
+#: Called when a stage has crashed: nothing more is admitted.
 OnBroken = Callable[[], None]
 
 log = logging.getLogger("pykaproducer.producer")
@@ -70,11 +70,11 @@ class Pipeline:
         take: Callable[[TopicSlot], list[Chunk]],
         take_all: Callable[[], list[Chunk]],
         on_broken: OnBroken,
-        let_slot_go: Callable[[str], bool],
-        meter: Meter | None = None,
+        release_slot: Callable[[str], bool],
+        metrics: ProducerMetrics | None = None,
     ) -> None:
         self.config = config
-        self.meter = Meter.of(config) if meter is None else meter
+        self.metrics = ProducerMetrics.of(config) if metrics is None else metrics
         self.clock = clock
         self.network = network
         self.name = name
@@ -82,28 +82,30 @@ class Pipeline:
         self._on_broken = on_broken
         self.broken: BaseException | None = None
         self.ended = False
-        # The dispatcher has gone, and all that was accepted has entered and failed.
+        # The dispatcher has ended, and everything that was accepted has entered and failed.
         self._no_dispatcher = False
-        # No lock guards these two: a flush that held one could be interrupted by a signal whose
-        # handler flushes too, and waits for a stage that waits for the lock.
-        # Topics and partitions come, and go when they are not used any more.
+        # No lock guards `stages` and `_barriers`: a flush that held one could be interrupted by a
+        # signal whose handler flushes too, and waits for a stage that waits for the lock.
+        # Stages of topics and partitions are removed when they are no longer used.
         self.stages: dict[Worker, None] = {}
-        # Those that have gone and whose threads may still end.
+        # Removed stages whose threads may still be running.
         self._gone: list[Worker] = []
-        self._let_slot_go = let_slot_go
-        # Marks of flushes that wait, by id: a dead dispatcher would never meet them.
-        # Weak: a flush that is interrupted between two steps takes its mark along.
-        self._marks: weakref.WeakValueDictionary[int, Mark] = weakref.WeakValueDictionary()
+        self._release_slot = release_slot
+        # Barriers of waiting flushes, by id: a crashed dispatcher would never arm them.
+        # Weak, so that a flush that is interrupted leaves no barrier.
+        self._barriers: weakref.WeakValueDictionary[int, FlushBarrier] = (
+            weakref.WeakValueDictionary()
+        )
 
-        #: Whether a send() found buffer_memory full, and it still is.
+        #: Returns whether a send() found buffer_memory full, and it still is.
         self.space_wanted: Callable[[], bool] = bool
-        self.trouble = Trouble()
-        self.inflight = InFlight(clock)
+        self.last_errors = LastErrors()
+        self.incomplete = IncompleteChunks(clock)
         self.reports = self._new(Reports, "reports")
-        self.untold = Untold(clock)
-        self.reports.inflight = self.inflight
-        self.reports.untold = self.untold
-        self.settler = Settler(self.reports, self.inflight, self.untold, clock, self.meter)
+        self.unreported = UnreportedFailures(clock)
+        self.reports.incomplete = self.incomplete
+        self.reports.unreported = self.unreported
+        self.settler = Settler(self.reports, self.incomplete, self.unreported, clock, self.metrics)
         self.brokers = Brokers(self._broker_worker)
         self.metadata = self._metadata()
         self.dispatcher = self._dispatcher(take)
@@ -116,14 +118,15 @@ class Pipeline:
             idempotent=config.idempotent,
         )
 
-    # Making the stages, in the order of the pipeline -----------------------------------------
+    # Creation of the stages ----------------------------------------------------------------------
 
     def _new(self, kind: type[W], name: str, **place: Any) -> W:
         worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
-        worker.meter = self.meter
+        worker.metrics = self.metrics
         for field, value in place.items():
-            setattr(worker, field, value)  # whoever finds it in the list looks at these
-        # stop() (1) sets `ended`, (2) goes over the list: one of us sees the other.
+            setattr(worker, field, value)  # before it is in `stages`, where others may read these
+        # No stage is missed by stop(): that (1) sets `ended`, (2) reads `stages`; this method
+        # (1) adds the stage, (2) reads `ended`.
         self.stages[worker] = None
         if self.ended:
             worker.stopping = True
@@ -134,23 +137,24 @@ class Pipeline:
         dispatcher.take = take
         dispatcher.topic_worker = self._topic_worker
         dispatcher.metadata = self.metadata
-        dispatcher.inflight = self.inflight
+        dispatcher.incomplete = self.incomplete
         dispatcher.settler = self.settler
-        dispatcher.trouble = self.trouble
+        dispatcher.last_errors = self.last_errors
         dispatcher.max_idle = self.config.metadata_max_idle_ms / 1000
         dispatcher.believed_for = self.config.retry_backoff_max_ms / 1000
-        dispatcher.let_slot_go = self._let_slot_go
-        dispatcher.let_topic_go = self._let_topic_go
+        dispatcher.release_slot = self._release_slot
+        dispatcher.release_topic = self._release_topic
         return dispatcher
 
-    def _let_topic_go(self, topic: str, worker: TopicWorker | None) -> None:
-        """Release the stages of *topic*, of which nothing is under way. For the dispatcher."""
+    def _release_topic(self, topic: str, worker: TopicWorker | None) -> None:
+        """Release the stages of *topic*, which has nothing in progress. For the dispatcher."""
         workers = [] if worker is None else [worker, *worker.partitions.values()]
         self._gone = [each for each in (*self._gone, *workers) if each.is_alive()]
         for each in workers:
             each.stop()
             self.stages.pop(each, None)
-        self.trouble.forget(topic, () if worker is None else worker.partitions)
+        self.last_errors.forget(topic, () if worker is None else worker.partitions)
+        self.metrics.forget(topic)
 
     def _topic_worker(self, topic: str) -> TopicWorker:
         worker = self._new(TopicWorker, f"topic-{topic}", topic=topic)
@@ -161,7 +165,7 @@ class Pipeline:
             else chosen
         )
         worker.adaptive = self.config.partitioner_adaptive_partitioning_enable
-        worker.queue_unit = max(1, min(self.config.batch_size, balance.UNIT))
+        worker.queue_unit = max(1, min(self.config.batch_size, adaptive_partitioning.UNIT))
         worker.partition_worker = self._partition_worker
         worker.metadata = self.metadata
         worker.settler = self.settler
@@ -174,14 +178,14 @@ class Pipeline:
         worker.brokers = self.brokers
         worker.metadata = self.metadata
         worker.settler = self.settler
-        worker.trouble = self.trouble
+        worker.last_errors = self.last_errors
         worker.believed_for = self.config.retry_backoff_max_ms / 1000
         return worker
 
     def _broker_worker(self, broker_id: int) -> BrokerWorker:
         config = self.config
         worker = BrokerWorker(f"{self.name}-broker-{broker_id}", self.clock, self._crashed)
-        worker.meter = self.meter
+        worker.metrics = self.metrics
         worker.stopping = self.ended
         worker.broker_id = broker_id
         worker.config = config
@@ -197,13 +201,13 @@ class Pipeline:
             linger=config.linger_ms / 1000,
             batch_size=worker.batch_size,
             batch_messages=config.batch_max_messages,
-            # Without sequence numbers one is on the wire and one is sealed ahead of its answer.
+            # Without sequence numbers: one on the wire, and one sealed ahead of the response.
             sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,
         )
         worker.bridge = self._bridge(broker_id, worker)
         worker.metadata = self.metadata
-        worker.trouble = self.trouble
-        worker.throttle = Throttle(broker_id, self.clock, self.trouble)
+        worker.last_errors = self.last_errors
+        worker.throttle = Throttle(broker_id, self.clock, self.last_errors)
         worker.watch = Watch(
             broker_id,
             self.metadata,
@@ -211,15 +215,15 @@ class Pipeline:
             lambda reason: worker.bridge.put(GiveUp(reason)),
         )
         worker.sealer = self._sealer
-        worker.judge = Judge(
+        worker.responses = ProduceResponseHandler(
             config=config,
             clock=self.clock,
             metadata=self.metadata,
             retry=self.retry,
             settler=self.settler,
-            trouble=self.trouble,
-            meter=self.meter,
-            lane_changed=worker.lane_changed,
+            last_errors=self.last_errors,
+            metrics=self.metrics,
+            buffer_changed=worker.buffer_changed,
         )
         worker.is_flushing = self.is_flushing
         worker.end_unused = self.brokers.end_unused
@@ -227,7 +231,7 @@ class Pipeline:
 
     def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
         bridge = Bridge(f"{self.name}-bridge-{broker_id}", self.clock, self._crashed)
-        bridge.meter = self.meter
+        bridge.metrics = self.metrics
         bridge.stopping = self.ended
         bridge.config = self.config
         bridge.network = self.network
@@ -239,18 +243,19 @@ class Pipeline:
     def _metadata(self) -> Metadata:
         metadata = self._new(Metadata, "metadata")
         metadata.network = self.network
-        metadata.configure(self.config, self.trouble)
-        self.trouble.setting_up = metadata.setting_up
+        metadata.configure(self.config, self.last_errors)
+        self.last_errors.setting_up = metadata.setting_up
         return metadata
 
     def in_a_stage(self) -> bool:
-        """Whether the calling thread is one of these stages'."""
+        """Return whether the calling thread belongs to one of these stages."""
         return in_a_stage_with(self._crashed)
 
     def own_threads(self) -> Callable[[], bool]:
-        """Return :meth:`in_a_stage` for handles, which must not keep the pipeline alive.
+        """Return a weak version of :meth:`in_a_stage`, for handles.
 
-        A stage's thread keeps it alive: if the caller is one, the reference is not dead.
+        Handles must not keep the pipeline alive. The threads of the stages do, so the weak
+        reference is valid whenever the caller is one of them.
         """
         reference = weakref.ref(self)
 
@@ -261,80 +266,84 @@ class Pipeline:
         return in_own_thread
 
     def is_flushing(self) -> bool:
-        """Return whether nothing may linger: a flush waits, or a send() found no space."""
-        return len(self._marks) > 0 or self.space_wanted()
+        """Return whether batches must not linger: a flush waits, or a send() found no space."""
+        return len(self._barriers) > 0 or self.space_wanted()
 
     def buffer_is_full(self) -> None:
-        """End lingering: messages that linger may hold the bytes that a send() needs.
+        """End lingering, because lingering messages may hold the bytes that a send() needs.
 
-        No message is overlooked: (1) ``space_wanted`` is true, (2) the BrokerWorkers look at what
-        they hold. What comes to one of them later is looked at then.
+        No message is overlooked: (1) ``space_wanted`` becomes true, (2) the BrokerWorkers check
+        their pending items. They check items that arrive later on arrival.
         """
         if self.config.linger_ms:
-            self._hurry()
+            self._end_lingering()
 
-    def _hurry(self) -> None:
+    def _end_lingering(self) -> None:
         for worker in self.brokers.all():
-            worker.put(Hurry())
+            worker.put(FlushStarted())
 
     def flush(self, deadline: float | None) -> int:
-        """Wait until all that was accepted before is settled and reported.
+        """Wait until everything that was accepted before is settled and reported.
 
-        Returns how many messages are not by *deadline*.
+        Return the number of messages for which that is not the case at *deadline*.
         """
-        mark = Mark()
+        barrier = FlushBarrier()
         try:
-            self._marks[id(mark)] = mark
+            self._barriers[id(barrier)] = barrier
             if not self._no_dispatcher:
-                self.dispatcher.put(FlushMark(mark))
+                self.dispatcher.put(FlushMark(barrier))
             else:
-                # Not here: a lock is needed that stages may wait for.
-                spawn_later(f"{self.name}-flush", functools.partial(self.inflight.meet, mark))
-            self._hurry()
-            return 0 if self.inflight.wait(mark, deadline) else self.inflight.pending(mark)
+                # In a separate thread: arm() takes a lock for which stages may wait.
+                spawn_later(f"{self.name}-flush", functools.partial(self.incomplete.arm, barrier))
+            self._end_lingering()
+            return (
+                0 if self.incomplete.wait(barrier, deadline) else self.incomplete.pending(barrier)
+            )
         finally:
-            self._marks.pop(id(mark), None)
+            self._barriers.pop(id(barrier), None)
 
     def transitions(self) -> Transitions:
-        """How often the partitions' ordering machines have taken each transition, together."""
+        """Return how often the ordering machines of all partitions have taken each transition."""
         workers = [stage for stage in list(self.stages) if isinstance(stage, PartitionWorker)]
         return sum((worker.ordering.taken for worker in workers), Transitions())
 
     def fail_everything(self, make_error: Callable[[str, Status], DeliveryError]) -> list[Chunk]:
-        """Settle everything that is accepted and has no outcome: all rows of these chunks."""
-        chunks = self.inflight.chunks()
+        """Fail all accepted messages that have no outcome; return their chunks."""
+        chunks = self.incomplete.chunks()
         for chunk in chunks:
             self.settler.fail(chunk.whole(), functools.partial(make_error, chunk.topic))
         return chunks
 
     def abort(self, reason: str) -> None:
-        """Fail everything that has no outcome, because somebody wants it so: *reason*."""
+        """Fail all accepted messages that have no outcome, on request: *reason* names it."""
 
         def make_error(topic: str, status: Status) -> AbortedError:
-            why = self.trouble.why(topic, None)
-            text = f"{place(topic)}: {reason}" + (f"; it waited: {why}" if why else "")
+            waited_for = self.last_errors.reason_for(topic, None)
+            text = f"{format_partition(topic)}: {reason}" + (
+                f"; it waited: {waited_for}" if waited_for else ""
+            )
             return AbortedError(text, status=status, topic=topic)
 
         self.fail_everything(make_error)
 
     def stop(self, deadline: float) -> list[str]:
-        """End every thread; the names of those that have not ended by *deadline*.
+        """Stop all threads; return the names of those that have not ended by *deadline*.
 
-        The dispatcher ends first: behind it nothing new is accepted, and what a send() that was
-        under way has brought meanwhile fails. The reports end last. Every other thread is told to
-        end before the first is waited for: closing costs nothing per idle thread.
+        The dispatcher ends first. After that nothing new is accepted, and messages of a concurrent
+        send() fail. Reports ends last. All other threads are requested to stop before the first one
+        is joined, so the time to close does not grow with the number of idle threads.
         """
-        self.ended = self.brokers.ended = True  # what is made from now on never starts a thread
+        self.ended = self.brokers.ended = True  # stages created from now on start no thread
         stages = [s for s in list(self.stages) if s not in (self.reports, self.dispatcher)]
         self.dispatcher.stop()
         late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
         for chunk in self._take_all():
-            self.inflight.enter(chunk)
+            self.incomplete.enter(chunk)
         self.abort("the producer was closed while it was sent")
-        self._meet_marks()
+        self._arm_barriers()
         brokers = self.brokers.all()
         for broker in brokers:
-            broker.put(Quit())
+            broker.put(Shutdown())
         for worker in (*stages, *brokers):
             worker.stop()
         bridges = (broker.bridge for broker in brokers)
@@ -346,23 +355,23 @@ class Pipeline:
         return late
 
     def _crashed(self, worker: Worker, error: BaseException) -> None:
-        """A stage has died of a bug (P9): everything gets its outcome, nothing hangs."""
+        """Fail everything, so that nothing hangs, after *worker* has crashed due to a bug (P9)."""
         first = self.broken is None
         if first:
             self.broken = error
-        # Each time: the first may not have come so far when the second settles everything.
+        # For each crash: a second one may settle everything before the first gets to this line.
         self._on_broken()
         if first:
             log.error("the producer is broken by an error in the library", exc_info=error)
-            # Each failed message, and every later send(), names this cause. They get the text of
-            # the traceback; the traceback itself would keep the frames of the stages alive.
+            # The errors of all failed messages and of later send() calls have this cause. Keep only
+            # the text of the traceback, which would keep the frames of the stages alive.
             error.add_note("".join(traceback.format_tb(error.__traceback__)))
             without_frames(error)
         if isinstance(worker, BrokerWorker):
-            worker.bridge.stop()  # it would have done that at its end
+            worker.bridge.stop()  # as in on_stop(), which may not be called now
         self.metadata.wake_lookers()
         for chunk in self._take_all():
-            self.inflight.enter(chunk)
+            self.incomplete.enter(chunk)
 
         def make_error(topic: str, status: Status) -> DeliveryError:
             return ProducerBrokenError(
@@ -372,23 +381,24 @@ class Pipeline:
                 cause=error,
             )
 
-        # What the dispatcher has taken and not entered yet it fails itself: it (1) enters a chunk,
-        # (2) looks at this; we (1) set it, (2) go over what has entered.
+        # The dispatcher itself fails chunks that it has taken and not yet entered: it (1) enters a
+        # chunk, (2) reads `broken_by`; this method (1) sets `broken_by`, (2) fails the chunks that
+        # have entered.
         self.dispatcher.broken_by = make_error
         self.settler.no_reports |= worker is self.reports
         failed = self.fail_everything(make_error)
         if worker is self.dispatcher:
-            self._meet_marks()
-        self.inflight.abandon(failed)
+            self._arm_barriers()
+        self.incomplete.abandon(failed)
 
-    def _meet_marks(self) -> None:
-        """The dispatcher will not meet them any more.
+    def _arm_barriers(self) -> None:
+        """Arm the barriers of all flushes, because the dispatcher has ended.
 
-        No flush is forgotten: flush() (1) enters its mark, (2) looks whether the dispatcher is
-        there; whoever ends the dispatcher (1) writes that down, (2) looks at the marks.
+        No flush is missed: flush() (1) adds its barrier, (2) reads ``_no_dispatcher``; this method
+        (1) sets ``_no_dispatcher``, (2) reads the barriers.
         """
         self._no_dispatcher = True
-        for reference in self._marks.valuerefs():
-            mark = reference()
-            if mark is not None:
-                self.inflight.meet(mark)
+        for reference in self._barriers.valuerefs():
+            barrier = reference()
+            if barrier is not None:
+                self.incomplete.arm(barrier)

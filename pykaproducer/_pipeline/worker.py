@@ -1,37 +1,39 @@
-"""A stage: its inbox, its thread, and when another stage's thread may run it in place.
+"""Base class of the stages: an inbox, a thread, and items handled inline by other stages' threads.
 
-The only place that starts a thread.
+No other module of the pipeline starts a thread.
 
-Guarantees: items of one inbox are handled one at a time, in the order of ``put``; ``put`` never
-blocks; an item put before ``stop`` is handled before the thread ends. An exception that leaves a
-step is a bug of this library: it goes to the crash policy, which settles what the producer holds
-and marks it broken (P9).
+Guarantees: items of one inbox are handled one at a time, in the order of ``put``. ``put`` never
+blocks. An item put before ``stop`` is handled before the thread ends. An exception that leaves
+``handle`` is a bug in this library. It is passed to the crash policy, which settles all messages
+that the producer holds and marks the producer as broken (P9).
 
 Relies on: inboxes being unbounded. Memory is bounded at admission (P2), so responses, retries and
 stop items can always be put and no cycle of full queues can arise.
 
-**Wake-ups.** Items stand in a deque; a bell beside it wakes the thread. Both are re-entrant: (1)
-the main thread is in ``put``; (2) a signal arrives, and its handler sends or closes: with
-``queue.Queue`` it would wait for the mutex that its own thread holds. No item is overlooked:
+**Wake-ups.** Items are in a deque; a wake-up event wakes the thread. Both are re-entrant, which
+``queue.Queue`` is not: (1) the main thread is in ``put``; (2) a signal arrives, and its handler
+sends or closes; (3) the handler would wait for the mutex that its own thread holds. No item is
+overlooked:
 
-1. a putter appends its item and finds the bell rung: it does not ring it;
-2. the thread hears the bell, which ends its ringing, and only then empties the deque;
-3. so whoever found it rung appended before the deque is emptied.
+1. a thread appends its item, finds the event already set, and does not set it;
+2. the stage's thread clears the event, and only then empties the deque;
+3. so the item that was appended in 1 is in the deque when it is emptied.
 
-A user's thread always rings, and once more if it is interrupted before it has.
+A user thread always sets the event, and sets it again if it is interrupted before that.
 
-**In place.** A hop to a sleeping thread costs 15 to 20 us, and more while user code holds the GIL.
-A stage that is idle is therefore run by the thread that brings the item, if that is a stage's
-thread too (never a user's: KeyboardInterrupt may strike there between any two bytecodes) and the
-stage says that the item is small. Whoever runs a stage holds its ``_running`` lock, the stage's
-own thread as well; others only ever try to take it, so nothing can wait in a circle. Order stands:
+**Inline.** Handing an item to a sleeping thread costs 15 to 20 us, and more while user code holds
+the GIL. Therefore the calling thread runs an idle stage itself if it is the thread of another stage
+and ``can_run_inline`` returns true. A user thread never does, because a KeyboardInterrupt may be
+raised there between any two bytecodes. Every thread that runs a stage holds its ``_running`` lock,
+including the stage's own thread. Other threads only try to take it, so no deadlock can arise. The
+order is preserved:
 
-1. thread A runs the stage in place; thread B finds the lock taken and appends its item;
-2. thread C finds the lock free, but the deque not empty: it appends behind B's item;
+1. thread A runs the stage inline; thread B finds the lock taken and appends its item;
+2. thread C finds the lock free, but the deque not empty: it appends its item after B's;
 3. the stage's own thread takes the lock and handles B's item, then C's.
 
 **Without a thread.** If the system refuses to start the thread, ``put`` does not raise: the items
-stay in the inbox, and the thread is started later (``_threads.py``).
+stay in the inbox, and the thread is started later (``_util/threads.py``).
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from pykaproducer import _kernel
-from pykaproducer import _threads as threads
-from pykaproducer._clock import Bell, Clock, earlier
-from pykaproducer._pipeline.meter import Meter
+import pykaproducer._kernel as _kernel
+from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
+from pykaproducer._util import threads
+from pykaproducer._util.clock import Clock, WakeEvent, earlier
 
 
 class _Stop:
@@ -55,19 +57,19 @@ class _Stop:
 
 STOP: Final = _Stop()
 
-#: A turn comes at least this often, also while the inbox never empties.
-_STEPS_A_TURN: Final = 64
+#: on_inbox_drained() is called after this many items, even if the inbox never empties.
+_ITEMS_PER_ROUND: Final = 64
 
 CrashPolicy = Callable[["Worker", BaseException], None]
 
 
 class _Here(threading.local):
-    """What this thread is."""
+    """State of the current thread."""
 
     is_stage = False
-    #: Wake-ups that are put off; None: none is.
+    #: Deferred wake-ups; None: they are not deferred.
     later: list[Callable[[], None]] | None = None
-    #: The policy of the stage whose thread it is.
+    #: The crash policy of the stage whose thread this is.
     on_crash: CrashPolicy | None = None
 
 
@@ -75,68 +77,68 @@ _here = _Here()
 
 
 def forget_stages() -> None:
-    """In the child of a fork that was made in a callback: its only thread is a user's now."""
+    """Make the current thread a user thread, in the child of a fork made from a callback."""
     _here.is_stage = False
     _here.on_crash = None
     threads.forget_all()
 
 
-class WakingLater:
-    """``with WakingLater():`` wake users' threads at its end, by a stage that will wait soon.
+class DeferredWakeups:
+    """Context manager that defers the waking of user threads until the block exits.
 
-    Waked at once such a thread would only wait for the GIL, and be waked once more when the stage
-    waits. Nothing in it may take long, or call what is the user's: a callback, a partitioner, a
-    logging handler. What it waits for might be held by the very thread that is to be waked.
+    For a stage that will sleep soon. Woken earlier, a user thread would only contend for the GIL
+    with the stage. The block must not take long and must not run user code (a callback, a
+    partitioner, a logging handler): that might wait for the very thread that is to be woken.
     """
 
     def __enter__(self) -> None:
         _here.later = []
 
     def __exit__(self, *_: object) -> None:
-        wake_others()
+        flush_wakeups()
 
 
 def wake(function: Callable[[], None]) -> None:
-    """Call *function*, which wakes a user's thread: now, or if that is put off, later."""
+    """Call *function*, which wakes a user thread, now or at the end of ``DeferredWakeups``."""
     if _here.later is None:
         function()
     else:
         _here.later.append(function)
 
 
-def wake_others() -> None:
-    """Do what was put off."""
+def flush_wakeups() -> None:
+    """Perform the deferred wake-ups, and defer no more."""
     later, _here.later = _here.later, None
     for function in later or ():
         function()
 
 
 def in_a_stage() -> bool:
-    """Whether the calling thread is a stage's (of any producer), and not a user's."""
+    """Return whether the calling thread belongs to a stage, of any producer."""
     return _here.is_stage
 
 
 def in_a_stage_with(on_crash: CrashPolicy) -> bool:
-    """Whether the calling thread is a stage's of the producer whose crash policy this is."""
+    """Return whether the calling thread belongs to a stage of the producer with this policy."""
     return _here.on_crash == on_crash
 
 
 def wake_all(locks: list[Any]) -> None:
-    """Release every lock that is held: whoever waits for one takes it out of the list.
+    """Release every lock that is held.
 
-    Not taken out here: a KeyboardInterrupt in between would leave somebody waiting of whom nobody
-    knows any more.
+    The waiting threads remove their locks from the list. Removing them here could, if interrupted
+    by a KeyboardInterrupt, lose a waiter that was never released.
     """
     for lock in list(locks):
-        with contextlib.suppress(RuntimeError):  # somebody else has released it
+        with contextlib.suppress(RuntimeError):  # another thread has released it
             lock.release()
 
 
 def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> threading.Thread:
-    """Start a thread.
+    """Start a thread; return it.
 
-    A daemon mostly: an interpreter that ends without close() is not held up by it. The exit hook of
-    ``producer`` flushes within its bound first.
+    By default it is a daemon, which does not delay the exit of an interpreter without close(). The
+    exit hook of ``producer`` flushes before that, within its time limit.
 
     Raises:
         RuntimeError, MemoryError: the system refuses a thread. See :func:`spawn_later`.
@@ -147,12 +149,12 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
 
 
 class Errand:
-    """A function to be run once in its own thread, as soon as the system allows the thread."""
+    """A function to run once in its own thread, as soon as the system allows a thread."""
 
     def __init__(self, name: str, target: Callable[[], None]) -> None:
         self.name = name
         self._target = target
-        # Taken by the first thread that runs it: two may be started, as for a Worker.
+        # Taken by the first thread that runs it; two may be started, as for a Worker.
         self._claim = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -172,17 +174,17 @@ class Errand:
 
 
 def spawn_later(name: str, target: Callable[[], None]) -> Errand:
-    """Run *target* in its own thread: now, or as soon as the system allows the thread."""
+    """Run *target* in its own thread, now or as soon as the system allows a thread."""
     errand = Errand(name, target)
     threads.start(errand)
     return errand
 
 
 class Worker:
-    """One stage: a named thread that waits on its inbox and on its own next deadline.
+    """A stage: a named thread that waits for its inbox and for its next deadline.
 
-    The thread starts with the first item that is not handled in place. A subclass writes
-    :meth:`step`; one that keeps time writes :meth:`deadline` and :meth:`on_time` too.
+    The thread starts with the first item that is not handled inline. A subclass implements
+    :meth:`handle`, and :meth:`deadline` and :meth:`on_time` if it has deadlines.
     """
 
     def __init__(self, name: str, clock: Clock, on_crash: CrashPolicy) -> None:
@@ -191,151 +193,159 @@ class Worker:
         self._on_crash = on_crash
         # The inbox.
         self._items: deque[Any] = deque()
-        self._bell = Bell()
-        # Held by whoever runs the stage.
+        self._wake_event = WakeEvent()
+        # Held by the thread that runs the stage.
         self._running = threading.Lock()
-        # Under _running: until when the stage's own thread sleeps if nobody wakes it.
+        # Guarded by _running: until when the stage's own thread sleeps if it is not woken.
         self._sleeps_until: float | None = None
-        # Taken, for good, by the first thread that comes to run the stage.
+        # Taken, and never released, by the first thread started for the stage.
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
         self.stopping = False
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
         self._held_up = False
-        # Of its own thread: when it may next try to start other stages' threads.
+        # For its own thread: when it may next try to start other stages' threads.
         self._start_threads_at = 0.0
 
-    #: Whether the end of the stage does something, so that it needs a thread for it.
-    ends_itself = False
-    #: Whether its thread starts the threads that the system refused to other stages: it must not
-    #: block.
+    #: Whether on_stop() has an effect, so that a thread is needed to stop the stage.
+    needs_thread_to_stop = False
+    #: Whether its thread starts the threads that the system refused to other stages. If so, it must
+    #: not block.
     keeps_threads = False
-    #: Where it counts: set by wiring, before the first item.
-    meter: Meter
+    #: Set by wiring, before the first item.
+    metrics: ProducerMetrics
 
-    # What a stage is -----------------------------------------------------------------------
+    # To be overridden ----------------------------------------------------------------------------
 
-    def step(self, item: Any) -> None:
-        """Handle one item. Must not block, but on what the stage exists to wait for."""
-        raise AssertionError(f"{type(self).__name__} has no step")
+    def handle(self, item: Any) -> None:
+        """Handle one item. Must not block, except on what the stage exists to wait for."""
+        raise AssertionError(f"{type(self).__name__} does not implement handle()")
 
     def deadline(self) -> float | None:
-        """When :meth:`on_time` wants to be called (monotonic seconds), None: never."""
+        """Return when to call :meth:`on_time` (monotonic seconds), None for never."""
         return None
 
-    def wakes_by(self) -> float | None:
-        """When the stage's own thread must be awake, None: when an item comes."""
+    def next_wakeup(self) -> float | None:
+        """Return when the stage's own thread must be awake, None for when an item arrives."""
         return self.deadline()
 
     def on_time(self, now: float) -> None:
-        """The deadline has come."""
+        """React to the deadline, which has been reached."""
 
-    def turn(self) -> None:
-        """The inbox is empty for the moment (or many items have come): act on what has come."""
+    def on_inbox_drained(self) -> None:
+        """Act on the items handled so far: the inbox is empty for now, or many were handled."""
 
-    def in_place(self, item: Any) -> bool:
-        """Whether *item* makes so little work that the thread that brings it may do it.
+    def can_run_inline(self, item: Any) -> bool:
+        """Return whether *item* is cheap enough to handle on the calling thread.
 
-        Asked while nobody else runs the stage."""
+        Called while no other thread runs the stage.
+        """
         return False
 
-    def may_end(self) -> bool:
-        """Asked once the stop item has come, until true: whether nothing is left to be done."""
+    def can_stop(self) -> bool:
+        """Return whether nothing is left to be done; called after the stop item, until true."""
         return True
 
-    def at_end(self) -> None:
-        """The last thing that the thread does."""
+    def on_stop(self) -> None:
+        """Clean up, as the last action of the thread."""
 
-    def held(self) -> Iterable[object]:
-        """What it holds beside its inbox. For a glance from any thread: a moment old perhaps, and
-        RuntimeError if what it is kept in was changed meanwhile."""
+    def held_items(self) -> Iterable[object]:
+        """Return the items that it holds outside its inbox.
+
+        May be called from any thread. The result may be slightly out of date, and RuntimeError is
+        raised if a container is changed in the meantime.
+        """
         return ()
 
-    # The inbox -------------------------------------------------------------------------------
+    # The inbox -----------------------------------------------------------------------------------
 
     def inbox(self) -> list[Any]:
-        """What waits in it, for a glance from any thread."""
+        """Return the items in the inbox. May be called from any thread."""
         while True:
             try:
                 return list(self._items)
-            except RuntimeError:  # it was changed in the middle
+            except RuntimeError:  # it was changed during the copy
                 continue
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
-        if _here.is_stage and not self._items and self._try_here(item):
+        if _here.is_stage and not self._items and self._try_inline(item):
             return
         try:
             self._items.append(item)
             self.wake()
-        except BaseException:  # KeyboardInterrupt, in a user's thread: see above
+        except BaseException:  # KeyboardInterrupt in a user thread: see "Wake-ups"
             self.wake()
             raise
 
     def stop(self) -> None:
-        """Let the thread end, behind what is in the inbox. Does not wait for it.
+        """Stop the thread after the items in the inbox, without waiting for it.
 
-        A stage without a thread gets one only if its end does something (``ends_itself``), or if
-        items wait in its inbox because the system refused it a thread. One that starts in the
-        meantime ends by itself: it (1) becomes the stage's thread, (2) looks at ``stopping``; we
-        (1) set that, (2) look for a thread.
+        A stage without a thread gets one only if ``needs_thread_to_stop`` is true, or if items wait
+        in its inbox because the system refused it a thread. A thread that starts at the same time
+        stops by itself: it (1) becomes the stage's thread, (2) reads ``stopping``, while this
+        method (1) sets ``stopping``, (2) looks for a thread.
         """
         self.stopping = True
-        if self.thread is None and not self.ends_itself and not self._items:
+        if self.thread is None and not self.needs_thread_to_stop and not self._items:
             threads.give_up(self)
             return
         self._items.append(STOP)
-        self.wake(at_end=True)
+        self.wake(on_stop=True)
 
-    def wake(self, *, at_end: bool = False) -> None:
-        """Have the stage's own thread look at its inbox; *at_end*: after ``stop`` too."""
-        if not _here.is_stage or not self._bell.is_rung:
-            self._bell.ring()
+    def wake(self, *, on_stop: bool = False) -> None:
+        """Wake the stage's own thread, and start it if needed; *on_stop*: after ``stop`` too."""
+        if not _here.is_stage or not self._wake_event.is_set:
+            self._wake_event.set()
             _kernel.stage_wanted()
-        self._need_thread(at_end)
+        self._need_thread(on_stop)
 
-    def _try_here(self, item: Any) -> bool:
-        """Run the stage in place, if nobody runs it and nothing stands before *item*."""
+    def _try_inline(self, item: Any) -> bool:
+        """Handle *item* inline if no thread runs the stage and no item is before it.
+
+        Return whether it was handled.
+        """
         if not self._running.acquire(blocking=False):
             return False
         try:
-            if self._items or not self.in_place(item):
+            if self._items or not self.can_run_inline(item):
                 return False
             try:
-                self.step(item)
-                self.turn()
+                self.handle(item)
+                self.on_inbox_drained()
             except BaseException as error:  # the crash policy, as in the stage's own thread
-                wake_others()  # it logs
+                flush_wakeups()  # the crash policy logs, which may run user code
                 self._on_crash(self, error)
                 return True
-            deadline = self.wakes_by()
+            deadline = self.next_wakeup()
             earlier = deadline is not None and (
                 self._sleeps_until is None or deadline < self._sleeps_until
             )
         finally:
             self._running.release()
-        # Somebody may have found us running and appended: that one has woken the thread.
+        # A thread that appended an item while this one ran the stage has woken the stage's thread.
         if earlier or self.shortage.until is not None:
             self.wake()
         return True
 
     def retry_later(self, item: Any, what: str) -> None:
-        """Retry *item* later, before all others: there is no memory for *what*.
+        """Handle *item* again later, before all others, as there is no memory for *what*.
 
-        Called by a step that has undone what it began. What is put in the meantime stays behind
-        *item*: see "In place".
+        Called by a ``handle`` that has undone its partial work. Items that are put in the meantime
+        stay after *item*: see "Inline".
         """
         self._items.appendleft(item)
         self._held_up = True
         self.shortage.begin(what)
 
-    # The thread ------------------------------------------------------------------------------
+    # The thread ----------------------------------------------------------------------------------
 
     def join(self, deadline: float) -> bool:
-        """Wait for the thread to end; false if it has not by *deadline*.
+        """Wait for the thread to end; return False if it has not ended by *deadline*.
 
-        After :meth:`stop`. If the system still refuses the thread, the stage runs to its end here.
+        Called after :meth:`stop`. If the system still refuses the thread, the stage runs to its end
+        in the calling thread.
         """
         if self.thread is None and threads.is_missing(self):
             self._run_here()
@@ -346,13 +356,13 @@ class Worker:
         return not thread.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether its thread runs."""
+        """Return whether its thread is running."""
         return self.thread is not None and self.thread.is_alive()
 
-    def _need_thread(self, at_end: bool) -> None:
-        if self.thread is not None or (self.stopping and not at_end):
+    def _need_thread(self, on_stop: bool) -> None:
+        if self.thread is not None or (self.stopping and not on_stop):
             return
-        # A keeper runs if a stage does, and tries again. A user thread tries at once.
+        # If a stage runs, so does one that starts missing threads. A user thread tries at once.
         if not (_here.is_stage and threads.is_missing(self)):
             threads.start(self)
 
@@ -371,8 +381,9 @@ class Worker:
             threads.give_up(self)
 
     def _run(self) -> None:
-        # No lock is held while a thread starts: a user's thread may be interrupted there, and its
-        # signal handler wait for this stage. So two may start it; the first to come here is it.
+        # No lock is held while a thread is started: a user thread may be interrupted there, and its
+        # signal handler may wait for this stage. So two threads may be started; the first one to
+        # get here runs the stage.
         if not self._claim.acquire(blocking=False):
             return
         self.thread = threading.current_thread()
@@ -384,7 +395,7 @@ class Worker:
             threads.keep(self, self.wake)
         try:
             self._loop()
-        except BaseException as error:  # the crash policy: settle everything, mark it broken
+        except BaseException as error:  # the policy settles everything, and marks the producer
             self._on_crash(self, error)
         finally:
             threads.stop_keeping(self)
@@ -408,16 +419,18 @@ class Worker:
             with self._running:
                 self._sleeps_until = None
                 stop_has_come = self._work() or stop_has_come
-                if stop_has_come and self.may_end():
+                if stop_has_come and self.can_stop():
                     break
                 deadline = self._sleeps_until = self._wakes_at(self.deadline())
-            if self.clock.hear(self._bell, deadline):
+            if self.clock.wait(self._wake_event, deadline):
                 _kernel.stage_runs()
-        self.at_end()
+        self.on_stop()
 
     def _work(self) -> bool:
-        """One round: what is due, what has come, the turn. True if the stop item has come."""
-        # Time first: a stream of items must not keep the deadline waiting.
+        """Handle the deadline if it is due, then the inbox. Return whether the stop item was in it.
+
+        The deadline is first: a stream of items must not delay it.
+        """
         self._keep_time()
         items = self._items
         stop_has_come = False
@@ -429,11 +442,11 @@ class Worker:
             if item is STOP:
                 stop_has_come = True
             else:
-                self.step(item)
-            if steps % _STEPS_A_TURN == 0:
-                self.turn()
-                self._keep_time()  # nor must a single round of many items
-        self.turn()
+                self.handle(item)
+            if steps % _ITEMS_PER_ROUND == 0:
+                self.on_inbox_drained()
+                self._keep_time()  # nor must many items in one round delay it
+        self.on_inbox_drained()
         return stop_has_come
 
     def _keep_time(self) -> None:

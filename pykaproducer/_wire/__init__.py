@@ -1,12 +1,12 @@
-"""Bytes to and from the broker, pure: nothing in here waits, connects or starts a thread.
+"""Encoding and decoding of the Kafka protocol. Nothing here waits, connects or starts a thread.
 
-``kafka_python`` is the adapter to kafka-python's protocol classes, ``produce`` our own encoder
-and decoder for the one request whose cost matters, ``compression`` the codecs, ``frames`` the
-length-prefixed frames that everything travels in.
+``messages`` and ``sasl`` use kafka-python's protocol classes. ``produce`` is an encoder and decoder
+written for the Produce request, the only one whose cost matters. ``frames``
+splits a stream into length-prefixed frames.
 """
 
 from __future__ import annotations
 
 
 class WireError(ValueError):
-    """A broker sent what does not make sense: the connection it came over is of no more use."""
+    """A malformed message from a broker. Its connection must be closed."""

@@ -1,6 +1,6 @@
-"""The whole of a Metadata answer: the cluster as somebody wants to look at it.
+"""Complete decoding of a Metadata response, to inspect a cluster.
 
-The pipeline reads of the same answer what a producer needs (``kafka_python.decode_metadata``).
+The pipeline reads only the fields that a producer needs (``messages.decode_metadata``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """One broker."""
+    """A broker."""
 
     node_id: int
     host: str
@@ -28,13 +28,13 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; brokers by their ids."""
+    """A partition, with brokers by their ids."""
 
     index: int
     error_code: int
-    #: -1: there is none.
+    #: -1 if there is no leader.
     leader_id: int
-    #: -1: the broker does not tell.
+    #: -1 if the broker does not send it.
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -43,7 +43,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic; its partitions by number."""
+    """A topic, with its partitions ordered by number."""
 
     name: str
     error_code: int
@@ -53,14 +53,14 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """A cluster, as one of its brokers sees it."""
+    """A cluster, as described by one of its brokers."""
 
-    #: None: the broker does not tell.
+    #: None if the broker does not send it.
     cluster_id: str | None
-    #: -1: there is none, or the broker does not tell.
+    #: -1 if there is none, or the broker does not send it.
     controller_id: int
     brokers: tuple[BrokerDescription, ...]
-    #: By name.
+    #: Ordered by name.
     topics: tuple[TopicDescription, ...]
     #: The address that was asked.
     answered_by: tuple[str, int] = ("", 0)
@@ -69,7 +69,7 @@ class ClusterDescription:
 def decode_description(
     version: int, payload: Buffer, answered_by: tuple[str, int] = ("", 0)
 ) -> ClusterDescription:
-    """Decode a Metadata answer, whole. Topics without a name are left out."""
+    """Decode a Metadata response completely. Topics without a name are left out."""
     reader = Reader(payload, flexible=version >= 9)
     reader.skip_tags()  # the header's
     if version >= 3:

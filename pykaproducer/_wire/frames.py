@@ -1,8 +1,8 @@
-"""Cutting a stream of bytes into Kafka's length-prefixed frames.
+"""Splitting a stream of bytes into Kafka's length-prefixed frames.
 
-A frame is a 4-byte big-endian length and that many bytes. The reader owns one buffer that bytes
-are received into; it grows with the bytes that have really come, at most twofold at a time, so a
-length that a broker merely claims allocates nothing.
+A frame is a 4-byte big-endian length and that many bytes. The reader owns one buffer into which
+bytes are received. It grows with the bytes that have really arrived, at most twofold at a time, so
+a large length sent by a broker does not allocate memory by itself.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from collections.abc import Iterator
 
 from pykaproducer._wire import WireError
 
-#: What is offered to a single receive, and what an idle connection keeps.
+#: Initial size of the buffer, which an idle connection keeps.
 CHUNK = 64 * 1024
 
 _length = struct.Struct(">i").unpack_from
 
 
 class FrameReader:
-    """Receive into :meth:`space`, say how much with :meth:`received`, get whole frames back."""
+    """A buffer for received bytes: receive into :meth:`space`, then call :meth:`received`."""
 
     def __init__(self, most: int) -> None:
-        #: The longest frame that is believed (``receive_message_max_bytes``).
+        #: Maximum length of a frame (``receive_message_max_bytes``).
         self.most = most
-        #: The shortest: a correlation id. The first SASL of all had frames without one.
+        #: Minimum length: a correlation id. The oldest SASL protocol has frames without one.
         self.least = 4
         self._buffer = bytearray(CHUNK)
-        # self._buffer[:_filled] has come and belongs to no frame yet.
+        # self._buffer[:_filled] has been received and belongs to no frame yet.
         self._filled = 0
 
     @property
     def partial(self) -> bool:
-        """True while a part of a frame has come."""
+        """Return whether a part of a frame has been received."""
         return self._filled > 0
 
     def space(self) -> memoryview:
-        """Where to receive into: never empty. Of no use after the next call of any method."""
+        """Return free space to receive into, never empty. Any other call invalidates it."""
         if self._filled == len(self._buffer):
-            # A new one: the old one may still be exported as a memoryview.
+            # A new buffer, because the old one may still be exported as a memoryview.
             buffer = bytearray(2 * len(self._buffer))
             buffer[: self._filled] = self._buffer
             self._buffer = buffer
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int) -> Iterator[bytes]:
-        """*count* bytes have come into the space: the frames that are complete now.
+        """Add *count* bytes that were received into the space, and yield the complete frames.
 
-        :class:`WireError` at a length that no broker sends, behind the frames that stood before
-        it; the stream is of no use then.
+        Raises :class:`WireError` for an invalid length, after the frames before it. The stream is
+        then unusable.
         """
         filled = self._filled + count
         buffer = self._buffer
@@ -66,7 +66,7 @@ class FrameReader:
         self._keep(at, filled)
 
     def _keep(self, start: int, end: int) -> None:
-        """Only ``buffer[start:end]`` is wanted any more."""
+        """Discard everything except ``buffer[start:end]``."""
         left = end - start
         if left == 0 and len(self._buffer) > CHUNK:
             self._buffer = bytearray(CHUNK)
@@ -77,12 +77,12 @@ class FrameReader:
     def _complaint(self, length: int) -> str:
         start = length.to_bytes(4, "big", signed=True)
         if start[:2] in (b"\x15\x03", b"\x16\x03"):
-            return "it speaks TLS; is security_protocol the one of this listener?"
+            return "it uses TLS; check security_protocol"
         if start == b"HTTP":
-            return "it speaks HTTP; is this the address of a Kafka listener?"
+            return "it uses HTTP; is this the address of a Kafka listener?"
         if length < self.least:
-            return f"it announced a response of {length} bytes"
+            return f"a response has a length of {length} bytes"
         return (
-            f"it announced a response of {length} bytes, more than receive_message_max_bytes "
+            f"a response has a length of {length} bytes, more than receive_message_max_bytes "
             f"({self.most})"
         )

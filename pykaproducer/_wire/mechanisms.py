@@ -1,10 +1,10 @@
-"""What client and broker say to each other in each SASL mechanism.
+"""The SASL mechanisms: the tokens exchanged between client and broker.
 
-PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are written here;
-kafka-python's GSSAPI and AWS_MSK_IAM are used as they are. A mechanism is made anew for every
-authentication. What goes wrong in one is a :class:`MechanismError`, whose text has no secret.
-:class:`Borrowed` and a token provider are somebody else's code, which may raise anything: it is
-made a MechanismError here.
+PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are implemented here. GSSAPI
+and AWS_MSK_IAM are those of kafka-python. Every authentication uses a new mechanism object. A
+failure raises a :class:`MechanismError`, whose text contains no secret. kafka-python's mechanisms
+(:class:`Borrowed`) and a token provider may raise any exception, which is converted to a
+MechanismError.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 
 from kafka.net.sasl import get_sasl_mechanism
 
-#: What a broker may ask for: fewer is what an attacker in its place would ask for (and RFC 7677
-#: forbids), more would keep us busy.
+#: Accepted numbers of SCRAM iterations. An attacker might request fewer (RFC 7677 requires 4096),
+#: and more would take too long.
 _ITERATIONS: Final = range(4096, 1_000_001)
 
 #: The hash of each SCRAM mechanism.
@@ -28,21 +28,21 @@ SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class MechanismError(Exception):
-    """The exchange cannot go on; the text says why."""
+    """The exchange failed for the reason in the text."""
 
 
 class Mechanism(Protocol):
-    """One exchange, seen from the client."""
+    """The client side of one exchange."""
 
     def first(self) -> bytes:
-        """What the client says first."""
+        """Return the first token of the client."""
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """What the client says to *challenge*; None: it is content with it, that was the last."""
+        """Return the response to *challenge*, or None if it is accepted and was the last."""
 
 
 class Plain:
-    """User name and password as they are."""
+    """User name and password in clear text."""
 
     def __init__(self, username: str, password: str) -> None:
         self._token = f"\0{username}\0{password}".encode()
@@ -55,15 +55,15 @@ class Plain:
 
 
 class Scram:
-    """Both sides show that they know the password, and neither says it.
+    """Both sides prove that they know the password, without sending it.
 
-    *nonce*: printable ASCII without commas that nobody can guess.
+    *nonce*: unpredictable printable ASCII without commas.
     """
 
     def __init__(self, name: str, username: str, password: str, nonce: str) -> None:
         self._hash = SCRAM_HASHES[name]
         self._nonce = nonce
-        # RFC 5802 wants both prepared (RFC 4013) first; Kafka takes them as they are.
+        # RFC 5802 requires both to be prepared with SASLprep (RFC 4013). Kafka does not do that.
         self._password = password.encode()
         user = username.replace("=", "=3D").replace(",", "=2C")
         self._bare = f"n={user},r={nonce}"
@@ -77,22 +77,24 @@ class Scram:
         if self._signature is None:
             return self._prove(challenge.decode(), fields)
         if "e" in fields:
-            raise MechanismError(f"the broker says {fields['e']}")
+            raise MechanismError(f"the broker reported {fields['e']}")
         if not hmac.compare_digest(_decoded(fields.get("v", "")), self._signature):
-            raise MechanismError("the broker does not know the password: it may be another's")
+            raise MechanismError(
+                "the broker did not prove that it knows the password; it may be an impostor"
+            )
         return None
 
     def _prove(self, server_first: str, fields: Mapping[str, str]) -> bytes:
         nonce, salt = fields.get("r", ""), _decoded(fields.get("s", ""))
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise MechanismError("the broker answered to somebody else's nonce")
+            raise MechanismError("the broker answered with a wrong nonce")
         if not salt:
-            raise MechanismError("the broker's answer is not SCRAM")
+            raise MechanismError("the broker's response is not valid SCRAM")
         iterations = fields.get("i", "")
         is_number = iterations.isascii() and iterations.isdigit() and len(iterations) < 10
         if not is_number or int(iterations) not in _ITERATIONS:
             raise MechanismError(
-                f"the broker asks for {iterations[:20]!r} iterations; allowed: "
+                f"the broker requested {iterations[:20]!r} iterations; allowed: "
                 f"{_ITERATIONS.start} to {_ITERATIONS.stop - 1}"
             )
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
@@ -113,18 +115,18 @@ def _scram_fields(message: bytes) -> dict[str, str]:
         pairs = [field.split("=", 1) for field in message.decode().split(",")]
         return {name: value for name, value in pairs}  # noqa: C416 - it checks their number
     except ValueError:  # UnicodeDecodeError is one
-        raise MechanismError("the broker's answer is not SCRAM") from None
+        raise MechanismError("the broker's response is not valid SCRAM") from None
 
 
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise MechanismError("the broker's answer is not SCRAM") from None
+        raise MechanismError("the broker's response is not valid SCRAM") from None
 
 
 class OAuthBearer:
-    """A token that the user's provider has got from somewhere."""
+    """A token from the user's token provider."""
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
@@ -132,7 +134,7 @@ class OAuthBearer:
     def first(self) -> bytes:
         token = _provided(getattr(self._provider, "token", self._provider))
         if not isinstance(token, str) or not token or "\1" in token:
-            what = type(token).__name__ if not isinstance(token, str) else "a text that is no token"
+            what = type(token).__name__ if not isinstance(token, str) else "an invalid str"
             raise MechanismError(f"sasl_oauth_token_provider returned {what}, not a token as str")
         more = ""
         extensions = getattr(self._provider, "extensions", None)
@@ -141,7 +143,7 @@ class OAuthBearer:
         return f"n,,\1auth=Bearer {token}\1{more}\1".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
-        # With a challenge the broker refuses; it does so for good once that has been noticed.
+        # A challenge is a rejection, which the broker completes once the client acknowledges it.
         return b"\1" if challenge else None
 
 
@@ -149,8 +151,9 @@ def _provided(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except BaseException as error:
-        # The user's: it is told as it is, and asked again. Also asyncio.CancelledError, SystemExit:
-        # in a stage's thread they would break the producer.
+        # An error of the user's code is reported as it is, and the provider is called again later.
+        # BaseException, because asyncio.CancelledError or SystemExit would break the producer in
+        # one of its threads.
         raise MechanismError(f"sasl_oauth_token_provider raised {_named(error)}") from error
 
 
@@ -162,13 +165,13 @@ def _extensions(ask: Callable[[], Any]) -> Mapping[str, Any]:
     found = _provided(ask)
     if not isinstance(found, Mapping | None):
         raise MechanismError(
-            f"extensions() of sasl_oauth_token_provider returned {type(found).__name__}, no dict"
+            f"extensions() of sasl_oauth_token_provider returned {type(found).__name__}, not a dict"
         )
     return found or {}
 
 
 class Borrowed:
-    """A mechanism of kafka-python: GSSAPI, AWS_MSK_IAM. *settings* as it knows them."""
+    """A mechanism of kafka-python: GSSAPI or AWS_MSK_IAM. *settings*: its arguments."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         with _mapped():
@@ -185,7 +188,7 @@ class Borrowed:
                 return bytes(self._mechanism.auth_bytes())
             confirmed = self._mechanism.is_authenticated()
         if not confirmed:
-            raise MechanismError("the broker did not confirm it")
+            raise MechanismError("the broker did not confirm the authentication")
         return None
 
 
@@ -193,5 +196,5 @@ class Borrowed:
 def _mapped() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of kafka-python, and of the Kerberos and AWS that it stands on
+    except Exception as error:  # of kafka-python, or of the Kerberos and AWS libraries below it
         raise MechanismError(_named(error)) from error

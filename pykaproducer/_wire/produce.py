@@ -1,12 +1,12 @@
-"""The Produce request and its answer: our own code, because their cost is paid per batch.
+"""The Produce request and response, implemented here because their cost is incurred per batch.
 
-The encoder returns a list of buffers for ``sendmsg``; the records themselves are never copied.
-kafka-python's classes copy them twice and take ten times as long. The decoder checks every length
-against what has really come. Tests hold both against kafka-python's classes, byte for byte.
+The encoder returns a list of buffers for ``sendmsg`` and never copies the records. kafka-python's
+classes copy them twice and take ten times as long. The decoder checks every length against the
+bytes received. Tests compare both with kafka-python's classes, byte for byte.
 
-Versions 3 (record batches, message format v2) to 12 (the last that names topics by name).
-Version 7 is the first that may carry zstd, 9 has compact strings and tagged fields, 10 tells the
-new leader beside NOT_LEADER_OR_FOLLOWER (KIP-951).
+Supports versions 3 (record batches, message format v2) to 12 (the last that identifies topics by
+name). Version 7 is the first that may carry zstd, 9 has compact strings and tagged fields, and 10
+includes the new leader with NOT_LEADER_OR_FOLLOWER (KIP-951).
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pykaproducer._wire import WireError
-from pykaproducer._wire.kafka_python import VERSIONS, ApiKey, BrokerAddress, read_broker
+from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress, read_broker
 from pykaproducer._wire.reader import Reader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _OLDEST, _NEWEST = VERSIONS[ApiKey.PRODUCE]
-#: The first with compact strings and tagged fields.
+#: The first version with compact strings and tagged fields.
 _FLEXIBLE = 9
 
 
 class ProducedPartition(NamedTuple):
-    """What a broker says of one partition's batch."""
+    """The response for the batch of one partition."""
 
     topic: str
     partition: int
     #: Kafka's error code, 0 for none.
     error_code: int
-    #: Offset of the batch's first record, -1 if there is none to tell.
+    #: Offset of the batch's first record, -1 if the broker sends none.
     base_offset: int
-    #: The broker's time, -1 if the topic keeps the producer's (CreateTime).
+    #: The broker's timestamp, -1 if the topic keeps the producer's (CreateTime).
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    #: (number of the record within the batch, what is wrong with it or None)
+    #: (index of the record within the batch, error message or None)
     record_errors: tuple[tuple[int, str | None], ...] = ()
-    #: (broker id, leader epoch) if the broker knows a better leader than itself.
+    #: (broker id, leader epoch) if the broker knows another leader.
     current_leader: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceAnswer:
-    """A whole Produce answer."""
+    """A complete Produce response."""
 
     throttle_ms: int
     partitions: list[ProducedPartition]
@@ -69,18 +69,18 @@ def produce_request(
     timeout_ms: int,
     batches: Sequence[tuple[str, int, Buffer]],
 ) -> list[Buffer]:
-    """A framed Produce request as buffers to be sent one after the other.
+    """Encode a framed Produce request as buffers to be sent one after the other.
 
-    *batches* are (topic, partition, record batch); those of one topic are put together, in the
-    order in which the topics first appear.
+    *batches* are (topic, partition, record batch). They are grouped by topic, in the order in which
+    the topics first appear. Raises ValueError for an unsupported *version*.
     """
     if not _OLDEST <= version <= _NEWEST:
-        raise ValueError(f"Produce version {version} is not built")
+        raise ValueError(f"Produce version {version} is not supported")
     topics: dict[str, list[tuple[int, Buffer]]] = {}
     for topic, partition, records in batches:
         topics.setdefault(topic, []).append((partition, records))
     body = _flexible_body if version >= _FLEXIBLE else _plain_body
-    # The first piece is completed by the header, which needs to know the length of all.
+    # The header is added to the first piece at the end, because it contains the total length.
     buffers, length = body(topics)
     head = _head(version, client_id) % (
         correlation_id.to_bytes(4, "big", signed=True),
@@ -94,7 +94,7 @@ def produce_request(
 
 @functools.lru_cache(maxsize=64)
 def _head(version: int, client_id: str | None) -> bytes:
-    """What stands before the topics, as a template: correlation id, acks, timeout."""
+    """Return a template of the part before the topics, for correlation id, acks and timeout."""
     name = b"" if client_id is None else client_id.encode().replace(b"%", b"%%")
     size = -1 if client_id is None else len(client_id.encode())
     tagged = version >= _FLEXIBLE
@@ -107,7 +107,7 @@ def _head(version: int, client_id: str | None) -> bytes:
 
 
 def _plain_body(topics: dict[str, list[tuple[int, Buffer]]]) -> tuple[list[Buffer], int]:
-    """Topics and partitions as versions 3 to 8 have them, and their length."""
+    """Encode topics and partitions for versions 3 to 8. Return the buffers and their length."""
     buffers: list[Buffer] = []
     total = 0
     piece = len(topics).to_bytes(4, "big")
@@ -130,7 +130,7 @@ def _plain_body(topics: dict[str, list[tuple[int, Buffer]]]) -> tuple[list[Buffe
 
 
 def _flexible_body(topics: dict[str, list[tuple[int, Buffer]]]) -> tuple[list[Buffer], int]:
-    """Topics and partitions as versions 9 and later have them, and their length."""
+    """Encode topics and partitions for versions 9 and later, as :func:`_plain_body`."""
     buffers: list[Buffer] = []
     total = 0
     piece = _uvarint(len(topics) + 1)
@@ -164,20 +164,23 @@ def _uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-# The answer ---------------------------------------------------------------------------------
+# The response -------------------------------------------------------------------------------
 
 
 def decode_produce(version: int, payload: Buffer) -> ProduceAnswer:
-    """Decode what follows the correlation id. :class:`WireError` if it makes no sense."""
+    """Decode a Produce response.
+
+    *payload*: the part after the correlation id. Raises :class:`WireError` if it is malformed.
+    """
     if not _OLDEST <= version <= _NEWEST:
-        raise ValueError(f"Produce version {version} is not built")
+        raise ValueError(f"Produce version {version} is not supported")
     reader = Reader(payload, flexible=version >= _FLEXIBLE)
     reader.skip_tags()  # the header's
     partitions: list[ProducedPartition] = []
     for _ in range(reader.array()):
         topic = reader.string()
         if topic is None:
-            raise WireError("a Produce answer without topic name")
+            raise WireError("a Produce response has a topic without a name")
         for _ in range(reader.array()):
             partitions.append(_partition(reader, version, topic))
         reader.skip_tags()

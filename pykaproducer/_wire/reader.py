@@ -1,4 +1,4 @@
-"""Reading Kafka's primitive types, with every length checked against what has really come."""
+"""Reading Kafka's primitive types, with every length checked against the bytes received."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _int32 = struct.Struct(">i")
 
 
 class Reader:
-    """A position in a message. Any read beyond its end is a :class:`WireError`.
+    """A position in a message. Reading beyond its end raises a :class:`WireError`.
 
-    *flexible*: the message is of a version with compact strings and arrays and tagged fields.
+    *flexible*: the version has compact strings, compact arrays and tagged fields.
     """
 
     __slots__ = ("_at", "_data", "_flexible")
@@ -30,11 +30,11 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
+        """Return the number of bytes not read yet."""
         return len(self._data) - self._at
 
     def fields(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Several fields of fixed size at once."""
+        """Read several fields of fixed size at once."""
         at = self._at
         self._at = at + layout.size
         try:
@@ -43,42 +43,42 @@ class Reader:
             raise self._short(layout.size, at) from None
 
     def int32(self) -> int:
-        """A signed 32-bit number."""
+        """Read a signed 32-bit number."""
         (value,) = self.fields(_int32)
         return int(value)
 
     def string(self) -> str | None:
-        """A string, None for the null string."""
+        """Read a string. Return None for the null string."""
         length = self._length(_int16)
         if length < 0:
             return None
         try:
             return str(self._take(length), "utf-8")
         except UnicodeDecodeError as error:
-            raise WireError(f"a string that is not UTF-8: {error.reason}") from error
+            raise WireError(f"a string is not UTF-8: {error.reason}") from error
 
     def blob(self) -> bytes:
-        """A field of bytes; those of the null one are none."""
+        """Read a field of bytes. Return empty bytes for null."""
         length = self._length(_int32)
         return b"" if length < 0 else bytes(self._take(length))
 
     def array(self) -> int:
-        """How many elements follow, each of which takes a byte or more. None may be null."""
+        """Read the length of an array that must not be null, of elements of at least one byte."""
         count = self._length(_int32)
         if not 0 <= count <= self.left:
             raise WireError(f"an array of {count} elements in {self.left} bytes")
         return count
 
     def skip(self, size: int) -> None:
-        """Pass over *size* bytes."""
+        """Skip *size* bytes."""
         self._take(size)
 
     def skip_numbers(self, arrays: int) -> None:
         """Skip *arrays* arrays of 32-bit numbers."""
         data, at = self._data, self._at
         for done in range(arrays):
-            # Lengths that take one byte: read here, because a Metadata answer has three of them for
-            # each of perhaps ten thousand partitions.
+            # Read one-byte lengths here, because a Metadata response has three of them for each of
+            # perhaps ten thousand partitions.
             if not self._flexible or at >= len(data) or not 0 < data[at] < 0x80:
                 self._at = at
                 for _ in range(done, arrays):
@@ -90,7 +90,7 @@ class Reader:
         self._at = at
 
     def tags(self) -> Iterable[tuple[int, Reader]]:
-        """The tagged fields, with a reader for the bytes of each."""
+        """Read the tagged fields. Return each tag with a reader of its bytes."""
         if not self._flexible or (count := self._uvarint()) == 0:
             return ()
         if count > self.left:
@@ -98,11 +98,11 @@ class Reader:
         return [self._tag() for _ in range(count)]
 
     def skip_tags(self) -> None:
-        """Pass over tagged fields."""
+        """Skip the tagged fields."""
         if self._flexible:
             data, at = self._data, self._at
             if at < len(data) and not data[at]:
-                self._at = at + 1  # none, as nearly always
+                self._at = at + 1  # there are none, the usual case
                 return
         self.tags()
 
@@ -119,7 +119,7 @@ class Reader:
         return self._data[at:end]
 
     def _length(self, layout: struct.Struct) -> int:
-        """A length or a count; negative for null."""
+        """Read a length or a count, negative for null."""
         if self._flexible:
             return self._uvarint() - 1
         (length,) = self.fields(layout)
@@ -127,7 +127,7 @@ class Reader:
 
     def _uvarint(self) -> int:
         data, at = self._data, self._at
-        # Nearly all take one byte.
+        # Nearly all numbers take one byte.
         if at < len(data) and (byte := data[at]) < 0x80:
             self._at = at + 1
             return byte
@@ -142,7 +142,9 @@ class Reader:
                     return value
         except IndexError:
             raise self._short(1, at) from None
-        raise WireError("a varint of more than 5 bytes")
+        raise WireError("a varint has more than 5 bytes")
 
     def _short(self, wanted: int, at: int) -> WireError:
-        return WireError(f"it ends after {len(self._data)} bytes, {wanted} more expected at {at}")
+        return WireError(
+            f"the message ends after {len(self._data)} bytes, but {wanted} are expected at {at}"
+        )

@@ -1,7 +1,7 @@
-"""SaslHandshake and SaslAuthenticate: requests that kafka-python encodes, answers that we read.
+"""SaslHandshake and SaslAuthenticate. kafka-python encodes the requests.
 
-A payload is what follows the correlation id in a response. Whatever does not make sense in one is
-a :class:`WireError`.
+A payload is the part of a response after the correlation id. A malformed payload raises a
+:class:`WireError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pykaproducer._wire.reader import Reader
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: The numbers that the requests are told apart by, and the versions that are spoken.
+#: API keys, and the versions supported by this package.
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
 HANDSHAKE_VERSIONS: Final = (0, 1)
@@ -27,7 +27,7 @@ AUTHENTICATE_VERSIONS: Final = (0, 2)
 
 @dataclass(frozen=True, slots=True)
 class HandshakeAnswer:
-    """Whether the mechanism may be used, and which ones may."""
+    """The response to SaslHandshake: an error code and the enabled mechanisms."""
 
     error_code: int
     mechanisms: tuple[str, ...]
@@ -35,25 +35,25 @@ class HandshakeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateAnswer:
-    """The broker's part of the exchange."""
+    """The response to SaslAuthenticate: the broker's part of the exchange."""
 
     error_code: int
     message: str | None
     token: bytes
-    #: How long what was shown is good for; 0: for as long as the connection stands.
+    #: Lifetime of the session; 0 means as long as the connection.
     lifetime_ms: int
 
 
 def handshake_request(
     version: int, correlation_id: int, client_id: str | None, mechanism: str
 ) -> bytes:
-    """A framed SaslHandshake request."""
+    """Encode a framed SaslHandshake request."""
     request = SaslHandshakeRequest(version=version, mechanism=mechanism)
     return _framed(request, correlation_id, client_id)
 
 
 def decode_handshake(payload: Buffer) -> HandshakeAnswer:
-    """Decode a SaslHandshake answer, of any version."""
+    """Decode a SaslHandshake response of any version."""
     reader = Reader(payload, flexible=False)
     (error_code,) = reader.fields(_int16)
     names = [reader.string() for _ in range(reader.array())]
@@ -63,13 +63,13 @@ def decode_handshake(payload: Buffer) -> HandshakeAnswer:
 def authenticate_request(
     version: int, correlation_id: int, client_id: str | None, token: bytes
 ) -> bytes:
-    """A framed SaslAuthenticate request."""
+    """Encode a framed SaslAuthenticate request."""
     request = SaslAuthenticateRequest(version=version, auth_bytes=token)
     return _framed(request, correlation_id, client_id)
 
 
 def decode_authenticate(version: int, payload: Buffer) -> AuthenticateAnswer:
-    """Decode a SaslAuthenticate answer."""
+    """Decode a SaslAuthenticate response."""
     reader = Reader(payload, flexible=version >= 2)
     reader.skip_tags()  # the header's
     (error_code,) = reader.fields(_int16)
@@ -78,7 +78,7 @@ def decode_authenticate(version: int, payload: Buffer) -> AuthenticateAnswer:
     (lifetime_ms,) = reader.fields(_int64) if version >= 1 else (0,)
     reader.skip_tags()
     if lifetime_ms < 0:
-        raise WireError(f"a session of {lifetime_ms} ms")
+        raise WireError(f"a session has a lifetime of {lifetime_ms} ms")
     return AuthenticateAnswer(error_code, message, token, lifetime_ms)
 
 

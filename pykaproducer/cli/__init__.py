@@ -1,7 +1,7 @@
 """The command line: ``pykaproducer`` and ``python -m pykaproducer``.
 
 Each command is a module with ``add_parser(subparsers)`` and ``run(options) -> exit status``. A
-user's mistake is a line on standard error and status 2, never a traceback.
+user's mistake produces a line on standard error and status 2, never a traceback.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from pykaproducer.cli import (
     trace,
     verify,
 )
-from pykaproducer.cli.common import CommandError, parser_like, tell
+from pykaproducer.cli.common import CommandError, notify, parser_like
 from pykaproducer.errors import PykaproducerError
 
-#: In the order in which the help names them.
+#: The commands, in the order in which the help lists them.
 COMMANDS = (demo, produce, load, perf, verify, topics, top, trace, cluster, completion)
 
 _EXAMPLES = """\
 examples:
-  pykaproducer demo                     see it work, on a Kafka of its own
-  pykaproducer cluster start            a real Kafka broker until Ctrl-C
+  pykaproducer demo                     demonstrate it on a temporary Kafka
+  pykaproducer cluster start            run a real Kafka broker until Ctrl-C
   pykaproducer produce -t events access.log
-                                        each line a message
+                                        send each line as a message
   pykaproducer load trips.parquet -t trips
-                                        each row a message, as JSON
-  pykaproducer perf -t scratch          how fast is it?
-  pykaproducer verify -t scratch        is everything there, once, in order?
+                                        send each row as a message, as JSON
+  pykaproducer perf -t scratch          measure throughput and latency
+  pykaproducer verify -t scratch        check for lost or duplicated messages
   tail -f access.log | pykaproducer produce -t events --rejects lost.log \\
       --bootstrap-servers kafka-1:9092 -X linger_ms=50
   pykaproducer produce -t events --config client.properties access.log
 
-Without --bootstrap-servers it is localhost:9092. "pykaproducer COMMAND --help"
-has more of each.
+The default of --bootstrap-servers is localhost:9092. For more examples, see
+"pykaproducer COMMAND --help".
 """
 
 
-#: What writing to standard output fails with when there is no room for it.
+#: Errors raised when standard output cannot take more data.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command and return the exit status."""
     try:
         try:
             return _run(argv)
         finally:
-            # Here, where it can be caught, and not when the interpreter ends.
+            # Flush here, where an error can be caught, instead of at interpreter exit.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        tell(f"standard output: {error.strerror}")
+        notify(f"standard output: {error.strerror}")
         _discard_output()
         return 1
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="pykaproducer",
-        description="A Kafka producer made of threads that each do one thing.",
+        description="Command line tools of the pykaproducer library for Apache Kafka.",
         epilog=_EXAMPLES,
         **parser_like,
     )
@@ -89,19 +89,19 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         status: int = options.run(options)
     except CommandError as error:
-        tell(str(error))
+        notify(str(error))
         return error.status
     except PykaproducerError as error:
-        tell(str(error))
+        notify(str(error))
         return 1
     except KeyboardInterrupt:
-        tell("interrupted")
+        notify("interrupted")
         return 130
     return status
 
 
 def _discard_output() -> None:
-    """Whoever read our output has left. Python would complain of what is buffered at exit."""
+    """Redirect standard output to /dev/null: the final flush at exit would raise again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What ``verify`` holds against each other: numbered messages as they were sent, told of, found."""
+"""The checks of ``verify``: compare messages as sent, as reported and as found in the log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pykaproducer.cli._ledger import Ledger, Told
-from pykaproducer.cli._rejects import Failures
+from pykaproducer.cli._ledger import Ledger, ReportedOutcome
+from pykaproducer.cli._rejects import FailureCounts
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import DeliveryError, Status
 
@@ -20,103 +20,108 @@ if TYPE_CHECKING:
 
 #: The header that marks the messages of a run.
 HEADER = "pykaproducer-verify"
-#: How many findings of a kind are described; all are counted.
+#: Maximum number of examples listed per defect; all are counted.
 _EXAMPLES = 3
-#: A value begins with its message's number, in so many bytes.
+#: Length of the message number at the beginning of a value (bytes).
 _NUMBER = 8
 
-#: Everything that can be wrong, in words.
+#: All defects, with their descriptions.
 DEFECTS = {
-    "lost": "told delivered, and not in the log",
+    "lost": "reported as delivered, but not in the log",
     "duplicated": "in the log more than once",
-    "out_of_order": "in the log behind one that was sent later",
-    "corrupted": "in the log with another value or key than was sent",
-    "denied": "told not written, and in the log all the same",
-    "split_keys": "in another partition than others with the same key",
-    "misplaced": "told offsets that are not those in the log",
-    "told_twice": "told of more than once",
-    "without_outcome": "never told of",
+    "out_of_order": "in the log after a message that was sent later",
+    "corrupted": "in the log with a different value or key",
+    "denied": "reported as not written, but in the log",
+    "split_keys": "in a different partition than other messages with the same key",
+    "misplaced": "reported with offsets that differ from the log",
+    "told_twice": "reported more than once",
+    "without_outcome": "never reported",
 }
 
 
 class Messages:
-    """Numbered messages: key and value follow from the number."""
+    """Numbered messages, whose key and value are derived from the number."""
 
     def __init__(self, run: str, size: int, keys: int) -> None:
         self.headers = [(HEADER, run.encode())]
         self.keys = keys
         self._size = max(0, size - _NUMBER)
-        # A value is a window on this, at a place that follows from the number.
+        # A value is a window into these bytes, at a position derived from the number.
         self._letters = random.Random(run).randbytes(self._size + 4096)
 
     def key(self, number: int) -> bytes | None:
-        """None: there are no keys."""
+        """Return the key of a message, or None if the messages have no keys."""
         return b"%d" % (number % self.keys) if self.keys else None
 
     def value(self, number: int) -> bytes:
-        """The number, and bytes to recognize it by."""
+        """Return the value of a message: its number, followed by bytes derived from it."""
         place = number & 4095
         return number.to_bytes(_NUMBER, "big") + self._letters[place : place + self._size]
 
     @staticmethod
     def number(value: bytes | None) -> int:
-        """The number that a value says; -1: none."""
+        """Return the message number in *value*, or -1 if there is none."""
         return int.from_bytes(value[:_NUMBER], "big") if value and len(value) >= _NUMBER else -1
 
 
 class Audit:
-    """Counts what is wrong; :meth:`report` while messages are sent, :meth:`look` afterwards."""
+    """Counter of defects; call :meth:`report` while sending and :meth:`look` while reading."""
 
     def __init__(self, messages: Messages) -> None:
         self.messages = messages
         self.ledger = Ledger()
-        self.failures = Failures()
+        self.failures = FailureCounts()
         self.sent = self.found = 0
-        #: Messages of others, or of other runs.
+        #: Records of other producers, or of other runs.
         self.foreign = 0
         self.defects: Counter[str] = Counter(dict.fromkeys(DEFECTS, 0))
         self.examples: dict[str, list[str]] = {}
         self.by_partition: Counter[int] = Counter()
         self._header = messages.headers[0]
-        # Callbacks tell of messages, and so does whoever sends: of those that were refused.
-        self._telling = threading.Lock()
+        # Outcomes are recorded by callbacks, and by the sender for messages not accepted.
+        self._lock = threading.Lock()
         self._last: dict[int, int] = {}
-        # The partition of each key; -1: none yet.
+        # The partition of each key; -1 if not yet known.
         self._homes = array("i", itertools.repeat(-1, messages.keys))
-        # Sums over (number, partition, offset), told and found: equal if the places are.
-        self._told_places = self._found_places = 0
+        # Sums of hashes of (number, partition, offset), as reported and as found.
+        self._reported_places = self._found_places = 0
         self._without_offset = 0
 
     @property
-    def told(self) -> int:
-        """How many messages have an outcome."""
+    def reported(self) -> int:
+        """Number of messages that have an outcome."""
         return sum(self.ledger.counts.values())
 
     def report(self, error: BaseException | None, delivery: Delivery) -> None:
-        """A message that was accepted has its outcome."""
+        """Record the outcome of an accepted message (a delivery callback)."""
         number = Messages.number(delivery.value)
         if error is not None:
             self.refuse(number, error)
             return
-        self._tell(number, Told.DELIVERED)
+        self._record(number, ReportedOutcome.DELIVERED)
         if delivery.partition is None or delivery.offset is None or delivery.offset < 0:
             self._without_offset += 1
         else:
-            self._told_places += _place(number, delivery.partition, delivery.offset)
+            self._reported_places += _place(number, delivery.partition, delivery.offset)
 
     def refuse(self, number: int, error: BaseException) -> None:
-        """A message has failed, or was never accepted."""
+        """Record that a message failed or was never accepted."""
         status = error.status if isinstance(error, DeliveryError) else Status.NOT_PERSISTED
-        self._tell(number, Told.NOT_WRITTEN if status is Status.NOT_PERSISTED else Told.DOUBTFUL)
+        self._record(
+            number,
+            ReportedOutcome.NOT_WRITTEN
+            if status is Status.NOT_PERSISTED
+            else ReportedOutcome.AMBIGUOUS,
+        )
         self.failures.add(error)
 
-    def _tell(self, number: int, told: Told) -> None:
-        with self._telling:
-            if not self.ledger.tell(number, told):
+    def _record(self, number: int, outcome: ReportedOutcome) -> None:
+        with self._lock:
+            if not self.ledger.report(number, outcome):
                 self._count("told_twice", f"message {number}")
 
     def look(self, record: Record) -> None:
-        """One record of the log; those of a partition come in its order."""
+        """Check one record of the log. Records of a partition must arrive in log order."""
         if self._header not in record.headers:
             self.foreign += 1
             return
@@ -132,17 +137,17 @@ class Audit:
         ):
             self._count("corrupted", where)
             return
-        told, before = self.ledger.find(number)
+        outcome, before = self.ledger.find(number)
         if before:
             self._count("duplicated", f"message {number}: {where}")
             return
-        if told is Told.DELIVERED:
+        if outcome is ReportedOutcome.DELIVERED:
             self._found_places += _place(number, partition, offset)
-        elif told is Told.NOT_WRITTEN:
+        elif outcome is ReportedOutcome.NOT_WRITTEN:
             self._count("denied", f"message {number}: {where}")
         last = self._last.get(partition, -1)
         if number < last:
-            self._count("out_of_order", f"message {number} behind {last}: {where}")
+            self._count("out_of_order", f"message {number} after {last}: {where}")
         else:
             self._last[partition] = number
         self._check_home(number, partition)
@@ -160,13 +165,17 @@ class Audit:
             )
 
     def finish(self) -> None:
-        """All of the log has been looked at."""
+        """Count the defects that are known only after the whole log has been read."""
         for number in self.ledger.lost():
             self._count("lost", f"message {number}")
-        self.defects["without_outcome"] = self.sent - self.told
-        # With one of these the places differ by themselves, and it is told of.
+        self.defects["without_outcome"] = self.sent - self.reported
+        # These defects make the sums differ as well, and are reported already.
         clean = not any(self.defects[each] for each in ("lost", "duplicated", "corrupted"))
-        if clean and not self._without_offset and (self._told_places - self._found_places) % 2**64:
+        if (
+            clean
+            and not self._without_offset
+            and (self._reported_places - self._found_places) % 2**64
+        ):
             self._count("misplaced", "some")
 
     def _count(self, defect: str, example: str) -> None:
@@ -177,12 +186,12 @@ class Audit:
 
 
 def _place(*numbers: int) -> int:
-    """A number for a message at its place; sums of such are equal if the places are."""
+    """Hash a message's location; equal sums of these imply equal locations."""
     return hash(numbers)
 
 
 def defect_lines(audit: Audit) -> Sequence[str]:
-    """A line for each kind of defect that was found."""
+    """Describe each kind of defect that was found, one line per kind."""
     return [
         f"{audit.defects[each]:,} {each.replace('_', ' ')} ({text})"
         + (f": {'; '.join(audit.examples[each])}" if each in audit.examples else "")

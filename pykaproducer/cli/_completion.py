@@ -1,4 +1,4 @@
-"""The command line as data, and the scripts that complete it in bash, zsh and fish."""
+"""A description of the command line, and completion scripts for bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: What stands for a value in the help, and is completed as a file, or as a directory.
+#: Placeholders in the help that are completed as files or as directories.
 _FILES = {"FILE", "SOURCE", "PATH"}
 _DIRECTORIES = {"DIR"}
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option and what stands behind it."""
+    """An option and its value."""
 
     names: tuple[str, ...]
     help: str
-    #: What its value is called; "": it takes none.
+    #: Placeholder of its value; "" if it takes none.
     value: str = ""
-    #: All that the value may be; empty: anything.
+    #: Allowed values; empty if any value is allowed.
     choices: tuple[str, ...] = ()
-    #: Whether its value is a name of a setting and more.
+    #: Whether its value begins with the name of a setting.
     settings: bool = False
     repeated: bool = False
 
     @property
     def takes_file(self) -> bool:
-        """Whether the value is a file, or a file may stand in it."""
+        """Whether the value is a file or may contain one."""
         return self.value in _FILES
 
     @property
@@ -39,20 +39,20 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Command:
-    """A command, or the program itself, with what may stand behind it."""
+class CommandSpec:
+    """A command, or the program itself, with its options and arguments."""
 
     path: tuple[str, ...]
     help: str
     options: tuple[Option, ...]
-    #: Whether files are named behind it.
+    #: Whether its arguments are files.
     files: bool
-    #: What its only argument may be.
+    #: Allowed values of its only argument.
     choices: tuple[str, ...]
-    commands: tuple[Command, ...]
+    commands: tuple[CommandSpec, ...]
 
-    def all(self) -> Iterator[Command]:
-        """It and those below it."""
+    def all(self) -> Iterator[CommandSpec]:
+        """Yield this command and all subcommands."""
         yield self
         for command in self.commands:
             yield from command.all()
@@ -60,8 +60,8 @@ class Command:
 
 def command_of(
     parser: argparse.ArgumentParser, path: tuple[str, ...] = (), about: str = ""
-) -> Command:
-    """The command that a parser reads."""
+) -> CommandSpec:
+    """Return the description of the command that *parser* parses."""
     options, commands, files, choices = [], [], False, ()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -75,7 +75,7 @@ def command_of(
         else:
             files = files or str(action.metavar) in _FILES
             choices = choices or tuple(action.choices or ())
-    return Command(path, about, tuple(options), files, choices, tuple(commands))
+    return CommandSpec(path, about, tuple(options), files, choices, tuple(commands))
 
 
 def _option(action: argparse.Action) -> Option:
@@ -91,8 +91,8 @@ def _option(action: argparse.Action) -> Option:
     )
 
 
-def script(shell: str, program: Command, settings: Sequence[str]) -> str:
-    """The script for a shell; *settings* are what -X is completed with."""
+def script(shell: str, program: CommandSpec, settings: Sequence[str]) -> str:
+    """Return the script for a shell; *settings* are the completions of -X."""
     return "\n".join(_SCRIPTS[shell](program, settings)) + "\n"
 
 
@@ -103,7 +103,7 @@ def _name(path: Iterable[str]) -> str:
 # bash ---------------------------------------------------------------------------------------------
 
 
-def _bash(program: Command, settings: Sequence[str]) -> Iterator[str]:
+def _bash(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
     commands = list(program.all())
     known = " | ".join(_name(command.path) for command in commands[1:])
     yield "# Completes pykaproducer in bash. Load it with:"
@@ -139,8 +139,8 @@ def _bash(program: Command, settings: Sequence[str]) -> Iterator[str]:
     yield "complete -o bashdefault -o default -F _pykaproducer pykaproducer"
 
 
-def _bash_values(commands: Sequence[Command]) -> Iterator[str]:
-    """The cases in which the word before is an option that takes a value."""
+def _bash_values(commands: Sequence[CommandSpec]) -> Iterator[str]:
+    """Yield the cases in which the previous word is an option that takes a value."""
     for command in commands:
         for option in command.options:
             if not option.value:
@@ -164,7 +164,7 @@ def _bash_values(commands: Sequence[Command]) -> Iterator[str]:
 # zsh ----------------------------------------------------------------------------------------------
 
 
-def _zsh(program: Command, settings: Sequence[str]) -> Iterator[str]:
+def _zsh(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
     yield "#compdef pykaproducer"
     yield "# Completes pykaproducer in zsh. Load it, after compinit, with:"
     yield "#   source <(pykaproducer completion zsh)"
@@ -182,11 +182,11 @@ def _zsh(program: Command, settings: Sequence[str]) -> Iterator[str]:
     yield "fi"
 
 
-def _zsh_function(command: Command) -> str:
+def _zsh_function(command: CommandSpec) -> str:
     return "_".join(("_pykaproducer", *command.path))
 
 
-def _zsh_body(command: Command) -> Iterator[str]:
+def _zsh_body(command: CommandSpec) -> Iterator[str]:
     specs = [spec for option in command.options for spec in _zsh_specs(option)]
     if command.commands:
         yield "local line state"
@@ -239,7 +239,7 @@ def _zsh_text(text: str) -> str:
 # fish ---------------------------------------------------------------------------------------------
 
 
-def _fish(program: Command, settings: Sequence[str]) -> Iterator[str]:
+def _fish(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
     yield "# Completes pykaproducer in fish. Load it with:"
     yield "#   pykaproducer completion fish | source"
     yield "complete -c pykaproducer -f"
@@ -255,7 +255,7 @@ def _fish(program: Command, settings: Sequence[str]) -> Iterator[str]:
             yield f"{when} {_fish_option(option, settings)}"
 
 
-def _fish_condition(command: Command) -> str:
+def _fish_condition(command: CommandSpec) -> str:
     tests = [f"__fish_seen_subcommand_from {name}" for name in command.path]
     if command.commands:
         names = " ".join(each.path[-1] for each in command.commands)
@@ -286,5 +286,5 @@ def _fish_text(text: str) -> str:
 
 _SCRIPTS: Mapping[str, Any] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 
-#: The shells that there is a script for.
+#: The supported shells.
 SHELLS = tuple(_SCRIPTS)

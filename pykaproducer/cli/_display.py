@@ -1,4 +1,4 @@
-"""What the demonstration shows: plain text, or with rich, and live, on a terminal."""
+"""The display of ``demo``: plain text, or live with rich on a terminal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from pykaproducer.cli._progress import has_rich
 from pykaproducer.cli.common import human_bytes
 
-#: The stages in a message's order, and what each does.
+#: The stages in the order in which a message passes them, with descriptions.
 STAGES = (
-    ("send()", "puts it into its topic's open chunk, and returns at once"),
-    ("Dispatcher", "takes the open chunks and routes them by topic"),
-    ("TopicWorker", "waits for the topic's metadata, chooses the partition"),
-    ("PartitionWorker", "finds the partition's leader and keeps the order"),
-    ("BrokerWorker", "makes batches for one broker and judges its answers"),
-    ("Bridge", "owns the socket: requests out, answers in"),
-    ("RetryHandler", "sends what met a passing error on its way again"),
+    ("send()", "appends it to its topic's open chunk and returns immediately"),
+    ("Dispatcher", "collects the open chunks and routes them by topic"),
+    ("TopicWorker", "waits for the topic's metadata and chooses the partition"),
+    ("PartitionWorker", "finds the partition's leader and preserves the order"),
+    ("BrokerWorker", "builds batches for one broker and handles its responses"),
+    ("Bridge", "owns the socket: sends requests, receives responses"),
+    ("RetryHandler", "schedules retries after retriable errors"),
     ("Reports", "runs your callbacks"),
 )
 
-_STAGES_TITLE = "The way of a message; each stage is a thread, with a queue before it:"
+_STAGES_TITLE = "The path of a message; each stage is a thread with an input queue:"
 
 _BAR = 30
 _LABEL = 11
@@ -31,44 +31,44 @@ _LABEL = 11
 
 @dataclass
 class Board:
-    """What travelled where, by partition. Written by the command, read by the display."""
+    """Message counts and sizes by partition. Written by the command, read by the display."""
 
     delivered: dict[int, int]
     read_back: dict[int, int]
     sizes: dict[int, int] = field(default_factory=dict)
 
     def rows(self) -> Iterator[tuple[int, int, int, float]]:
-        """(partition, delivered, read back, share of the fullest) of each partition."""
+        """Yield (partition, delivered, read back, share of the fullest) for each partition."""
         most = max(self.delivered.values(), default=0) or 1
         for partition, count in sorted(self.delivered.items()):
             yield partition, count, self.read_back.get(partition, 0), count / most
 
 
 class Display:
-    """Plain text, in the order in which things happen."""
+    """Plain text output, in chronological order."""
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Print the first line."""
         print(f"{text}\n", flush=True)
 
     def row(self, label: str, text: str) -> None:
-        """A fact."""
+        """Print a labelled line."""
         print(f"{label:<{_LABEL}}{text}", flush=True)
 
     def stages(self) -> None:
-        """The stages by name."""
+        """Print the names and descriptions of the stages."""
         print(f"\n{_STAGES_TITLE}\n")
         for name, does in STAGES:
             print(f"    {name:<17}{does}")
         print()
 
     def verdict(self, good: bool, text: str) -> None:
-        """The last line."""
+        """Print the last line."""
         print(f"\n{'SAME' if good else 'FAILED':<{_LABEL}}{text}")
 
     @contextlib.contextmanager
     def live(self, board: Board) -> Iterator[None]:
-        """Show *board* while it fills."""
+        """Show *board* while the block updates it."""
         yield
         print(f"    {'partition':<10}{'delivered':>12}{'size':>10}{'read back':>12}")
         for partition, delivered, same, share in board.rows():
@@ -79,7 +79,7 @@ class Display:
 
 
 class RichDisplay(Display):
-    """The same with rich, where the board is seen to fill."""
+    """Output with rich, which updates the board live."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -143,6 +143,6 @@ def _table(board: Board) -> Any:
 
 
 def display() -> Display:
-    """The one for where standard output goes."""
+    """Return the display that suits standard output."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
     return RichDisplay() if terminal and has_rich() else Display()

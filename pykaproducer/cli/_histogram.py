@@ -1,31 +1,31 @@
-"""Latencies, counted in buckets that grow with them: small, and off by less than one percent."""
+"""A compact latency histogram: bucket widths grow with the latency, errors stay below 1 %."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-#: Bits of a latency that are kept; the buckets of a power of two are half as many as these say.
+#: Significant bits kept of a latency; each power of two has half as many buckets as 8 bits allow.
 _BITS = 8
 _HALF = _BITS - 1
 
 
 class Histogram:
-    """How often each latency came, to the microsecond up to 255 of them, then to 8 bits.
+    """Counts of latencies: exact to the microsecond up to 255 µs, with 8 significant bits above.
 
-    Filled by one thread, and read by others: they may miss what is being written.
+    One thread adds; other threads may read, and may miss values that are being added.
     """
 
     __slots__ = ("_counts", "most", "total")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = defaultdict(int)
-        #: The sum and the longest of all (seconds).
+        #: Sum and maximum of all latencies (seconds).
         self.total = 0.0
         self.most = 0.0
 
     def add(self, seconds: float) -> None:
-        """One latency."""
+        """Add one latency (seconds)."""
         micros = int(seconds * 1e6)
         shift = micros.bit_length() - _BITS
         self._counts[micros if shift <= 0 else (shift << _HALF) + (micros >> shift)] += 1
@@ -34,7 +34,7 @@ class Histogram:
             self.most = seconds
 
     def add_all(self, latencies: Sequence[float]) -> None:
-        """Many at once, which costs a third."""
+        """Add many latencies at once, at a third of the cost of :meth:`add`."""
         if not latencies:
             return
         counts = self._counts
@@ -47,16 +47,16 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many latencies."""
+        """Number of latencies."""
         return sum(self._counts.copy().values())
 
     @property
     def mean(self) -> float:
-        """Their mean (seconds); 0 without any."""
+        """Mean latency (seconds); 0 if there are none."""
         return self.total / (self.count or 1)
 
     def percentiles(self, *shares: float) -> list[float]:
-        """The latencies (seconds) that such shares of all, from 0 to 1, do not exceed."""
+        """Return the latency (seconds) at each of *shares*, which are fractions from 0 to 1."""
         counts = self._counts.copy()
         left = sorted((share * sum(counts.values()), place) for place, share in enumerate(shares))
         found = [0.0] * len(shares)
@@ -68,7 +68,7 @@ class Histogram:
         return found
 
     def shares(self) -> list[tuple[float, float]]:
-        """(latency, share of all that do not exceed it) of each bucket, in order."""
+        """Return (latency, share of latencies not above it) for each bucket, in order."""
         counts = self._counts.copy()
         seen, all_of_them = 0, sum(counts.values())
         found = []
@@ -79,7 +79,7 @@ class Histogram:
 
     @classmethod
     def of(cls, parts: Iterable[Histogram]) -> Histogram:
-        """All *parts* in one."""
+        """Merge *parts* into one histogram."""
         whole = cls()
         for part in parts:
             for index, count in part._counts.copy().items():
@@ -90,7 +90,7 @@ class Histogram:
 
 
 def _middle(index: int) -> float:
-    """The latency in the middle of a bucket (seconds)."""
+    """Return the midpoint of a bucket (seconds)."""
     if index < 1 << _BITS:
         return (index + 0.5) / 1e6
     shift = (index >> _HALF) - 1

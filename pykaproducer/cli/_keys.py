@@ -1,4 +1,4 @@
-"""Single keys from the terminal, without Enter."""
+"""Single key presses from the terminal, without Enter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import threading
 import tty
 from collections.abc import Iterator
 
-#: What a key sends that is no letter: an arrow, a function key.
+#: Escape sequence of a key such as an arrow or a function key.
 _SEQUENCE = re.compile(r"\x1b(?:[\[O][0-9;]*[A-Za-z~]?)?")
 
 
 class Keys:
-    """Waits; on a terminal a key ends the wait."""
+    """A timed wait that a key press on the terminal ends."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -25,7 +25,7 @@ class Keys:
         self._typed: list[str] = []
 
     def wait(self, seconds: float) -> str:
-        """The next key, if one comes within *seconds*; empty: none came."""
+        """Return the next key pressed within *seconds*, or "" if there is none."""
         if self._fd is None:
             self._never.wait(seconds)
             return ""
@@ -36,7 +36,7 @@ class Keys:
                 read = os.read(self._fd, 64)
             except OSError:
                 read = b""
-            if not read:  # the terminal has gone: do not find it readable again and again
+            if not read:  # the terminal is gone; select() would report it as readable forever
                 self._fd = None
             self._typed.extend(_SEQUENCE.sub("", read.decode("ascii", errors="ignore")))
         return self._typed.pop(0) if self._typed else ""
@@ -44,7 +44,7 @@ class Keys:
 
 @contextlib.contextmanager
 def keys() -> Iterator[Keys]:
-    """Keys of standard input, if that is a terminal, which is afterwards as it was before."""
+    """Read keys from standard input if it is a terminal, and restore its mode afterwards."""
     fd = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     if fd is None:
         yield Keys(None)
@@ -53,7 +53,7 @@ def keys() -> Iterator[Keys]:
     try:
         tty.setcbreak(fd, termios.TCSANOW)
         changed = termios.tcgetattr(fd)
-        # Ctrl-Z would leave the terminal as it is now to whoever comes.
+        # Disable Ctrl-Z: it would leave the terminal in this mode to the shell.
         changed[6][termios.VSUSP] = b"\x00"
         termios.tcsetattr(fd, termios.TCSANOW, changed)
         yield Keys(fd)

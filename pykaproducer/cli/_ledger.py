@@ -1,8 +1,8 @@
-"""The books of ``verify``: what was told of each numbered message, and where it was found.
+"""The ledger of ``verify``: reported outcomes of numbered messages, and whether they were found.
 
-A byte a message, in segments; a segment whose messages are all delivered, or all delivered and
-found, is not kept but counted. So many millions of messages take little more than those of them
-that are on their way, or were read from one partition and not yet from another.
+One byte per message, in segments. A segment whose messages are all delivered, or all delivered and
+found, is reduced to a single byte. Memory is thus needed mainly for messages that are in flight, or
+that were read from one partition and not yet from another.
 """
 
 from __future__ import annotations
@@ -11,55 +11,55 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-#: Messages of a segment.
+#: Messages per segment.
 SEGMENT = 1 << 16
 
 _FOUND = 8
 
 
-class Told(enum.IntEnum):
-    """What the producer has said of a message."""
+class ReportedOutcome(enum.IntEnum):
+    """The outcome of a message, as reported by the producer."""
 
-    NOTHING = 0
+    NONE = 0
     DELIVERED = 1
-    #: Failed, and not in the log.
+    #: Failed, and certainly not in the log.
     NOT_WRITTEN = 2
-    #: Failed, and in the log or not.
-    DOUBTFUL = 3
+    #: Failed, but possibly in the log.
+    AMBIGUOUS = 3
 
 
-class Entry(NamedTuple):
-    """What the books say of a message."""
+class LedgerEntry(NamedTuple):
+    """The state of a message."""
 
-    told: Told
+    outcome: ReportedOutcome
     found: bool
 
 
 class Ledger:
-    """What was told and what was found. For one thread at a time."""
+    """Reported outcomes and found messages. For one thread at a time."""
 
     def __init__(self) -> None:
-        #: By number of the segment; one byte stands for all of its messages.
+        #: By segment number. A single byte is the state of all messages of the segment.
         self._segments: dict[int, bytearray] = {}
-        # How many messages of an open segment are delivered, and delivered and found.
+        # Messages of an open segment that are delivered, and that are delivered and found.
         self._delivered: dict[int, int] = {}
         self._found: dict[int, int] = {}
-        self.counts = dict.fromkeys(Told, 0)
+        self.counts = dict.fromkeys(ReportedOutcome, 0)
 
-    def tell(self, number: int, told: Told) -> bool:
-        """Note an outcome; false: there was one already."""
+    def report(self, number: int, outcome: ReportedOutcome) -> bool:
+        """Record an outcome. Return false if the message already has one."""
         segment, place = divmod(number, SEGMENT)
         states = self._open(segment)
         if states[place]:
             return False
-        states[place] = told
-        self.counts[told] += 1
-        if told is Told.DELIVERED:
-            self._note(segment, self._delivered, told)
+        states[place] = outcome
+        self.counts[outcome] += 1
+        if outcome is ReportedOutcome.DELIVERED:
+            self._note(segment, self._delivered, outcome)
         return True
 
-    def find(self, number: int) -> Entry:
-        """Note that a message was found; what the books said before."""
+    def find(self, number: int) -> LedgerEntry:
+        """Record that a message was found. Return its previous state."""
         segment, place = divmod(number, SEGMENT)
         before = self._segments.get(segment)
         if before is not None and len(before) == 1 and before[0] & _FOUND:
@@ -67,26 +67,26 @@ class Ledger:
         states = self._open(segment)
         entry = _entry(states[place])
         states[place] |= _FOUND
-        if entry == (Told.DELIVERED, False):
-            self._note(segment, self._found, Told.DELIVERED | _FOUND)
+        if entry == (ReportedOutcome.DELIVERED, False):
+            self._note(segment, self._found, ReportedOutcome.DELIVERED | _FOUND)
         return entry
 
     def lost(self) -> Iterator[int]:
-        """The numbers of those that were told delivered and not found."""
+        """Yield the numbers of messages that were reported as delivered but not found."""
         for segment, states in sorted(self._segments.items()):
             first = segment * SEGMENT
             if len(states) == 1:
                 if not states[0] & _FOUND:
                     yield from range(first, first + SEGMENT)
                 continue
-            place = states.find(Told.DELIVERED)
+            place = states.find(ReportedOutcome.DELIVERED)
             while place >= 0:
                 yield first + place
-                place = states.find(Told.DELIVERED, place + 1)
+                place = states.find(ReportedOutcome.DELIVERED, place + 1)
 
     @property
     def size(self) -> int:
-        """Bytes that the books take."""
+        """Size of the ledger (bytes)."""
         return sum(map(len, self._segments.values()))
 
     def _open(self, segment: int) -> bytearray:
@@ -98,12 +98,12 @@ class Ledger:
         return states
 
     def _note(self, segment: int, counts: dict[int, int], state: int) -> None:
-        """One more of *segment* has come to *state*; it is closed when all have."""
+        """Count a message of *segment* that reached *state*; close the segment when all have."""
         count = counts[segment] = counts.get(segment, 0) + 1
         if count == SEGMENT:
             self._segments[segment] = bytearray([state])
             del counts[segment]
 
 
-def _entry(state: int) -> Entry:
-    return Entry(Told(state & ~_FOUND), bool(state & _FOUND))
+def _entry(state: int) -> LedgerEntry:
+    return LedgerEntry(ReportedOutcome(state & ~_FOUND), bool(state & _FOUND))

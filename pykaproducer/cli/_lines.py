@@ -1,7 +1,7 @@
-"""Input as lines: read by the piece, split, with no more in memory than the longest message.
+"""Split input into lines, reading in pieces and buffering no more than the longest message.
 
-The terminator, one ``\\n``, is taken off and nothing else: a line that ends in CRLF keeps its
-``\\r``, an empty line is an empty line, a last line without terminator is a line.
+Only the terminator, one ``\\n``, is removed. A line that ends in CRLF keeps its ``\\r``, an empty
+line is an empty line, and a last line without terminator is a line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pykaproducer.cli._signals import Signals
 
-#: Input is read in pieces of this size (bytes).
+#: Size of each read (bytes).
 _PIECE = 1 << 20
 
 
@@ -20,32 +20,32 @@ class Lines(NamedTuple):
     """Lines without their terminators."""
 
     lines: list[bytes]
-    #: False for one last line that had none.
+    #: False if this is a last line without terminator.
     terminated: bool
 
 
 class Fragment(NamedTuple):
-    """A part of a line that is too long to be a message, as it stands in the input."""
+    """A part of a line that is too long to be a message, with its terminator if included."""
 
     data: bytes
-    #: Whether the line begins with it.
+    #: Whether this is the beginning of the line.
     first: bool
 
 
 def pieces(fd: int, signals: Signals) -> Iterator[bytes]:
-    """What *fd* has, as it comes, until its end or a signal."""
+    """Yield data from *fd* as it arrives, until its end or a signal."""
     while signals.readable(fd) and (piece := os.read(fd, _PIECE)):
         yield piece
 
 
 def split(source: Iterable[bytes], longest: int) -> Iterator[Lines | Fragment]:
-    """The lines of *source*; one that grows beyond *longest* bytes comes as fragments.
+    """Split *source* into lines; a line that exceeds *longest* bytes is yielded in fragments.
 
-    A line that was complete before it was found too long comes as a line.
+    A line whose end was read before its length was checked is yielded as a line.
     """
     rest: list[bytes] = []
     size = 0
-    inside = False  # of a line that is too long
+    inside = False  # inside a line that is too long
     for whole in source:
         piece = whole
         if inside:

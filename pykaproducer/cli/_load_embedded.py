@@ -1,4 +1,4 @@
-"""``pykaproducer load`` in this process: files are read here, and one producer sends."""
+"""``pykaproducer load`` in this process: one thread reads the files, and one producer sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pykaproducer._load.sources import Options, Source, SourceError, open_source
+from pykaproducer._load.sources import LoadSource, Options, SourceError, open_source
 from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
 from pykaproducer.cli._load_plan import Outcome, rejects_of, selection_of
@@ -17,7 +17,7 @@ from pykaproducer.cli.common import UserError, log_hidden, log_shown, settings_f
 from pykaproducer.errors import PykaproducerError
 from pykaproducer.producer import Producer
 
-#: How long send() may wait before we look for a signal (milliseconds).
+#: Maximum time that send() blocks between checks for a signal (milliseconds).
 _LOOK_MS = 200
 
 
@@ -26,9 +26,9 @@ def embedded(options: argparse.Namespace) -> Outcome:
     settings = with_stats_socket(options, settings_from(options))
     source = _open(options)
     job = _job(options, source)
-    began, trouble = time.monotonic(), None
+    began, problem = time.monotonic(), None
     with _signals.counted() as signals:
-        # The writer waits as long as it takes, and looks for a signal meanwhile.
+        # The writer waits as long as necessary, and checks for signals in between.
         producer = Producer(**{**settings, "max_block_ms": _LOOK_MS})
         load = job.begin(producer, "0", _interrupted_by(signals))
         reading = _Reading(source, job.mapping.columns)
@@ -39,15 +39,15 @@ def embedded(options: argparse.Namespace) -> Outcome:
         except Interrupted:
             load.interrupt()
         except PykaproducerError as error:
-            trouble = f"the load ended early: {error}"
+            problem = f"the load stopped early: {error}"
         finally:
-            with log_hidden():  # the summary tells of what is given up
+            with log_hidden():  # the summary reports the messages that close() abandons
                 producer.close(timeout=0)
     return Outcome(
         load.finish(),
         producer.config,
         time.monotonic() - began,
-        reading.trouble or trouble,
+        reading.problem or problem,
         signals.number,
     )
 
@@ -60,7 +60,7 @@ def _interrupted_by(signals: _signals.Signals) -> Callable[[], None]:
     return look
 
 
-def _open(options: argparse.Namespace) -> Source:
+def _open(options: argparse.Namespace) -> LoadSource:
     try:
         return open_source(
             options.source, Options(options.format, options.delimiter, options.infer_types)
@@ -69,23 +69,23 @@ def _open(options: argparse.Namespace) -> Source:
         raise UserError(str(error)) from None
 
 
-def _job(options: argparse.Namespace, source: Source) -> Any:
+def _job(options: argparse.Namespace, source: LoadSource) -> Any:
     mapping = selection_of(options, source.schema)
-    from pykaproducer._load.job import Job  # which needs pyarrow: by now it is there
+    from pykaproducer._load.job import Job  # requires pyarrow, which is imported by now
 
     return Job(options.topic, mapping, rejects_of(options), options.verify)
 
 
 class _Reading:
-    """Reads a source, and remembers what could not be read."""
+    """Reader of a source that records why reading stopped early."""
 
-    def __init__(self, source: Source, columns: Sequence[str]) -> None:
-        self.trouble: str | None = None
+    def __init__(self, source: LoadSource, columns: Sequence[str]) -> None:
+        self.problem: str | None = None
         self._source = source
         self._columns = columns
 
     def origins(self, shown: Progress) -> Iterator[Any]:
-        """Its batches."""
+        """Yield the batches of the source."""
         from pykaproducer._load.rejects import Origin
 
         position = 0
@@ -95,4 +95,4 @@ class _Reading:
                 position = batch.position
                 yield Origin(batch.batch, batch.file, batch.first_row)
         except SourceError as error:
-            self.trouble = f"{error}: not all of it was read"
+            self.problem = f"{error}: only a part of it was read"

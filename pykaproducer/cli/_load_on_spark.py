@@ -1,4 +1,4 @@
-"""``pykaproducer load --spark MASTER``: the same load, by the tasks of a Spark application."""
+"""``pykaproducer load --spark MASTER``: the load as tasks of a Spark application."""
 
 from __future__ import annotations
 

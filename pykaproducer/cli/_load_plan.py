@@ -1,4 +1,4 @@
-"""What a load does, as the command line has it, and how it ended; embedded and on Spark."""
+"""The options and the outcome of a load, embedded or on Spark."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pykaproducer.config import Config
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a load ended."""
+    """The outcome of a load."""
 
     summary: Summary
-    #: Of the producer that sent: how the cluster is reached.
+    #: Configuration of the producer, needed to connect for verification.
     config: Config
     seconds: float
-    #: What could not be read, or None.
-    trouble: str | None = None
-    #: The number of the signal that ended it, or 0.
+    #: Why the load stopped early, or None.
+    problem: str | None = None
+    #: Number of the signal that interrupted the load, or 0.
     signal: int = 0
 
 
 def selection_of(options: argparse.Namespace, schema: Any) -> Any:
-    """The mapping of a source with this ``pyarrow.Schema``, as ``--select`` has it."""
+    """Return the mapping that ``--select`` gives for a source with this ``pyarrow.Schema``."""
     try:
         if options.select is None:
             selection = Selection.default(schema)
@@ -39,24 +39,20 @@ def selection_of(options: argparse.Namespace, schema: Any) -> Any:
         raise UserError(f"--select: {error}") from None
     by_row = "topic" in [name for name, _, _ in mapping.made]
     if options.topic is None and not by_row:
-        raise UserError("no topic: -t TOPIC, or topic=COLUMN in --select")
+        raise UserError("no topic given: use -t TOPIC, or topic=COLUMN in --select")
     if options.topic is not None and by_row and options.select is not None:
-        raise UserError(
-            f"-t {options.topic} and topic= in --select: one of them says where rows go"
-        )
+        raise UserError(f"-t {options.topic} conflicts with topic= in --select; remove one of them")
     return mapping
 
 
 def rejects_of(options: argparse.Namespace) -> Any:
-    """Where refused rows are kept, or None."""
+    """Prepare and return the directory for rejected rows, or None."""
     from pykaproducer._load.rejects import RejectsDirectory
 
     if options.rejects is None:
         return None
     if options.rejects in options.source:
-        raise UserError(
-            f"--rejects {options.rejects}: it is the source, too; keep those of this load elsewhere"
-        )
+        raise UserError(f"--rejects {options.rejects}: is also the source; name another directory")
     directory = RejectsDirectory.of(options.rejects)
     try:
         directory.prepare()

@@ -1,4 +1,4 @@
-"""What a load tells: its summary, and whether everything could be read back."""
+"""The report of a load: its summary, and the result of reading everything back."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pykaproducer._load.summary import Summary
 from pykaproducer.cli.common import human_bytes
 from pykaproducer.config import Config
 
-#: Seconds without a message after which no more are to come.
+#: Time without a message after which reading back ends (seconds).
 _READING = 30.0
-#: Of how many partitions the summary tells.
+#: Maximum number of partitions listed in the summary.
 _PARTITIONS = 24
 
 
 def summary_lines(
     summary: Summary, topic: str | None, servers: str, seconds: float
 ) -> Iterator[str]:
-    """What became of the rows."""
+    """Yield the lines of the summary."""
     rows, rate = summary.rows, summary.rows / seconds if seconds else 0.0
     yield (
         f"{rows:,} of {rows + summary.refused:,} rows delivered to {topic or 'their topics'} at "
@@ -29,21 +29,21 @@ def summary_lines(
     for line in summary.lines(_PARTITIONS):
         yield f"  {line}"
     for text, count in sorted(summary.reasons.values(), key=lambda reason: -reason[1]):
-        yield f"  {count:,} refused; the first: {text}"
+        yield f"  {count:,} not delivered; the first: {text}"
     for file in summary.files:
-        yield f"  refused rows are in {file}"
+        yield f"  these rows are in {file}"
 
 
 def verified(summary: Summary, config: Config) -> tuple[bool, str]:
-    """Whether what was delivered stands in the log, and the sentence that says so."""
-    # Here: reading back needs kafka-python's consumer, which nobody else needs.
+    """Read back the delivered rows. Return whether all are in the log, and a sentence about it."""
+    # Imported here because only verification needs kafka-python's consumer.
     from pykaproducer.cli._readback import read_back
 
     without = summary.rows - sum(len(each) for each in _all_ranges(summary))
     if without:
         return False, (
-            f"NOT VERIFIED: of {without:,} rows the broker told no offset (acks=0, or a retry that "
-            f"it knew already)"
+            f"NOT VERIFIED: the offsets of {without:,} rows are unknown (acks=0, or a retry that "
+            f"the broker recognized as a duplicate)"
         )
     found, checksum = 0, 0
     for topic in sorted({place.topic for place in summary.ranges}):
@@ -56,9 +56,9 @@ def verified(summary: Summary, config: Config) -> tuple[bool, str]:
     if not summary.rows:
         return True, "nothing to verify: no row was delivered"
     if found == summary.rows and checksum % 2**64 == summary.checksum:
-        return True, f"verified: {found:,} rows read back, count and checksum are the same"
-    what = "the checksums differ" if found == summary.rows else f"{found:,} rows came back"
-    return False, f"NOT VERIFIED: {summary.rows:,} rows were delivered, and {what}"
+        return True, f"verified: {found:,} rows read back, count and checksum match"
+    what = "the checksums differ" if found == summary.rows else f"{found:,} rows were read back"
+    return False, f"NOT VERIFIED: {summary.rows:,} rows were delivered, but {what}"
 
 
 def _all_ranges(summary: Summary) -> Iterator[range]:
@@ -75,6 +75,6 @@ def _sorted_ranges(summary: Summary, topic: str) -> dict[int, list[range]]:
 
 
 def _is_in(offset: int, ranges: list[range]) -> bool:
-    """Whether *offset* is in one of *ranges*, which are in order."""
+    """Return whether *offset* is in one of *ranges*, which are sorted."""
     place = bisect.bisect_right(ranges, offset, key=lambda each: each.start) - 1
     return place >= 0 and offset in ranges[place]

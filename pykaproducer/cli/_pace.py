@@ -1,58 +1,58 @@
-"""Sending at a rate, or as fast as it goes, until a signal comes; and waiting for the outcomes."""
+"""Sending at a fixed rate, or without limit, until a signal arrives; and waiting for outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pykaproducer._clock import Bell, Clock
+from pykaproducer._util.clock import Clock, WakeEvent
 from pykaproducer.cli._signals import Signals
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import BufferFullError, FlushTimeoutError
 from pykaproducer.producer import Producer
 
-#: How long any wait may last before we look for a signal (seconds).
+#: Maximum duration of a wait between checks for a signal (seconds).
 LOOK = 0.2
-#: How long what was sent may take to be delivered after a signal (seconds).
+#: Time for pending messages to be delivered after a signal (seconds).
 GRACE = 5.0
-#: How long callbacks may take to tell what became of the last messages (seconds).
+#: Time for the last callbacks to run (seconds).
 _REPORTING = 30.0
-#: How often we look whether they have (seconds).
+#: Interval between checks for them (seconds).
 _REPORTING_LOOK = 0.01
-#: A pause shorter than this is not made: several messages go at once then (seconds).
+#: Pauses shorter than this are skipped, so that several messages are sent at once (seconds).
 _SHORTEST = 0.001
 
 
 class Pace:
-    """When each message is due: evenly, so many a second from the start; late ones catch up."""
+    """A schedule with evenly spaced messages; messages that are late catch up."""
 
     def __init__(self, rate: float | None, signals: Signals, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         self.start = self.clock.monotonic()
         self._gap = 1 / rate if rate else 0.0
         self._signals = signals
-        # Nobody rings: time alone ends a wait.
-        self._silent = Bell()
+        # Never set: only the timeout ends a wait.
+        self._silent = WakeEvent()
 
-    def wait_for(self, number: int, meanwhile: Callable[[], object]) -> bool:
-        """Wait until message *number*, from 0, is due; false: a signal came before.
+    def wait_for(self, number: int, poll: Callable[[], object]) -> bool:
+        """Wait until message *number*, from 0, is due. Return false if a signal arrives first.
 
-        *meanwhile* is called now and then while it waits.
+        *poll* is called repeatedly during the wait.
         """
         due = self.start + number * self._gap
         while not self._signals.count:
             left = due - self.clock.monotonic()
             if left < _SHORTEST:
                 return True
-            self.clock.hear(self._silent, self.clock.monotonic() + min(left, LOOK))
-            meanwhile()
+            self.clock.wait(self._silent, self.clock.monotonic() + min(left, LOOK))
+            poll()
         return False
 
 
 class Patience:
-    """How long a message waits for room: ``max_block_ms`` if it is set, else as long as it takes.
+    """The wait for buffer space: ``max_block_ms`` if it is set, else unlimited.
 
-    The producer's own is shorter, so that we look for a signal in between.
+    The producer's own ``max_block_ms`` is shorter, to allow checks for a signal.
     """
 
     def __init__(self, settings: Mapping[str, Any], signals: Signals) -> None:
@@ -61,22 +61,20 @@ class Patience:
         self._signals = signals
 
     def shortened(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """*settings* for the producer."""
+        """Return *settings* with the shorter ``max_block_ms``."""
         return {**settings, "max_block_ms": self._piece}
 
-    def send(
-        self, send: Callable[[], Delivery], meanwhile: Callable[[], object]
-    ) -> Delivery | None:
-        """Send one that has found no room once; None: a signal came.
+    def send(self, send: Callable[[], Delivery], poll: Callable[[], object]) -> Delivery | None:
+        """Retry a send that found the buffer full. Return None if a signal arrives.
 
         Raises:
-            BufferFullError: there was no room all the time.
+            BufferFullError: there was no space within ``max_block_ms``.
         """
         waited = self._piece
         while not self._signals.count:
             if waited >= self._whole:
-                raise BufferFullError("there was no room in buffer_memory within max_block_ms")
-            meanwhile()
+                raise BufferFullError("no space in buffer_memory within max_block_ms")
+            poll()
             try:
                 return send()
             except BufferFullError:
@@ -87,30 +85,33 @@ class Patience:
 def settle(
     producer: Producer,
     signals: Signals,
-    tell: Callable[[], object],
-    meanwhile: Callable[[], object],
+    on_signal: Callable[[], object],
+    poll: Callable[[], object],
 ) -> bool:
-    """Wait until everything has its outcome; after a signal, which is told of, for ``GRACE``
-    seconds or until another one. False: not everything has."""
+    """Wait until every message has an outcome. Return false if some have none.
+
+    After a signal, *on_signal* is called, and the wait ends after ``GRACE`` seconds or at the next
+    signal.
+    """
     clock, count, end = Clock(), 0, float("inf")
     while clock.monotonic() < end:
         if signals.count and not count:
             count, end = signals.count, clock.monotonic() + GRACE
-            tell()
+            on_signal()
         elif signals.count > count:
             return False
         try:
             producer.flush(LOOK)
         except FlushTimeoutError:
-            meanwhile()
+            poll()
         else:
             return True
     return False
 
 
-def wait_for_callbacks(have_told: Callable[[], bool]) -> None:
-    """The producer is closed, so that all have an outcome; callbacks may still have to run."""
-    clock, silent = Clock(), Bell()
+def wait_for_callbacks(all_reported: Callable[[], bool]) -> None:
+    """Wait for callbacks that have not run yet, after the producer was closed."""
+    clock, silent = Clock(), WakeEvent()
     end = clock.monotonic() + _REPORTING
-    while not have_told() and clock.monotonic() < end:
-        clock.hear(silent, clock.monotonic() + _REPORTING_LOOK)
+    while not all_reported() and clock.monotonic() < end:
+        clock.wait(silent, clock.monotonic() + _REPORTING_LOOK)

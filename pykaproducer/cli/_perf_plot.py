@@ -1,4 +1,4 @@
-"""The latencies of ``perf`` as a picture, with matplotlib: the extra ``plot``."""
+"""The latency plot of ``perf``, drawn with matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _MARKS = {"50 %": 0.5, "99 %": 0.99, "99.9 %": 0.999}
 
 
 def check_plot(name: str | None) -> None:
-    """Refuse before anything is sent what could not be drawn after it."""
+    """Check before the measurement that the plot can be drawn afterwards."""
     if name is None:
         return
     if not name.lower().endswith(_SUFFIXES):
-        raise UserError(f"--plot {name}: the file's name must end in .png or .svg")
+        raise UserError(f"--plot {name}: the file name must end in .png or .svg")
     directory = os.path.dirname(name) or "."
     if not os.path.isdir(directory):
-        raise UserError(f"--plot {name}: there is no directory {directory}")
+        raise UserError(f"--plot {name}: directory {directory} does not exist")
     if not os.access(name if os.path.exists(name) else directory, os.W_OK):
-        raise UserError(f"--plot {name}: it cannot be written to")
+        raise UserError(f"--plot {name}: not writable")
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("--plot needs matplotlib: pip install 'pykaproducer[plot]'")
 
 
 def plot(name: str, title: str, intervals: Sequence[Interval]) -> None:
-    """Draw the latencies over time, and what share of the messages took how long."""
+    """Plot the latencies over time and by percentile."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7), layout="constrained")
@@ -51,8 +51,8 @@ def _over_time(axes: Any, intervals: Sequence[Interval]) -> None:
     for place, label in enumerate(_MARKS):
         axes.plot(middles, [each[place] * 1000 for each in found], marker=".", label=label)
     longest = [each.latencies.most * 1000 for each in intervals]
-    axes.plot(middles, longest, marker=".", label="longest", color="0.6")
-    axes.set(xlabel="seconds since the beginning", ylabel="latency (ms)", yscale="log")
+    axes.plot(middles, longest, marker=".", label="maximum", color="0.6")
+    axes.set(xlabel="time (s)", ylabel="latency (ms)", yscale="log")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)
     axes.grid(alpha=0.3)
     rate = axes.twinx()
@@ -62,7 +62,7 @@ def _over_time(axes: Any, intervals: Sequence[Interval]) -> None:
 
 
 def _by_share(axes: Any, latencies: Histogram) -> None:
-    """As far as one message in all: the worst ones are to be seen."""
+    """Plot up to the share of a single message, so that the worst latencies are visible."""
     shares = latencies.shares()
     axes.plot(
         [1 / max(1 - share, 0.5 / latencies.count) for _, share in shares],
@@ -71,7 +71,7 @@ def _by_share(axes: Any, latencies: Histogram) -> None:
     )
     ticks = [1, 2, 10, 100, 1_000, 10_000, 100_000, 1_000_000]
     ticks = [tick for tick in ticks if tick <= 2 * latencies.count]
-    axes.set(xscale="log", xlabel="share of the messages", ylabel="latency (ms)", yscale="log")
+    axes.set(xscale="log", xlabel="percentile", ylabel="latency (ms)", yscale="log")
     axes.set_xticks(ticks, [f"{100 - 100 / tick:.6g} %" for tick in ticks])
     axes.minorticks_off()
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""What ``perf`` tells: in the words of Kafka's own tool, as JSON, and as a picture."""
+"""The output of ``perf``: text in the format of Kafka's tool, JSON, or a plot."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from pykaproducer.cli._histogram import Histogram
 from pykaproducer.cli._perf_plot import plot
-from pykaproducer.cli._perf_run import Interval, Load, Run
-from pykaproducer.cli.common import tell
+from pykaproducer.cli._perf_run import Interval, PerfLoad, Run
+from pykaproducer.cli.common import notify
 
 _MB = 1 << 20
 _SHARES = {"50th": 0.5, "95th": 0.95, "99th": 0.99, "99.9th": 0.999}
 
 
-def progress_line(intervals: Sequence[Interval], load: Load, what: str) -> str:
-    """The last seconds, in one line. MB are those of the values, 1048576 bytes each."""
+def progress_line(intervals: Sequence[Interval], load: PerfLoad, what: str) -> str:
+    """Format the last intervals as a line. MB are 1048576 bytes, and only values are counted."""
     latencies = Histogram.of(each.latencies for each in intervals)
     seconds = sum(each.width for each in intervals)
     rate = latencies.count / seconds if seconds else 0.0
@@ -28,8 +28,8 @@ def progress_line(intervals: Sequence[Interval], load: Load, what: str) -> str:
     )
 
 
-def tell_figures(options: argparse.Namespace, measured: Run, metrics: Any, servers: str) -> None:
-    """Print what was measured, and draw it."""
+def print_results(options: argparse.Namespace, measured: Run, metrics: Any, servers: str) -> None:
+    """Print the results, and draw the plot if requested."""
     latencies = measured.latencies
     if options.json:
         print(json.dumps(_figures(options, measured, latencies, metrics, servers), indent=2))
@@ -39,19 +39,19 @@ def tell_figures(options: argparse.Namespace, measured: Run, metrics: Any, serve
             print(line)
     failed = [f"  {count:,} failed: {text}" for text, count in measured.failures.by_kind()]
     if measured.unaccounted:
-        failed.append(f"  {measured.unaccounted:,} without outcome")
+        failed.append(f"  {measured.unaccounted:,} with unknown outcome")
     if failed:
         gone = measured.sent - measured.delivered
-        tell("\n".join([f"{gone:,} of {measured.sent:,} messages were not delivered", *failed]))
+        notify("\n".join([f"{gone:,} of {measured.sent:,} messages were not delivered", *failed]))
     if options.plot is not None:
         if latencies.count:
             plot(options.plot, _last_line(measured, latencies, "\n"), measured.intervals)
         else:
-            tell(f"--plot {options.plot}: there is nothing to draw: no message was delivered")
+            notify(f"--plot {options.plot}: not drawn, because no message was delivered")
 
 
 def _rates(measured: Run) -> tuple[float, float]:
-    """Messages and megabytes a second."""
+    """Return messages and megabytes per second."""
     seconds = measured.seconds or 1.0
     return measured.delivered / seconds, measured.delivered_size / seconds / _MB
 
@@ -104,7 +104,7 @@ def _figures(
 
 
 def _latency_figures(latencies: Histogram) -> dict[str, float | None]:
-    """In milliseconds; all None if there is none."""
+    """Return the figures in milliseconds; all are None if there are no latencies."""
     named = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
     found = [latencies.mean, *latencies.percentiles(*named.values()), latencies.most]
     there = latencies.count > 0
@@ -115,7 +115,7 @@ def _latency_figures(latencies: Histogram) -> dict[str, float | None]:
 
 
 def _metric_lines(metrics: Any) -> Iterator[str]:
-    """``group:name : value``, a line each, as Kafka's tool has them."""
+    """Yield ``group:name : value``, one line each, as Kafka's tool prints them."""
     rows = [
         (f"{group}:{name}", value)
         for group, values in sorted((metrics or {}).items())

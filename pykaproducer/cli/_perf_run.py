@@ -1,8 +1,8 @@
-"""What ``perf`` measures: messages sent one by one, and the time until each one's outcome.
+"""The measurement of ``perf``: messages are sent one by one, and their latencies recorded.
 
-A message's latency runs from the call of ``send()``, waiting for room included, to its callback,
-as in Kafka's own tool. All messages share one callback, which finds out when its message was sent
-by the message's place: the chunk it was put into, and its row there.
+Latency is measured from the call of ``send()``, including the wait for buffer space, to the
+callback, as in Kafka's own tool. All messages share one callback, which looks up the send time by
+the message's chunk and its row there.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from dataclasses import dataclass, field
 from pykaproducer._kernel import CHUNK_ROWS, ROW_COST
 from pykaproducer.cli._histogram import Histogram
 from pykaproducer.cli._pace import Pace, Patience, settle, wait_for_callbacks
-from pykaproducer.cli._rejects import Failures
+from pykaproducer.cli._rejects import FailureCounts
 from pykaproducer.cli._signals import Signals
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import BufferFullError, PykaproducerError
 from pykaproducer.producer import Producer
 
-#: The first width of the intervals that the course of time is kept in (seconds); and how many
-#: there may be, before two become one.
+#: Initial width of the intervals (seconds), and the number of intervals above which pairs of them
+#: are merged.
 _WIDTH = 1.0
 _MOST_INTERVALS = 600
-#: How often what callbacks have measured is counted (seconds).
+#: Interval between collections of the latencies that callbacks have measured (seconds).
 _COUNTING = 0.05
-#: How often a line tells how it goes (seconds).
-_TELLING = 5.0
+#: Interval between progress lines (seconds).
+_PROGRESS_INTERVAL = 5.0
 
 
 @dataclass(frozen=True)
-class Load:
-    """What is sent."""
+class PerfLoad:
+    """The messages to send."""
 
     topic: str
     count: int
-    #: Messages a second; None: as fast as it goes.
+    #: Messages per second; None means no limit.
     rate: float | None
-    #: Taken in turn.
+    #: Used in turn.
     payloads: Sequence[bytes]
     keys: Sequence[bytes | None] = (None,)
     headers: list[tuple[str, bytes]] | None = None
@@ -49,16 +49,16 @@ class Load:
 
 @dataclass
 class Interval:
-    """What was delivered in a part of the time."""
+    """Latencies of the messages delivered within a time interval."""
 
-    #: Seconds since the beginning.
+    #: Seconds since the start of the measurement.
     start: float
     width: float
     latencies: Histogram = field(default_factory=Histogram)
 
 
 class _Flight:
-    """The messages of one chunk: how many were accepted before, and when each was sent."""
+    """Send times of the messages of one chunk, and the number of messages accepted before it."""
 
     __slots__ = ("first", "sent")
 
@@ -72,16 +72,16 @@ class Run:
 
     def __init__(
         self,
-        load: Load,
+        load: PerfLoad,
         producer: Producer,
         signals: Signals,
         patience: Patience,
         show: Callable[[Sequence[Interval]], None],
     ) -> None:
         self.sent = self.delivered = 0
-        #: Bytes of the messages' values.
+        #: Bytes of the values sent, and of those among them that failed.
         self.size = self.lost_size = 0
-        self.failures = Failures()
+        self.failures = FailureCounts()
         self.intervals: list[Interval] = [Interval(0.0, _WIDTH)]
         self.seconds = 0.0
         self._load = load
@@ -90,17 +90,17 @@ class Run:
         self._patience = patience
         self._show = show
         self._flights: dict[int, _Flight] = {}
-        # Told of before we have noted where they are. Rare.
+        # Messages reported before their send time was noted. Rare.
         self._early: list[tuple[float, BaseException | None, Delivery]] = []
         self._latencies = self.intervals[0].latencies
-        # From callbacks, which do no more than they must; _count() takes them away.
+        # Appended by callbacks, which do as little as possible; _count() consumes it.
         self._measured: deque[float] = deque()
-        self._began = self._next_look = self._told = time.perf_counter()
-        self._first_untold = 0
+        self._began = self._next_look = self._last_progress = time.perf_counter()
+        self._first_unshown = 0
 
     def go(self, ending: Callable[[], None]) -> None:
-        """Send all, and wait for what becomes of it; *ending* is called if a signal comes."""
-        self._began = self._told = time.perf_counter()
+        """Send all messages and wait for their outcomes; *ending* is called after a signal."""
+        self._began = self._last_progress = time.perf_counter()
         self._next_look = self._began + _COUNTING
         self._send_all()
         settle(self._producer, self._signals, ending, self._look)
@@ -109,26 +109,26 @@ class Run:
         last.width = max(self.seconds - last.start, 1e-6)
 
     def finish(self) -> None:
-        """After the producer was closed: wait for the last callbacks."""
-        wait_for_callbacks(self._have_told)
+        """Wait for the last callbacks. Call this after the producer is closed."""
+        wait_for_callbacks(self._all_reported)
 
-    def _have_told(self) -> bool:
+    def _all_reported(self) -> bool:
         self._count()
         return not self.unaccounted
 
     @property
     def unaccounted(self) -> int:
-        """How many messages have not been told of."""
+        """Number of messages whose outcome has not been reported."""
         return self.sent - self.delivered - self.failures.total
 
     @property
     def delivered_size(self) -> int:
-        """The bytes of the values that were delivered."""
+        """Bytes of the values that were delivered."""
         return self.size - self.lost_size
 
     @property
     def latencies(self) -> Histogram:
-        """Those of all messages."""
+        """Latencies of all messages."""
         return Histogram.of(interval.latencies for interval in self.intervals)
 
     def _send_all(self) -> None:
@@ -166,7 +166,7 @@ class Run:
             flight.sent.append(began)
 
     def _insist(self, error: PykaproducerError, again: Callable[[], Delivery]) -> Delivery | None:
-        """A message was refused: try again while that may help. None: it was not sent."""
+        """Retry a message that was not accepted. Return None if it was not sent."""
         if isinstance(error, BufferFullError):
             try:
                 return self._patience.send(again, self._look)
@@ -176,7 +176,7 @@ class Run:
         self.failures.add(error)
         return None
 
-    # What became of them --------------------------------------------------------------------------
+    # Outcomes -------------------------------------------------------------------------------------
 
     def _report(self, error: BaseException | None, delivery: Delivery) -> None:
         now = time.perf_counter()
@@ -184,7 +184,8 @@ class Run:
         try:
             began = self._flights[serial].sent[delivery.row]
         except (KeyError, IndexError):
-            # 1. send() has accepted it. 2. It is delivered, and we run. 3. The sender notes it.
+            # 1. send() accepts the message. 2. It is delivered, and this callback runs. 3. The
+            # sending thread notes the send time.
             self._early.append((now, error, delivery))
             return
         if error is None:
@@ -194,7 +195,7 @@ class Run:
             self.lost_size += delivery.serialized_value_size
 
     def _count(self) -> None:
-        """What callbacks have left us, and those that came before we had noted where they are."""
+        """Collect what callbacks have measured, including early messages (see _report)."""
         measured = self._measured
         latencies = [measured.popleft() for _ in range(len(measured))]
         self.delivered += len(latencies)
@@ -209,10 +210,10 @@ class Run:
                 self.failures.add(error)
                 self.lost_size += delivery.serialized_value_size
 
-    # The course of time ---------------------------------------------------------------------------
+    # Intervals ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Begin a new interval if it is time, and tell how it goes."""
+        """Start a new interval if it is time, and print progress."""
         now = time.perf_counter()
         self._next_look = now + _COUNTING
         self._count()
@@ -224,14 +225,17 @@ class Run:
         self.intervals.append(Interval(start, self.intervals[0].width))
         self._latencies = self.intervals[-1].latencies
         self._forget()
-        if now - self._told >= _TELLING:
-            self._told = now
-            self._show(self.intervals[self._first_untold : -1])
-            self._first_untold = len(self.intervals) - 1
+        if now - self._last_progress >= _PROGRESS_INTERVAL:
+            self._last_progress = now
+            self._show(self.intervals[self._first_unshown : -1])
+            self._first_unshown = len(self.intervals) - 1
             self._join_intervals()
 
     def _forget(self) -> None:
-        """Chunks so old that all of them has been told: buffer_memory holds no more than since."""
+        """Drop the send times of chunks so old that all their messages must have an outcome.
+
+        buffer_memory limits how many messages can be pending.
+        """
         most = self._producer.config.buffer_memory // ROW_COST + CHUNK_ROWS
         oldest = self._producer.accepted - most
         for serial, flight in list(self._flights.items())[:-1]:
@@ -240,10 +244,10 @@ class Run:
             del self._flights[serial]
 
     def _join_intervals(self) -> None:
-        """Two of them become one when there are many, all but the one that grows."""
+        """Merge pairs of intervals when there are too many, except the last two."""
         if len(self.intervals) <= _MOST_INTERVALS:
             return
-        # A callback may still write into the one before the last.
+        # A callback may still write into the last but one.
         *done, before, last = self.intervals
         pairs = [done[place : place + 2] for place in range(0, len(done), 2)]
         joined = [
@@ -255,4 +259,4 @@ class Run:
             for pair in pairs
         ]
         self.intervals = [*joined, before, last]
-        self._first_untold = len(joined) + 1
+        self._first_unshown = len(joined) + 1

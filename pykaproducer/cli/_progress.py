@@ -1,4 +1,4 @@
-"""A progress bar on standard error where that is a terminal (and rich is there), else nothing."""
+"""A progress bar on standard error if it is a terminal and rich is installed; else nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class Progress:
-    """How far the input has been read. This one shows nothing."""
+    """Progress of reading the input. This base class shows nothing."""
 
     def advance(self, size: int) -> None:
-        """*size* bytes more were read."""
+        """Record that *size* more bytes were read."""
 
     def waiting(self, messages: int) -> None:
-        """All is read, and so many messages have no outcome."""
+        """Record that all input was read and that *messages* messages are pending."""
 
 
 class _Bar(Progress):
@@ -28,12 +28,12 @@ class _Bar(Progress):
         self._bar.update(self._task, advance=size)
 
     def waiting(self, messages: int) -> None:
-        self._bar.update(self._task, description=f"{messages:,} messages still on their way")
+        self._bar.update(self._task, description=f"{messages:,} messages pending")
 
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None) -> Iterator[Progress]:
-    """Show how far it has got, in bytes; *total* None: nobody knows how much there is."""
+    """Show progress in bytes; *total* is None if the size of the input is unknown."""
     if not has_rich() or sys.stderr is None or not sys.stderr.isatty():
         yield Progress()
         return
@@ -59,5 +59,5 @@ def progress(title: str, total: int | None) -> Iterator[Progress]:
 
 
 def has_rich() -> bool:
-    """Whether rich is installed (it comes with the extra ``demo``)."""
+    """Return whether rich is installed (the extras ``cli`` and ``demo`` require it)."""
     return importlib.util.find_spec("rich") is not None

@@ -1,4 +1,4 @@
-"""Reading a topic back with an independent consumer: kafka-python's."""
+"""Reading a topic back with an independent consumer, kafka-python's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, at import
+    warnings.simplefilter("ignore", DeprecationWarning)  # raised by kafka-python at import
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
     from kafka.structs import TopicPartition
@@ -19,16 +19,16 @@ with warnings.catch_warnings():
 from pykaproducer.cli.common import CommandError, servers_text
 from pykaproducer.config import Config
 
-# Its warnings belong to whoever configures logging, not on the terminal.
+# Keep kafka-python's warnings off the terminal unless logging is configured.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
-#: Settings that say how a cluster is reached begin so. Java's names among them have put their
-#: values into those of kafka-python's names.
+#: Prefixes of the settings for connection security. Values given under Java's names have been
+#: copied to the corresponding kafka-python names.
 _ACCESS = ("security_", "ssl_", "sasl_")
 
 
 class Record(NamedTuple):
-    """One message as it stands in the log."""
+    """One record of the log."""
 
     partition: int
     offset: int
@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 def access_of(config: Config) -> dict[str, Any]:
-    """What kafka-python's consumer needs to reach the cluster that *config* reaches."""
+    """Return the arguments with which kafka-python's consumer connects to the same cluster."""
     return {
         each.name: value
         for each in dataclasses.fields(config)
@@ -48,14 +48,14 @@ def access_of(config: Config) -> dict[str, Any]:
     }
 
 
-class Reader:
+class LogReader:
     """A consumer of a cluster, for one topic at a time.
 
-    Raises :class:`CommandError` where kafka-python raises its own errors.
+    Raises :class:`CommandError` in place of kafka-python's own errors.
     """
 
     def __init__(self, config: Config) -> None:
-        #: (partition, offset) where reading ended before the last offset that was wanted.
+        #: (partition, offset) where reading stopped before the last offset requested.
         self.unread: list[tuple[int, int]] = []
         self._config = config
 
@@ -66,7 +66,7 @@ class Reader:
                 bootstrap_servers=servers, check_crcs=True, **access_of(self._config)
             )
         except KafkaError as error:
-            raise CommandError(f"nothing can be read back: {error}") from None
+            raise CommandError(f"reading back failed: {error}") from None
         return self
 
     def __exit__(
@@ -78,22 +78,22 @@ class Reader:
         self._consumer.close()
 
     def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """The first and the next offset of each partition."""
+        """Return the first and the next offset of each partition."""
         places = [TopicPartition(topic, number) for number in partitions]
         try:
             first = self._consumer.beginning_offsets(places)
             after = self._consumer.end_offsets(places)
         except KafkaError as error:
-            raise CommandError(f"topic {topic!r}: no offsets: {error}") from None
+            raise CommandError(f"topic {topic!r}: cannot fetch offsets: {error}") from None
         return {place.partition: (first[place], after[place]) for place in places}
 
     def read(
         self, topic: str, ranges: Mapping[int, tuple[int, int]], timeout: float
     ) -> Iterator[Record]:
-        """Every message of *topic* between the first and the last offset of each range.
+        """Yield every record of *topic* between the first and the last offset of each range.
 
-        In order within a partition. Stops when all are there, or when none has come for *timeout*
-        seconds.
+        Records of a partition are in order. Stops when all have been read, or after *timeout*
+        seconds without a record.
         """
         try:
             yield from self._read(topic, ranges, timeout)
@@ -114,7 +114,7 @@ class Reader:
                     if record.offset <= ranges[place.partition][1]:
                         yield Record(*(getattr(record, name) for name in Record._fields))
                 deadline = time.monotonic() + timeout
-            # Of all: what stands last may be no message, and then none comes from there.
+            # Check the position: the last offset may be a control record, which is not returned.
             left = {place: last for place, last in left.items() if consumer.position(place) <= last}
         self.unread = [(place.partition, consumer.position(place)) for place in left]
 
@@ -122,6 +122,6 @@ class Reader:
 def read_back(
     config: Config, topic: str, ranges: Mapping[int, tuple[int, int]], timeout: float
 ) -> Iterator[Record]:
-    """:meth:`Reader.read`, for who reads once."""
-    with Reader(config) as reader:
+    """Read *ranges* once; see :meth:`LogReader.read`."""
+    with LogReader(config) as reader:
         yield from reader.read(topic, ranges, timeout)

@@ -1,4 +1,4 @@
-"""The lines that were not delivered: counted by the reason, and kept in a file if there is one."""
+"""Undelivered lines: counted by reason, and optionally kept in a file."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import stat
 import threading
 from typing import BinaryIO
 
-from pykaproducer._closing import GIVEN_UP
+from pykaproducer._process.closing import GIVEN_UP
 from pykaproducer.cli.common import UserError
 from pykaproducer.errors import DeliveryError, Status
 
 
 class RejectsFile:
-    """``--rejects FILE``: appended to, so that the rejects of an earlier run are kept as well.
+    """``--rejects FILE``, opened for appending so that the rejects of earlier runs are kept.
 
-    Written by callbacks and by the main thread: each write is whole.
+    Callbacks and the main thread write to it; each write is atomic.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Why not all that should be in it is.
+        #: The error that made the file incomplete.
         self.error: OSError | None = None
         try:
             self._file: BinaryIO = open(name, "ab")  # noqa: SIM115 (closed by close())
@@ -30,12 +30,12 @@ class RejectsFile:
         self._lock = threading.Lock()
 
     def is_same_file(self, other: os.stat_result) -> bool:
-        """Whether *other* is this very file: reading it while we write to it would never end."""
+        """Return whether *other* is this file; reading it while appending would never end."""
         ours = os.fstat(self._file.fileno())
         return stat.S_ISREG(ours.st_mode) and os.path.samestat(ours, other)
 
     def write(self, data: bytes) -> None:
-        """Keep *data*."""
+        """Append *data*, unless an earlier write failed."""
         with self._lock:
             if self.error is not None:
                 return
@@ -48,7 +48,7 @@ class RejectsFile:
                 self.error = error
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the file."""
         with self._lock:
             try:
                 self._file.close()
@@ -57,7 +57,7 @@ class RejectsFile:
 
 
 def _ends_with_a_line(name: str) -> bool:
-    """False if an earlier run has left a last line without terminator in it."""
+    """Return false if the file ends with an unterminated line, left by an earlier run."""
     if not os.path.isfile(name) or not os.path.getsize(name):
         return True
     with open(name, "rb") as file:
@@ -65,29 +65,29 @@ def _ends_with_a_line(name: str) -> bool:
         return file.read(1) == b"\n"
 
 
-class Failures:
-    """How many lines failed, by kind, with the first error of each kind to tell of it."""
+class FailureCounts:
+    """Counts of failures by kind, with the text of the first error of each kind."""
 
     def __init__(self) -> None:
         self.total = 0
-        #: How many of them may be in the log all the same.
-        self.doubtful = 0
+        #: Number of failures that may nevertheless be in the log.
+        self.ambiguous = 0
         self._kinds: dict[tuple[str, Status | None], tuple[str, int]] = {}
         self._lock = threading.Lock()
 
     def add(self, error: BaseException | str, count: int = 1) -> None:
-        """*count* lines failed for one reason. From any thread."""
+        """Count *count* failures with the same reason. Thread-safe."""
         status = error.status if isinstance(error, DeliveryError) else None
         kind = error if isinstance(error, str) else type(error).__name__
-        # It was our call that gave it up, for the user's signal.
-        text = str(error).replace(GIVEN_UP, "given up")
+        # The message was abandoned by the command's own close(), after the user's signal.
+        text = str(error).replace(GIVEN_UP, "abandoned after the interrupt")
         with self._lock:
             self.total += count
             if status is Status.POSSIBLY_PERSISTED:
-                self.doubtful += count
+                self.ambiguous += count
             text, before = self._kinds.get((kind, status), (text, 0))
             self._kinds[kind, status] = (text, before + count)
 
     def by_kind(self) -> list[tuple[str, int]]:
-        """(text, count) of each kind, the most frequent first."""
+        """Return (text, count) of each kind, the most frequent first."""
         return sorted(self._kinds.values(), key=lambda entry: -entry[1])

@@ -1,8 +1,8 @@
-"""Lines in, outcomes out: what ``produce`` does with the producer.
+"""The sender of ``produce``: reads lines, sends them and records their outcomes.
 
-Every line that is read ends in one of two places: it is delivered, or it is a failure and, if
-there is a file of rejects, in that file as it was read. Rejects stand there in the order of the
-input; those of different partitions may change places.
+Every line that is read is either delivered or counted as a failure. A failed line is appended to
+the rejects file, if there is one, exactly as it was read. Rejects are in the order of the input,
+except that those of different partitions may be reordered.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from pykaproducer.cli._lines import Fragment, Lines, pieces, split
 from pykaproducer.cli._pace import GRACE, LOOK, wait_for_callbacks
 from pykaproducer.cli._progress import Progress
-from pykaproducer.cli._rejects import Failures, RejectsFile
+from pykaproducer.cli._rejects import FailureCounts, RejectsFile
 from pykaproducer.cli._signals import Signals
-from pykaproducer.cli.common import UserError, tell
+from pykaproducer.cli.common import UserError, notify
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import (
     BufferFullError,
@@ -33,17 +33,17 @@ from pykaproducer.producer import Producer
 
 @dataclass(frozen=True)
 class Envelope:
-    """What all messages have in common."""
+    """Properties shared by all messages."""
 
     topic: str
     partition: int | None = None
     headers: list[tuple[str, bytes]] | None = None
-    #: What stands between key and value; None: there are no keys.
+    #: Separator of key and value; None if the lines contain no keys.
     separator: bytes | None = None
 
 
 class Sender:
-    """Sends lines, and knows what became of them."""
+    """Sender of lines that records their outcomes."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class Sender:
         rejects: RejectsFile | None,
     ) -> None:
         self.lines = self.size = 0
-        self.failures = Failures()
+        self.failures = FailureCounts()
         #: Delivered lines by partition. Written by callbacks only.
         self.partitions: dict[int | None, int] = collections.defaultdict(int)
         self.topic = envelope.topic
         self._envelope = envelope
         self._signals = signals
         self._rejects = rejects
-        # What was read and not sent. Everything that was sent comes before it among the rejects.
+        # Lines read but not sent. They follow all sent lines in the rejects file.
         self._unsent: list[bytes] = []
-        # A last line without terminator: whatever stood behind it would become a part of it.
+        # A last line without terminator, written last: data after it would become part of it.
         self._unterminated = b""
         self._broken: PykaproducerError | None = None
-        # send() waits for space, and must let us look for a signal meanwhile. Without the
-        # setting we wait as long as it takes: what fills the buffer has a deadline.
+        # send() blocks briefly, so that signals are noticed. Without max_block_ms the wait is
+        # unlimited: the messages that fill the buffer have a delivery timeout.
         self._patience_ms: float = settings.get("max_block_ms", float("inf"))
         self._block_ms = min(self._patience_ms, LOOK * 1000)
         self.producer = Producer(**{**settings, "max_block_ms": self._block_ms})
@@ -74,28 +74,28 @@ class Sender:
 
     @property
     def delivered(self) -> int:
-        """How many lines were."""
+        """Number of delivered lines."""
         return sum(list(self.partitions.values()))
 
     @property
     def unaccounted(self) -> int:
-        """How many lines have not been told of."""
+        """Number of lines without an outcome."""
         return self.lines - self.delivered - self.failures.total
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more is to be sent."""
-        # Without room for the rejects every line that we read may be one that is lost.
+        """Whether sending must stop."""
+        # If rejects cannot be written, every further line might be lost.
         full = self._rejects is not None and self._rejects.error is not None
         return self._signals.count > 0 or self._broken is not None or full
 
     def check_topic(self) -> None:
-        """Refuse a topic or a partition that cannot be, before anything is read."""
+        """Raise for an invalid topic or partition before any input is read."""
         topic, partition = self._envelope.topic, self._envelope.partition
         try:
             there = self.producer.partitions_for(topic)
         except MetadataTimeoutError:
-            return  # the cluster may come, or create the topic, while the messages wait
+            return  # the cluster may start, or create the topic, while the messages wait
         except ValueError as error:
             raise UserError(str(error)) from None
         if partition is not None and partition not in there:
@@ -104,7 +104,7 @@ class Sender:
             )
 
     def send_from(self, fd: int, shown: Progress, *, last: bool) -> None:
-        """Send every line of *fd*; *last*: no other input follows."""
+        """Send every line of *fd*; *last* means that no other input follows."""
         for item in split(self._read(fd, shown), self._longest):
             if isinstance(item, Fragment):
                 self._keep_fragment(item)
@@ -124,7 +124,7 @@ class Sender:
         if self.stopped:
             self._keep_unsent(item.lines, b"\n" if item.terminated else b"")
             return
-        # The last line of a file that others follow gets the terminator that it lacks.
+        # The unterminated last line of a file gets a terminator if other files follow.
         end, report = (b"", self._report_last) if last else (b"\n", self._report)
         if item.terminated:
             end, report = b"\n", self._report
@@ -146,9 +146,9 @@ class Sender:
                     return
 
     def _insist(self, again: Callable[[], object], line: bytes, error: PykaproducerError) -> bool:
-        """A line was refused: try again for as long as that may help.
+        """Retry a line that was not accepted, as long as a retry may help.
 
-        False: nothing more is to be sent, and this line was not.
+        Return false if sending must stop and this line was not sent.
         """
         waited = 0.0
         while isinstance(error, BufferFullError):
@@ -170,7 +170,7 @@ class Sender:
         self._keep_in_order(line)
         return True
 
-    # What was not delivered -----------------------------------------------------------------------
+    # Undelivered lines ----------------------------------------------------------------------------
 
     def _report(self, error: BaseException | None, delivery: Delivery) -> None:
         if error is None:
@@ -186,7 +186,7 @@ class Sender:
             self.failures.add(error)
 
     def _line_of(self, delivery: Delivery) -> bytes:
-        """The line that a message was made of, without its terminator."""
+        """Return the line that a message was made of, without its terminator."""
         value = delivery.value or b""
         if delivery.key is None or self._envelope.separator is None:
             return value
@@ -209,7 +209,7 @@ class Sender:
         self._keep_in_order(item.data)
 
     def _keep_in_order(self, data: bytes) -> None:
-        """Have *data* among the rejects, behind those of all lines before it."""
+        """Append *data* to the rejects, after the rejects among all previous lines."""
         if self._rejects is None:
             return
         if self._settled():
@@ -218,20 +218,20 @@ class Sender:
             self._unsent.append(data)
 
     def _keep_unsent(self, lines: list[bytes], end: bytes) -> None:
-        """*lines* were read, and we stop."""
-        self.failures.add(str(self._broken or "read, but not sent any more"), len(lines))
+        """Record *lines* that were read but are not sent because sending has stopped."""
+        self.failures.add(str(self._broken or "read, but not sent"), len(lines))
         if self._rejects is not None:
             self._unsent.append(b"\n".join(lines) + end)
 
-    # The end --------------------------------------------------------------------------------------
+    # Completion -----------------------------------------------------------------------------------
 
     def settle(self, shown: Progress) -> None:
-        """Wait for what becomes of everything: to the end, or a few seconds after a signal."""
+        """Wait for all outcomes, or for a few seconds after a signal."""
         if not self._settled(shown):
             self._settle_soon()
 
     def close(self) -> None:
-        """Give up what has no outcome, and write down the last of the rejects."""
+        """Abandon pending messages, and write the remaining rejects."""
         self.producer.close(timeout=0)
         wait_for_callbacks(lambda: not self.unaccounted)
         if self._rejects is not None:
@@ -240,7 +240,7 @@ class Sender:
             self._rejects.close()
 
     def _settled(self, shown: Progress | None = None) -> bool:
-        """Wait until everything that was sent has its outcome; false: a signal came before."""
+        """Wait for all outcomes. Return false if a signal arrives first."""
         while not self._signals.count:
             try:
                 self.producer.flush(LOOK)
@@ -252,10 +252,10 @@ class Sender:
         return False
 
     def _settle_soon(self) -> None:
-        """The same after a signal, which bounds the wait; another one ends it."""
-        tell(
-            f"ending: {self.unaccounted:,} lines are still on their way and get {GRACE:.0f} s; "
-            f"once more gives them up"
+        """Wait for all outcomes after a signal, until a timeout or another signal."""
+        notify(
+            f"stopping: waiting up to {GRACE:.0f} s for {self.unaccounted:,} pending lines; "
+            f"interrupt again to abandon them"
         )
         count, deadline = self._signals.count, time.monotonic() + GRACE
         while self._signals.count == count and time.monotonic() < deadline:

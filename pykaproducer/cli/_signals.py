@@ -1,8 +1,8 @@
-"""Signals as the commands want them: counted, so that no line is lost, or raised, to end at once.
+"""Signal handling of the commands: count signals, so that no line is lost, or raise at once.
 
-Installed while a command runs and removed after it, in the main thread only. A process that was
-started in the background ignores SIGINT; a command that was told to listen does so all the same.
-SIGHUP stays ignored where somebody wants the command to outlive the terminal (nohup).
+Handlers are installed while a command runs, in the main thread only. A process started in the
+background ignores SIGINT; a command handles it nevertheless. SIGHUP stays ignored if it was
+ignored before, as with nohup.
 """
 
 from __future__ import annotations
@@ -34,42 +34,43 @@ def _handled_by(handler: Handler) -> Iterator[None]:
         yield
     finally:
         for number, old in before.items():
-            # None: what was there was not installed from Python.
+            # None means that the previous handler was not installed from Python.
             signal.signal(number, signal.SIG_DFL if old is None else old)
 
 
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread."""
+    """Raise KeyboardInterrupt in the main thread on SIGINT, SIGTERM and SIGHUP."""
     with _handled_by(signal.default_int_handler):
         yield
 
 
 class Signals:
-    """Counts SIGINT, SIGTERM and SIGHUP, and ends the waits for input.
+    """A counter of SIGINT, SIGTERM and SIGHUP that also interrupts waits for input.
 
-    Nothing is raised, because between any two steps an exception could lose what was just read:
-    1. read() returns a piece of the input. 2. The signal comes, and the handler raises. 3. The
-    piece was never assigned: its lines are neither sent nor kept.
+    The handlers do not raise, because an exception could lose input that was just read:
+    1. read() returns a piece of the input. 2. A signal arrives, and the handler raises. 3. The
+    piece was never assigned, so its lines are neither sent nor kept.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        #: The first that came.
+        #: Number of the first signal.
         self.number = 0
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
 
     def readable(self, fd: int) -> bool:
-        """Wait until *fd* can be read; false: a signal has come.
+        """Wait until *fd* is readable. Return false if a signal arrives first.
 
-        1. We find no signal counted. 2. One comes; Python notes it and calls its handler when we
-        run on. 3. We wait in select(), and do not run on. So Python also writes to a pipe, at 2.
+        1. No signal is counted yet. 2. A signal arrives; Python notes it and defers the handler to
+        the next bytecode. 3. This thread blocks in select(), so the handler does not run. A wake-up
+        pipe, to which Python writes at 2, ends select().
         """
         while not self.count:
             ready = select.select([fd, self._woken], [], [])[0]
             if self._woken in ready:
-                os.read(self._woken, 512)  # the handler has run when this returns
+                os.read(self._woken, 512)  # the handler has run by the time this returns
             elif fd in ready:
                 return True
         return False
@@ -81,7 +82,7 @@ class Signals:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Signals]:
-    """Count the signals meanwhile."""
+    """Count signals within the block."""
     signals = Signals()
     in_main = threading.current_thread() is threading.main_thread()
     try:
@@ -95,7 +96,7 @@ def counted() -> Iterator[Signals]:
                 if in_main:
                     signal.set_wakeup_fd(before)
         if signals.count and in_main:
-            # The command ends by it: once more, in the middle of the end, changes nothing.
+            # The command is ending because of a signal; another Ctrl-C must not interrupt that.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     finally:
         os.close(signals._woken)

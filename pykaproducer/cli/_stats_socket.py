@@ -1,4 +1,4 @@
-"""``--stats-socket``: where a command listens, so that ``pykaproducer top`` can watch it."""
+"""``--stats-socket``: the socket on which ``pykaproducer top`` can watch a command."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _NONE = "none"
 
 
 def add_stats_socket(parser: argparse.ArgumentParser) -> None:
-    """The option."""
+    """Add ``--stats-socket``."""
     parser.add_argument(
         "--stats-socket",
         metavar="PATH",
-        help='where "pykaproducer top" can watch it (%%p: the process id); default: where top '
-        "looks; none: nowhere",
+        help='Unix socket for "pykaproducer top" (default: where top looks); %%p is replaced by '
+        'the process id; "none" disables it',
     )
 
 
 def with_stats_socket(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
-    """*settings* with the setting ``stats_socket`` that ``--stats-socket`` asks for.
+    """Return *settings* with ``stats_socket`` set according to ``--stats-socket``.
 
-    The default is a convenience: where there is no directory for it, the command goes on without.
+    The default is a convenience: if its directory cannot be created, there is no socket.
     """
     path = options.stats_socket
     if settings.get("stats_socket") is not None:
         if path is not None:
-            raise UserError("the socket is named twice: --stats-socket, -X stats_socket")
+            raise UserError("the socket is given twice: by --stats-socket and by -X; remove one")
         return settings
     if path == _NONE:
         return settings
@@ -39,5 +39,5 @@ def with_stats_socket(options: argparse.Namespace, settings: dict[str, Any]) -> 
         except OSError:
             return settings
     elif not path:
-        raise UserError("--stats-socket: it must not be empty")
+        raise UserError("--stats-socket: must not be empty")
     return {**settings, "stats_socket": path}

@@ -1,4 +1,4 @@
-"""``top --command``: a command that is started to be watched."""
+"""``top --command``: start a command in order to watch it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import IO
 
 from pykaproducer.cli.common import UserError
 
-#: Those that have the option ``--stats-socket``.
+#: Commands that have the option ``--stats-socket``.
 _WATCHABLE = ("produce", "load", "perf", "verify")
-#: How often we look whether it listens (seconds).
+#: Interval between checks for the command's socket (seconds).
 _LOOK = 0.05
 
 
-class Command:
-    """A command that runs; what it prints is kept until it has ended."""
+class WatchedCommand:
+    """A running command. Its output is held back until it ends."""
 
     def __init__(self, arguments: Sequence[str], directory: str, output: IO[bytes]) -> None:
         self.path = os.path.join(directory, "sock")
@@ -29,7 +29,7 @@ class Command:
         self._output = output
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pykaproducer", name, "--stats-socket", self.path, *more],
-            # Of a terminal the keys are ours; and its Ctrl-C comes through us, once.
+            # Keys and Ctrl-C on the terminal are for this process, which forwards the latter once.
             stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
             stdout=output,
             stderr=output,
@@ -37,7 +37,7 @@ class Command:
         )
 
     def listens(self) -> bool:
-        """Wait until there is something to watch; false: it has ended before."""
+        """Wait for the command's socket. Return false if the command ends first."""
         pause = threading.Event()
         while not os.path.exists(self.path):
             if self._process.poll() is not None:
@@ -46,17 +46,17 @@ class Command:
         return True
 
     def interrupt(self) -> None:
-        """End it as Ctrl-C would."""
+        """Interrupt the command, as Ctrl-C would."""
         self._process.send_signal(signal.SIGINT)
 
     def end(self) -> int:
-        """Wait for its end, and print what it has said."""
+        """Wait for the command to end, print its output and return its exit status."""
         while True:
             try:
                 status = self._process.wait()
                 break
             except KeyboardInterrupt:
-                self.interrupt()  # the second: it gives up what it has
+                self.interrupt()  # the second interrupt: the command abandons pending messages
         self._output.seek(0)
         sys.stderr.write(self._output.read().decode(errors="replace"))
         sys.stderr.flush()
@@ -64,12 +64,12 @@ class Command:
 
 
 @contextlib.contextmanager
-def started(arguments: Sequence[str]) -> Iterator[Command]:
-    """Run ``pykaproducer`` with *arguments* meanwhile."""
+def started(arguments: Sequence[str]) -> Iterator[WatchedCommand]:
+    """Run ``pykaproducer`` with *arguments* within the block."""
     if not arguments or arguments[0] not in _WATCHABLE:
-        raise UserError(f"--command: name one of {', '.join(_WATCHABLE)}, with its own options")
+        raise UserError(f"--command: give one of {', '.join(_WATCHABLE)}, followed by its options")
     with (
         tempfile.TemporaryDirectory(prefix="pykaproducer-top-") as directory,
         tempfile.TemporaryFile() as output,
     ):
-        yield Command(arguments, directory, output)
+        yield WatchedCommand(arguments, directory, output)

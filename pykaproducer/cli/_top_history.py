@@ -1,35 +1,35 @@
-"""What ``top`` has seen: the last snapshot, and how fast things went since the one before."""
+"""The data that ``top`` displays: the last snapshot, and rates since the one before."""
 
 from __future__ import annotations
 
 import collections
 from typing import Any
 
-#: How many rates are kept: more than the widest terminal has columns for.
+#: Number of rates kept, more than the columns of the widest terminal.
 _KEPT = 500
 
 
-#: What the stages of a kind add up from.
+#: Initial values of the totals for all stages of a kind.
 _NO_STAGE = {"count": 0, "threads": 0, "inbox": 0, "rows": 0, "bytes": 0, "oldest_s": None}
 
 
 class History:
-    """Snapshots of one producer, as they come."""
+    """Successive snapshots of one producer."""
 
     def __init__(self) -> None:
         self.now: dict[str, Any] = {}
-        #: Delivered messages a second, the newest last.
+        #: Delivered messages per second, the newest last.
         self.rates: collections.deque[float] = collections.deque(maxlen=_KEPT)
-        #: How many snapshots have come.
+        #: Number of snapshots received.
         self.looks = 0
-        #: Seconds for which the process has not answered.
+        #: Time for which the process has not answered (seconds).
         self.silent = 0.0
         self._before: dict[str, Any] = {}
         self._seconds = 0.0
         self._came = 0.0
 
     def add(self, snapshot: dict[str, Any], now: float) -> None:
-        """*snapshot* came at *now* (monotonic seconds)."""
+        """Add *snapshot*, received at *now* (monotonic seconds)."""
         self._before, self.now = self.now, snapshot
         self._seconds, self._came = now - self._came, now
         self.silent = 0.0
@@ -38,24 +38,24 @@ class History:
             self.rates.append(self.rate("messages", "delivered"))
 
     def missed(self, now: float) -> None:
-        """Nothing came."""
+        """Record that no snapshot was received at *now*."""
         self.silent = now - self._came
 
     @property
     def measured(self) -> bool:
-        """Whether there are two snapshots, without which there are no rates."""
+        """Whether there are two snapshots, as needed for rates."""
         return bool(self._before) and self._seconds > 0
 
     def rate(self, section: str, field: str) -> float:
-        """How much a counter of the snapshot grew a second."""
+        """Return the growth per second of a counter of the snapshot."""
         if not self.measured:
             return 0.0
-        # Less than before: another producer has taken the socket over.
+        # A counter that decreased belongs to another producer, which has taken over the socket.
         more: float = self.now[section][field] - self._before[section][field]
         return max(0.0, more / self._seconds)
 
     def partitions(self) -> list[dict[str, Any]]:
-        """The partitions with their ``rate``, the busiest first."""
+        """Return the partitions with their ``rate``, the busiest first."""
         before = {_place(row): row["delivered"] for row in self._before.get("partitions", ())}
         rows = []
         for row in self.now["partitions"]:
@@ -65,7 +65,7 @@ class History:
         return sorted(rows, key=lambda row: (-row["rate"], -row["waiting_rows"], _place(row)))
 
     def stages(self) -> list[dict[str, Any]]:
-        """The stages in a message's order; those of one kind together in one row."""
+        """Return one row per kind of stage, in the order in which a message passes them."""
         found: dict[str, dict[str, Any]] = {}
         for row in self.now["stages"]:
             kind = found.setdefault(row["stage"], {**_NO_STAGE, "stage": row["stage"]})
@@ -78,7 +78,7 @@ class History:
         return sorted(found.values(), key=lambda kind: _rank(kind["stage"]))
 
 
-#: A message's way.
+#: The order in which a message passes the stages.
 _ORDER = (
     "Dispatcher",
     "TopicWorker",

@@ -1,4 +1,4 @@
-"""What ``top`` shows, made with rich: as much of it as there is room for."""
+"""The display of ``top``, made with rich and fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rich.text import Text
 from pykaproducer.cli._top_history import History
 from pykaproducer.cli.common import human_bytes
 
-#: From so many columns on there are two halves.
+#: Minimum width for two columns of tables.
 _WIDE = 140
 _LEAST_WIDTH = 30
-#: From so many lines on there is room for everything.
+#: Minimum number of lines for all stages to be shown.
 _TIGHT = 30
-#: Columns of numbers do not move when a digit more comes.
+#: Minimum width of number columns, so that they do not move with the number of digits.
 _NUMBER = 7
-#: Of how many failing topics there is a line.
+#: Maximum number of failing topics listed.
 _FAILING = 3
-#: A buffer that is so full holds send() up soon.
+#: Fill levels of the buffer that are shown in red (send() will block soon) and yellow.
 _FULL, _FILLING = 0.9, 0.6
-#: The age of a message from which on it is shown in yellow (seconds).
+#: Minimum age of a message for yellow (seconds).
 _OLD = 1.0
 
-#: Stages that most messages never meet, or that have not much to do.
+#: Stages that are hidden first if there is little space, because they are mostly idle.
 _ASIDE = frozenset(("RetryHandler", "Reports", "Metadata"))
 _STATES = {"running": "green", "idle": "cyan", "closing": "yellow", "broken": "bold red"}
 _BROKER_STATES = {"connected": "green", "connecting": "yellow", "down": "bold red"}
@@ -36,21 +36,21 @@ _HEADER = "black on cyan"
 
 @dataclass(frozen=True)
 class Room:
-    """The terminal, as it is now."""
+    """The current size and abilities of the terminal."""
 
     width: int
-    #: None: as many lines as there are.
+    #: None if the number of lines is unlimited.
     height: int | None = None
-    #: Whether it has no other characters than ASCII's.
+    #: Whether the terminal is limited to ASCII.
     ascii_only: bool = False
 
 
 def frame(history: History, room: Room, footer: str = "") -> RenderableType:
-    """One picture of the producer; *footer* is its last line."""
+    """Return one frame of the display; *footer* is its last line."""
     width = max(room.width, _LEAST_WIDTH)
     lines = _header(history, width, room.height is not None, room.ascii_only)
     rest = None if room.height is None else room.height - len(lines) - bool(footer)
-    # Where there is little room, who has nothing to do makes way for the partitions.
+    # With little space, idle stages are hidden to make room for the partitions.
     tight = width < _WIDE and rest is not None and rest < _TIGHT
     left, right = (
         [_latency(history), _stages(history, tight)],
@@ -66,7 +66,7 @@ def frame(history: History, room: Room, footer: str = "") -> RenderableType:
     return Group(*lines, body, *blank, Text(footer, "dim", no_wrap=True, overflow="ellipsis"))
 
 
-#: Something to show, and its height.
+#: A renderable and its height.
 _Sized = tuple[RenderableType, int]
 
 
@@ -79,7 +79,7 @@ def _beside(*halves: _Sized) -> _Sized:
 
 
 def _stack(sections: Sequence[_Section], lines: int | None, width: int) -> _Sized:
-    """As many of *sections* below each other as there are lines for, and how many these are."""
+    """Stack the sections that fit into *lines*. Return them and their height."""
     shares = _shares([len(section.rows) for section in sections], lines)
     shown = [(each, rows) for each, rows in zip(sections, shares, strict=True) if rows is not None]
     tables = [section.table(rows, width) for section, rows in shown]
@@ -87,12 +87,12 @@ def _stack(sections: Sequence[_Section], lines: int | None, width: int) -> _Size
 
 
 def _shares(wanted: Sequence[int], lines: int | None) -> list[int | None]:
-    """How many rows each section gets of *lines*, a header apiece; None: it is not shown."""
+    """Distribute *lines*, header included, over the sections; None hides a section."""
     if lines is None:
         return list(wanted)
     shares: list[int | None] = []
     for count in wanted:
-        # A header and not one row below it would say nothing.
+        # A header without any row is not worth showing.
         given = min(count, lines - 1)
         if given < min(count, 1) or lines < 1:
             shares.append(None)
@@ -102,7 +102,7 @@ def _shares(wanted: Sequence[int], lines: int | None) -> list[int | None]:
     return shares
 
 
-# The first lines ----------------------------------------------------------------------------------
+# The header ---------------------------------------------------------------------------------------
 
 
 def _header(history: History, width: int, on_a_screen: bool, ascii_only: bool) -> list[Text]:
@@ -116,15 +116,15 @@ def _header(history: History, width: int, on_a_screen: bool, ascii_only: bool) -
 
 
 def _failing(now: dict[str, Any]) -> list[Text]:
-    """What is wrong with the cluster, and with topics."""
-    trouble = now.get("trouble")
-    # What is wrong with the cluster is wrong with each topic: once is enough.
-    found = [row for row in now["topics"] if row["error"] not in (None, trouble)]
+    """Return lines for errors of the cluster and of topics."""
+    cluster_error = now.get("cluster_error")
+    # A cluster error affects every topic; show it once.
+    found = [row for row in now["topics"] if row["error"] not in (None, cluster_error)]
     lines = [Text(f"topic     {row['topic']}: {row['error']}", "bold red") for row in found]
     if len(lines) > _FAILING:
         lines[_FAILING - 1 :] = [Text(f"          and {len(lines) - _FAILING + 1} more", "red")]
-    if trouble is not None:
-        lines.insert(0, Text(f"trouble   {trouble}", "bold red"))
+    if cluster_error is not None:
+        lines.insert(0, Text(f"error     {cluster_error}", "bold red"))
     return lines
 
 
@@ -155,7 +155,7 @@ def _traffic(history: History) -> Text:
         (_count(messages["pending"]), "bold"),
     )
     line.append(f"  failed {_count(failed)}", style="bold red" if failed else "")
-    line.append(f"  in all {_count(messages['delivered'])} of {_count(messages['accepted'])}")
+    line.append(f"  total {_count(messages['delivered'])} of {_count(messages['accepted'])}")
     return line
 
 
@@ -182,15 +182,15 @@ def _buffer(now: dict[str, Any], ascii_only: bool) -> Text:
         f" {share:.0%} of {human_bytes(buffer['limit'])}",
     )
     if buffer["waiting_senders"]:
-        line.append(f"  {buffer['waiting_senders']} wait in send()", style="bold red")
+        line.append(f"  {buffer['waiting_senders']} blocked in send()", style="bold red")
     return line
 
 
 def _requests(history: History) -> Text:
     found = history.now["requests"]
     line = Text(f"requests  {_rate(history, 'requests', 'sent')}")
-    line.append(f"  unanswered {max(0, found['sent'] - found['answered'] - found['lost'])}")
-    for field, text in (("lost", "lost"), ("retried_batches", "batches sent again")):
+    line.append(f"  in flight {max(0, found['sent'] - found['answered'] - found['lost'])}")
+    for field, text in (("lost", "lost"), ("retried_batches", "batches retried")):
         line.append(f"  {text} {_count(found[field])}", style="yellow" if found[field] else "")
     if found["throttle_ms"]:
         line.append(f"  throttled {found['throttle_ms'] / 1000:.1f} s", style="yellow")
@@ -198,7 +198,7 @@ def _requests(history: History) -> Text:
 
 
 def _sparkline(history: History, width: int, ascii_only: bool) -> Text:
-    """The rate of the last looks, the newest at the right."""
+    """Draw the rates of the last snapshots, the newest at the right."""
     steps = " .:-=+*#" if ascii_only else "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
     rates = list(history.rates)
     most = max(rates, default=0.0)
@@ -214,12 +214,12 @@ def _sparkline(history: History, width: int, ascii_only: bool) -> Text:
 
 @dataclass
 class _Section:
-    """A table that shows as many of its rows as it may."""
+    """A table that can be limited to a number of rows."""
 
-    #: The columns' titles; those that begin with a blank are numbers.
+    #: Column titles; those that begin with a space are right-aligned.
     titles: Sequence[str]
     rows: list[tuple[Text | str, ...]]
-    #: The first column that is left out where the terminal is narrow, and its least width.
+    #: (First column to drop, minimum width that avoids this) for narrow terminals.
     narrow: tuple[int, int] | None = None
 
     def table(self, count: int, width: int = _WIDE) -> Table:
@@ -243,7 +243,7 @@ class _Section:
         return table
 
     def _wide(self, kept: int) -> int:
-        """The column that takes what is left: the last of text."""
+        """Return the column that takes the remaining width: the last text column."""
         return max(place for place in range(kept) if not self.titles[place].startswith(" "))
 
     def _shown(self, count: int) -> list[tuple[Text | str, ...]]:
@@ -258,7 +258,7 @@ def _latency(history: History) -> _Section:
     for name, label in (
         ("delivery", "send() to outcome"),
         ("queue", "send() to batch"),
-        ("request", "request to answer"),
+        ("request", "request to response"),
     ):
         found = history.now["latency_ms"][name]
         numbers = (_milliseconds(found[field]) for field in ("p50", "p95", "p99", "max", "mean"))
@@ -276,7 +276,7 @@ def _stages(history: History, tight: bool) -> _Section:
             (
                 kind["stage"],
                 str(kind["count"]),
-                # Without a thread of its own a stage runs in those of its neighbours.
+                # A stage without its own thread runs in the threads of neighbouring stages.
                 str(kind["threads"] or "-"),
                 _busy(kind["inbox"]),
                 _busy(kind["rows"]),
@@ -336,7 +336,7 @@ def _partitions(history: History) -> _Section:
 
 
 def _count(number: float) -> str:
-    """1234567 -> '1.23M'."""
+    """Format a count: 1234567 -> '1.23M'."""
     if number < 10_000:
         return f"{number:,.0f}"
     for unit in ("k", "M", "G"):

@@ -1,4 +1,4 @@
-"""What ``verify`` does: sends numbered messages, and reads back what stands in the log."""
+"""The steps of ``verify``: send numbered messages, and read the log back."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pykaproducer._clock import Clock
+from pykaproducer._util.clock import Clock
 from pykaproducer.cli._audit import Audit
-from pykaproducer.cli._ledger import Told
+from pykaproducer.cli._ledger import ReportedOutcome
 from pykaproducer.cli._pace import GRACE, Pace, Patience, settle
-from pykaproducer.cli._readback import Reader
+from pykaproducer.cli._readback import LogReader
 from pykaproducer.cli._signals import Signals
-from pykaproducer.cli.common import CommandError, servers_text, tell
+from pykaproducer.cli.common import CommandError, notify, servers_text
 from pykaproducer.config import Config
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import BufferFullError, MetadataTimeoutError, PykaproducerError
 from pykaproducer.producer import Producer
 
-#: So many messages, if neither their number nor the time is given.
+#: Default number of messages.
 COUNT = 100_000
-#: How long the cluster may take to answer at all (seconds).
+#: Default time to wait for the cluster's first answer (seconds).
 _MEETING = 10.0
-#: How often a line tells how it goes (seconds); after so many messages it is looked at.
-_TELLING = 5.0
+#: Interval between progress lines (seconds), and number of messages between checks for it.
+_PROGRESS_INTERVAL = 5.0
 _LOOK_EVERY = 1 << 10
-#: Seconds without a message after which no more are to come.
+#: Time without a message after which reading back ends (seconds).
 _READING = 30.0
 
 
 @dataclass
 class Result:
-    """How it went."""
+    """The result of a run."""
 
     audit: Audit
-    #: Of sending, until the last outcome.
+    #: Time from the first message to the last outcome.
     seconds: float = 0.0
-    #: (partition, offset) where the log could not be read on.
+    #: (partition, offset) where reading the log stopped early.
     unread: list[tuple[int, int]] = field(default_factory=list)
 
 
 def partitions_of(producer: Producer, topic: str, patience_ms: float | None) -> list[int]:
-    """The topic's partitions; waits *patience_ms* for the cluster, by default ``_MEETING``."""
+    """Return the topic's partitions, waiting *patience_ms* (default ``_MEETING``) for them."""
     clock = Clock()
     end = clock.monotonic() + (_MEETING if patience_ms is None else patience_ms / 1000)
     while True:
@@ -56,14 +56,14 @@ def partitions_of(producer: Producer, topic: str, patience_ms: float | None) -> 
 
 
 def ends_of(producer: Producer, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    """The next offset of each partition."""
-    with Reader(producer.config) as reader:
+    """Return the next offset of each partition."""
+    with LogReader(producer.config) as reader:
         ends = reader.ends(topic, partitions)
     return {partition: after for partition, (_, after) in ends.items()}
 
 
 class Sending:
-    """Sends the messages, and tells now and then how it goes."""
+    """Sender of the messages that also prints progress."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Sending:
         self._result = result
         self._patience = patience
         self._clock = Clock()
-        self._began = self._told = self._clock.monotonic()
+        self._began = self._last_progress = self._clock.monotonic()
 
     def go(self) -> None:
-        """Send, and wait for what becomes of it."""
+        """Send all messages and wait for their outcomes."""
         self._send_all()
-        settle(self._producer, self._signals, self._tell_ending, self._look)
+        settle(self._producer, self._signals, self._report_stopping, self._look)
         self._result.seconds = self._clock.monotonic() - self._began
 
     def _send_all(self) -> None:
@@ -107,7 +107,7 @@ class Sending:
                 if self._signals.count:
                     return
             value, key = messages.value(number), messages.key(number)
-            # Before: its outcome may come before send() returns.
+            # Set first, because the outcome may be reported before send() returns.
             audit.sent = number + 1
             try:
                 send(value, key, headers)
@@ -118,7 +118,7 @@ class Sending:
                     return
 
     def _insist(self, number: int, error: PykaproducerError, again: Callable[[], Delivery]) -> bool:
-        """One was refused: try again while that may help; false: a signal came before."""
+        """Retry a message that was not accepted. Return false if a signal arrives first."""
         if isinstance(error, BufferFullError):
             try:
                 return self._patience.send(again, self._look) is not None
@@ -129,28 +129,28 @@ class Sending:
 
     def _look(self) -> None:
         now = self._clock.monotonic()
-        if now - self._told >= _TELLING:
-            self._told = now
+        if now - self._last_progress >= _PROGRESS_INTERVAL:
+            self._last_progress = now
             audit = self._result.audit
-            delivered = audit.ledger.counts[Told.DELIVERED]
-            tell(
+            delivered = audit.ledger.counts[ReportedOutcome.DELIVERED]
+            notify(
                 f"{now - self._began:.0f} s: {audit.sent:,} sent, {delivered:,} delivered, "
                 f"{audit.failures.total:,} failed"
             )
 
-    def _tell_ending(self) -> None:
+    def _report_stopping(self) -> None:
         audit = self._result.audit
-        tell(
-            f"ending: {audit.sent - audit.told:,} messages are still on their way and get "
-            f"{GRACE:.0f} s; once more gives them up"
+        notify(
+            f"stopping: waiting up to {GRACE:.0f} s for {audit.sent - audit.reported:,} pending "
+            f"messages; interrupt again to abandon them"
         )
 
 
 def read(config: Config, topic: str, before: Mapping[int, int], result: Result) -> None:
-    """Look at all that stands in the log since *before*."""
+    """Check everything that was written to the log since *before*."""
     clock = Clock()
-    told, audit = clock.monotonic(), result.audit
-    with Reader(config) as reader:
+    shown, audit = clock.monotonic(), result.audit
+    with LogReader(config) as reader:
         ends = reader.ends(topic, list(before))
         ranges = {
             partition: (before[partition], after - 1)
@@ -160,7 +160,7 @@ def read(config: Config, topic: str, before: Mapping[int, int], result: Result) 
         total = sum(last - first + 1 for first, last in ranges.values())
         for record in reader.read(topic, ranges, _READING):
             audit.look(record)
-            if audit.found % _LOOK_EVERY == 0 and clock.monotonic() - told >= _TELLING:
-                told = clock.monotonic()
-                tell(f"{audit.found:,} of {total:,} read back")
+            if audit.found % _LOOK_EVERY == 0 and clock.monotonic() - shown >= _PROGRESS_INTERVAL:
+                shown = clock.monotonic()
+                notify(f"{audit.found:,} of {total:,} read back")
         result.unread = reader.unread

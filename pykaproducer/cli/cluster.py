@@ -7,33 +7,33 @@ import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pykaproducer.cli import _signals
-from pykaproducer.cli.common import CommandError, log_shown, number_from, parser_like, tell
+from pykaproducer.cli.common import CommandError, log_shown, notify, number_from, parser_like
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-#: How often it is looked whether the brokers still run (seconds).
+#: Interval between checks that the brokers are still running (seconds).
 _LOOK = 1.0
 
 _EXAMPLES = """\
 example: a broker for a script in bash
   exec 3< <(pykaproducer cluster start); cluster=$!
-  read -r servers <&3                   # comes when the cluster serves
+  read -r servers <&3                   # returns once the cluster is ready
   pykaproducer produce -t events --bootstrap-servers "$servers" access.log
   kill $cluster
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``cluster start [--brokers N]``."""
+    """Add ``cluster start [--brokers N]``."""
     parser = commands.add_parser("cluster", help="run a Kafka cluster on this machine")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     start = actions.add_parser(
         "start",
-        help="start it, print its bootstrap servers, and run it until Ctrl-C",
-        description="Starts real Apache Kafka on 127.0.0.1, prints its bootstrap servers, one\n"
-        "line, on standard output, and runs until Ctrl-C or SIGTERM. Nothing of it is\n"
-        "left then. The first start fetches Kafka, about 50 MB.",
+        help="start a cluster, print its bootstrap servers, and run it until Ctrl-C",
+        description="Start real Apache Kafka on 127.0.0.1, print its bootstrap servers as one\n"
+        "line on standard output, and run until Ctrl-C or SIGTERM. All data is removed\n"
+        "on exit. The first start downloads Kafka, about 50 MB.",
         epilog=_EXAMPLES,
         **parser_like,
     )
@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         type=number_from(1),
         default=1,
         metavar="N",
-        help="how many brokers (default 1)",
+        help="number of brokers (default 1)",
     )
     start.set_defaults(run=run)
 
@@ -53,14 +53,14 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         with _signals.raised(), log_shown():
-            tell("starting Kafka ...")
+            notify("starting Kafka ...")
             with KafkaCluster(options.brokers) as cluster:
                 print(cluster.bootstrap_servers, flush=True)
-                tell(
+                notify(
                     f"try: pykaproducer produce -t events --bootstrap-servers "
                     f"{cluster.bootstrap_servers} FILE"
                 )
-                tell("Ctrl-C ends the cluster and removes its data")
+                notify("press Ctrl-C to stop the cluster and remove its data")
                 _watch(cluster)
     except KeyboardInterrupt:
         return 0
@@ -69,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(cluster: KafkaCluster) -> NoReturn:
-    """Until a signal comes, or a broker ends by itself."""
+    """Check the brokers until a signal arrives, or raise if a broker exits."""
     pause = threading.Event()
     while True:
         for broker in cluster.brokers:
             if not broker.alive:
                 raise CommandError(
-                    f"{broker} has ended with status {broker.exit_status}; its log ends with:\n"
+                    f"{broker} exited with status {broker.exit_status}; its log ends with:\n"
                     f"{broker.log_tail(5)}"
                 )
         pause.wait(_LOOK)

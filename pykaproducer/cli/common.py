@@ -1,4 +1,4 @@
-"""What the commands share: errors, settings from the command line, the log, numbers for people."""
+"""Code shared by the commands: errors, settings, logging and number formatting."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pykaproducer._properties import read_properties
-from pykaproducer._texts import check_topic
-from pykaproducer.config import Config, own_name, resolve
+from pykaproducer._config.properties_file import read_properties
+from pykaproducer._errors.formatting import check_topic
+from pykaproducer.config import Config, canonical_name, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
-#: What all parsers have in common. An abbreviated option would change its meaning with the next
-#: option that begins like it.
+#: Arguments common to all parsers. Abbreviations are off because an abbreviated option would change
+#: its meaning when a new option with the same prefix is added.
 parser_like: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
     "allow_abbrev": False,
 }
 
 
-#: (Settings, those that say the same in another form): given by -X, they replace them in a file.
+#: (Settings, equivalents in another form): the former, given by -X, replace the latter in a file.
 _REPLACED = (
     ({"sasl_plain_username", "sasl_plain_password"}, ["sasl_jaas_config"]),
     ({"sasl_jaas_config"}, ["sasl_plain_username", "sasl_plain_password"]),
     ({"ssl_cafile"}, ["ssl_truststore_location", "ssl_truststore_type"]),
     ({"ssl_certfile"}, ["ssl_keystore_location", "ssl_keystore_type"]),
 )
-#: A value that ``-X NAME@FILE`` takes from a file is not longer (characters).
+#: Maximum length of a value that ``-X NAME@FILE`` reads from a file (characters).
 _LONGEST_VALUE = 1 << 20
 
 
 class CommandError(Exception):
-    """What ends a command. Its text is all that is printed; it says what to do."""
+    """An error that ends a command. Only its text is printed, so it must say what to do."""
 
     #: The exit status of the process.
     status = 1
 
 
 class UserError(CommandError):
-    """A mistake in the command itself, which the user can repair."""
+    """A mistake in the command line, which the user can correct."""
 
     status = 2
 
 
-def tell(text: str) -> None:
-    """Write a line, or a few, for the person at the keyboard to standard error."""
+def notify(text: str) -> None:
+    """Write one or more lines for the user to standard error."""
     if sys.stderr is None:
         return
     try:
         print(f"pykaproducer: {text}", file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody listens there; the exit status says it all
+        pass  # standard error is closed or full; the exit status still reports the result
 
 
 # Options ------------------------------------------------------------------------------------------
 
 
 def number_from(least: int) -> Callable[[str], int]:
-    """An argparse type: a whole number, at least *least*, that Kafka has room for."""
+    """Return an argparse type for an integer from *least* to 2**31 - 1."""
 
     def parse(text: str) -> int:
         try:
@@ -68,44 +68,44 @@ def number_from(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if not least <= number < 2**31:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= {least}")
         return number
 
     return parse
 
 
 def rate_of(text: str) -> float | None:
-    """An argparse type: messages a second; None for -1, which is no limit."""
+    """Parse messages per second (an argparse type). Return None for -1, which means no limit."""
     try:
         rate = float(text)
     except ValueError:
         rate = 0.0
     if rate != -1 and not 0 < rate < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages a second, or -1")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a rate in messages/s nor -1")
     return None if rate == -1 else rate
 
 
 def add_servers(parser: argparse.ArgumentParser) -> None:
-    """``--bootstrap-servers``."""
+    """Add ``--bootstrap-servers``."""
     parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="default: localhost:9092"
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (default localhost:9092)"
     )
 
 
 def add_headers(parser: argparse.ArgumentParser) -> None:
-    """``--header NAME=VALUE``, as often as there are some; :func:`header_of` reads each."""
+    """Add ``--header NAME=VALUE``, which may be repeated. :func:`header_of` parses each value."""
     parser.add_argument(
         "--header",
         dest="headers",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="a header for every message; may be repeated",
+        help="add a header to every message; may be repeated",
     )
 
 
 def refuse_odd_topic(option: str, name: str) -> None:
-    """Refuse a name that no topic can have, which *option* gives, before anything else happens."""
+    """Raise :class:`UserError` if *name*, given by *option*, is not a valid topic name."""
     try:
         check_topic(name)
     except ValueError as error:
@@ -113,44 +113,44 @@ def refuse_odd_topic(option: str, name: str) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """``-X name=value``, for any setting of the producer, and ``--config FILE``, for many."""
+    """Add ``-X name=value``, for any producer setting, and ``--config FILE``."""
     parser.add_argument(
         "-X",
         dest="settings",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="any setting of the producer, as linger_ms=50 or linger.ms=50; may be repeated. "
-        "NAME@FILE takes the value from a file: other users see what stands in a command",
+        help="any producer setting, as linger_ms=50 or linger.ms=50; may be repeated. "
+        "NAME@FILE reads the value from a file, which hides it from other users",
     )
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="settings in the format of Java's client.properties; -X goes before it",
+        help="file of settings in the format of Java's client.properties; -X takes precedence",
     )
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """The producer's settings that a command's options ask for, checked."""
-    return settings_of(options.settings, options.bootstrap_servers, options.config)
+    """Return the validated producer settings from a command's options."""
+    return resolve_settings(options.settings, options.bootstrap_servers, options.config)
 
 
-def settings_of(
+def resolve_settings(
     pairs: Sequence[str], servers: str | None = None, config: str | None = None
 ) -> dict[str, Any]:
-    """The producer's settings that ``-X``, ``--bootstrap-servers`` and ``--config`` ask for."""
+    """Return the producer settings from ``-X``, ``--bootstrap-servers`` and ``--config``."""
     texts = dict(_setting_of(pair) for pair in pairs)
     if servers is not None:
-        if "bootstrap_servers" in map(own_name, texts):
+        if "bootstrap_servers" in map(canonical_name, texts):
             raise UserError(
-                "the servers are named twice: --bootstrap-servers, -X bootstrap_servers"
+                "bootstrap servers are given twice: by --bootstrap-servers and by -X; remove one"
             )
         texts["bootstrap_servers"] = servers
-    given = {own_name(name) for name in texts}
+    given = {canonical_name(name) for name in texts}
     given |= {other for names, others in _REPLACED if names <= given for other in others}
     try:
         file = {} if config is None else read_properties(config)
-        # All of the file is checked, also what is not used.
+        # The whole file is validated, including settings that -X overrides.
         resolved = _resolved(file, config or "")
         resolved = {name: value for name, value in resolved.items() if name not in given}
         settings = {"client_id": "pykaproducer-cli", **resolved, **resolve(texts, texts=True)}
@@ -161,11 +161,11 @@ def settings_of(
 
 
 def _resolved(texts: dict[str, str], file: str) -> dict[str, Any]:
-    """The settings of a properties file; its name goes before what is wrong with them.
+    """Resolve the settings of a properties file, prefixing errors and log lines with its name.
 
-    Settings of consumers, which such files often have, are named as well: nobody shall wonder.
+    Such files often contain consumer settings. They are ignored, and a log line names them.
     """
-    with log_shown(lambda text: tell(f"{file}: {text}"), "pykaproducer.config"):
+    with log_shown(lambda text: notify(f"{file}: {text}"), "pykaproducer.config"):
         try:
             return resolve(texts, texts=True, file=True)
         except (ConfigurationError, UnsupportedFeatureError) as error:
@@ -173,30 +173,30 @@ def _resolved(texts: dict[str, str], file: str) -> dict[str, Any]:
 
 
 def _setting_of(pair: str) -> tuple[str, str]:
-    """The name and the value that ``-X`` gives: ``name=value``, or ``name@file``."""
+    """Return the name and the value that ``-X`` gives: ``name=value`` or ``name@file``."""
     if not _is_text(pair):
-        raise UserError(f"-X {pair.partition('=')[0]}: the value is not UTF-8")
+        raise UserError(f"-X {pair.partition('=')[0]}: the value is not valid UTF-8")
     name, equals, value = pair.partition("=")
     before, at, _ = name.partition("@")
     if at:
         return before.strip(), _content(before, pair[len(before) + 1 :])
     if not equals:
-        raise UserError(f"-X {pair}: write it as name=value, or as name@file")
+        raise UserError(f"-X {pair}: expected name=value or name@file")
     return name.strip(), value
 
 
 def _content(name: str, path: str) -> str:
-    """The text of a file that holds one value, without the end of its line."""
+    """Return the text of a file that holds a single value, without the trailing newline."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(_LONGEST_VALUE).removesuffix("\n").removesuffix("\r")
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "the file is not valid UTF-8"
         raise UserError(f"-X {name}@{path}: {why}") from None
 
 
 def _is_text(given: str) -> bool:
-    """Whether an argument was UTF-8: Python has put what was not into lone surrogates."""
+    """Return whether an argument is valid UTF-8; Python decodes other bytes to lone surrogates."""
     try:
         given.encode()
     except UnicodeEncodeError:
@@ -205,12 +205,12 @@ def _is_text(given: str) -> bool:
 
 
 def header_of(text: str) -> tuple[str, bytes]:
-    """The header that ``NAME=VALUE`` stands for; the value may be any bytes."""
+    """Parse ``NAME=VALUE`` into a header; the value may be any bytes."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UserError(f"--header {text}: write it as name=value")
+        raise UserError(f"--header {text}: expected name=value")
     if not _is_text(name):
-        raise UserError("--header: the name of a header is not UTF-8")
+        raise UserError("--header: the name is not valid UTF-8")
     return name, value.encode(errors="surrogateescape")
 
 
@@ -218,7 +218,7 @@ def header_of(text: str) -> tuple[str, bytes]:
 
 
 def human_bytes(count: float) -> str:
-    """1234567 -> '1.2 MB'."""
+    """Format a number of bytes: 1234567 -> '1.2 MB'."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -227,14 +227,14 @@ def human_bytes(count: float) -> str:
 
 
 def servers_text(servers: Iterable[tuple[str, int]]) -> str:
-    """Servers as ``--bootstrap-servers`` takes them."""
+    """Format servers as ``--bootstrap-servers`` accepts them."""
     return ",".join(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers
     )
 
 
-class _Teller(logging.Handler):
-    """Hands the library's log to a function."""
+class _ForwardingHandler(logging.Handler):
+    """A handler that passes the library's log messages to a function."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
@@ -250,25 +250,25 @@ class _Teller(logging.Handler):
 
 @contextlib.contextmanager
 def log_hidden() -> Iterator[None]:
-    """Show nothing of the library's log meanwhile."""
-    library, nobody = logging.getLogger("pykaproducer"), logging.NullHandler()
-    library.addHandler(nobody)  # without any handler Python shows warnings on standard error
+    """Suppress the library's log within the block."""
+    library, silent = logging.getLogger("pykaproducer"), logging.NullHandler()
+    library.addHandler(silent)  # without any handler Python prints warnings to standard error
     try:
         yield
     finally:
-        library.removeHandler(nobody)
+        library.removeHandler(silent)
 
 
 @contextlib.contextmanager
 def log_shown(
-    show: Callable[[str], None] = tell, steps: str = "pykaproducer.testing"
+    show: Callable[[str], None] = notify, steps: str = "pykaproducer.testing"
 ) -> Iterator[None]:
-    """Show the library's warnings while it lasts, and of *steps*, which is a part, each step.
+    """Show the library's warnings within the block, and INFO messages of the logger *steps*.
 
-    By default that is the test cluster.
+    By default *steps* is the test cluster's logger.
     """
     library, part = logging.getLogger("pykaproducer"), logging.getLogger(steps)
-    before, handler = part.level, _Teller(show)
+    before, handler = part.level, _ForwardingHandler(show)
     library.addHandler(handler)
     part.setLevel(logging.INFO)
     try:

@@ -1,4 +1,4 @@
-"""``pykaproducer completion SHELL``: what makes a shell complete commands, options and settings."""
+"""``pykaproducer completion SHELL``: shell completion for commands, options and settings."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import argparse
 import functools
 from typing import Any
 
-from pykaproducer.cli._completion import SHELLS, Command, Option, command_of, script
+from pykaproducer.cli._completion import SHELLS, CommandSpec, Option, command_of, script
 from pykaproducer.cli.common import parser_like
 from pykaproducer.config import SETTINGS
 
 _EXAMPLES = """\
 examples:
   source <(pykaproducer completion bash)
-                                        now; in ~/.bashrc: in every shell
+                                        now; in ~/.bashrc for every shell
   source <(pykaproducer completion zsh)
-                                        in ~/.zshrc, behind compinit
+                                        in ~/.zshrc, after compinit
   pykaproducer completion fish > ~/.config/fish/completions/pykaproducer.fish
 
-Then: pykaproducer pr<Tab>, or pykaproducer produce -X comp<Tab>. Do it again
-after an upgrade.
+Then try: pykaproducer pr<Tab>, or pykaproducer produce -X comp<Tab>. Generate
+the fish script again after an upgrade.
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``completion`` and its argument."""
+    """Add ``completion`` and its argument."""
     parser = commands.add_parser(
         "completion",
-        help="print what completes this command line in your shell",
-        description="Prints a script with which bash, zsh or fish complete commands, options and\n"
-        "names of settings.",
+        help="print a completion script for your shell",
+        description="Print a script that completes commands, options and setting names in bash,\n"
+        "zsh or fish.",
         epilog=_EXAMPLES,
         **parser_like,
     )
@@ -45,10 +45,10 @@ def run(commands: Any, options: argparse.Namespace) -> int:
         for name, parser in commands.choices.items()
     )
     own = (
-        Option(("-h", "--help"), "show the help"),
+        Option(("-h", "--help"), "show help"),
         Option(("--version",), "show the version"),
     )
-    program = Command((), "", own, False, (), below)
+    program = CommandSpec((), "", own, False, (), below)
     names = [f"{row.name}=" for row in SETTINGS if row.kind.read and row.support == "honoured"]
     print(script(options.shell, program, sorted(names)), end="")
     return 0

@@ -1,7 +1,7 @@
-"""``pykaproducer demo``: real text through a real broker, and back, byte for byte.
+"""``pykaproducer demo``: send real text through a real broker and compare it byte for byte.
 
-The text is Python's own standard library, line by line, keyed by module: it is on every machine
-that can run this, everybody knows it, and its lines are as uneven as real messages.
+The text is Python's standard library, line by line, keyed by module. It is available wherever this
+runs, and its lines vary in length as real messages do.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from pykaproducer.delivery import Delivery
 from pykaproducer.errors import MetadataTimeoutError
 from pykaproducer.producer import Producer
 
-#: So many of the messages go one at a time, each when the one before it is in the log.
+#: Number of messages sent one at a time, each after the previous one is acknowledged.
 _ALONE = 200
-#: How long reading back may take (seconds).
+#: Timeout for reading back (seconds).
 _READING = 60.0
-#: A demonstration does not wait as long as a program that must not lose anything.
+#: Shorter timeouts than the defaults, which are meant for programs that must not lose messages.
 _SETTINGS = {"delivery_timeout_ms": 30_000, "max_block_ms": 10_000}
 
 _EXAMPLES = """\
@@ -48,52 +48,52 @@ examples:
   pykaproducer demo
   pykaproducer demo -X compression_type=lz4 -X acks=1 --partitions 12
   pykaproducer demo --bootstrap-servers kafka-1:9092 --topic scratch
-                                        on your cluster
+                                        on an existing cluster
 """
 
-#: Key and value of a message.
+#: (Key, value) of a message.
 Message = tuple[bytes, bytes]
 
 
 def add_parser(commands: Any) -> None:
-    """``demo`` and its options."""
+    """Add ``demo`` and its options."""
     parser = commands.add_parser(
         "demo",
         help="send real text through a real broker and compare what comes back",
-        description="Starts a Kafka broker (or uses yours), sends the sources of Python's\n"
-        "standard library line by line, reads them back with kafka-python's consumer,\n"
-        "and compares. Exit status 0: every byte came back, in order. The first start\n"
-        "fetches Kafka, about 50 MB.",
+        description="Start a Kafka broker (or use yours), send the sources of Python's standard\n"
+        "library line by line, read them back with kafka-python's consumer, and compare.\n"
+        "The exit status is 0 if every byte came back, in order. The first start\n"
+        "downloads Kafka, about 50 MB.",
         epilog=_EXAMPLES,
         **parser_like,
     )
     parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="use this cluster, and start none"
+        "--bootstrap-servers", metavar="HOST:PORT,...", help="use this cluster; start none"
     )
-    parser.add_argument("--topic", help="default: a new one, pykaproducer-demo-...")
+    parser.add_argument("--topic", help="topic (default: a new pykaproducer-demo-...)")
     parser.add_argument(
-        "--partitions", type=number_from(1), metavar="N", help="of the new topic (default 6)"
+        "--partitions", type=number_from(1), metavar="N", help="partitions of the topic (default 6)"
     )
     parser.add_argument(
         "--lines",
         type=number_from(1),
         default=300_000,
         metavar="N",
-        help="send at most so many (default 300000)",
+        help="send at most N lines (default 300000)",
     )
     add_settings(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """The whole demonstration; status 0 only if every byte came back in order."""
+    """Run the demonstration. Return 0 only if every byte came back in order."""
     settings = settings_from(options)
     if settings.get("acks") == 0:
-        raise UserError("acks=0: no broker says where a message is, so there is nothing to compare")
+        raise UserError("acks=0: brokers return no offsets, so there is nothing to compare")
     if options.topic is not None:
         refuse_odd_topic("--topic", options.topic)
     if "bootstrap_servers" in settings and options.partitions:
-        raise UserError("--partitions: a topic on your own cluster has those it was made with")
+        raise UserError("--partitions: only for the built-in cluster; remove --bootstrap-servers")
     show = display()
     show.title("pykaproducer demo: real text through real Kafka, and back")
     with _signals.raised(), log_shown(lambda text: show.row("", text)):
@@ -108,42 +108,42 @@ def run(options: argparse.Namespace) -> int:
 def _cluster(
     settings: Mapping[str, Any], options: argparse.Namespace, topic: str, show: Display
 ) -> Iterator[str | None]:
-    """The servers of a cluster of our own, with the topic; None: the user has one."""
+    """Start a cluster and yield its servers, or None if the user named a cluster."""
     if "bootstrap_servers" in settings:
         yield None
         return
     from pykaproducer.testing import ClusterError, KafkaCluster
 
-    show.row("Kafka", "starts on this machine ...")
+    show.row("Kafka", "starting on this machine ...")
     began = time.monotonic()
     try:
         with KafkaCluster() as cluster:
             cluster.create_topic(topic, options.partitions or 6)
-            show.row("", f"is ready after {time.monotonic() - began:.1f} s")
+            show.row("", f"ready after {time.monotonic() - began:.1f} s")
             yield cluster.bootstrap_servers
     except ClusterError as error:
         raise CommandError(str(error)) from None
 
 
 @dataclass
-class _Sent:
-    """What was sent, and what became of it."""
+class _SentMessages:
+    """The messages that were sent, and their outcomes."""
 
     messages: list[Message]
     deliveries: list[Delivery] = field(default_factory=list)
-    #: Milliseconds from send() to the callback. Written by callbacks.
+    #: Milliseconds from send() to the callback. Appended by callbacks.
     latencies: list[float] = field(default_factory=list)
-    #: Milliseconds of each of those that went alone.
+    #: Latency of each message that was sent alone (milliseconds).
     alone: list[float] = field(default_factory=list)
-    #: Of all others together.
+    #: Duration of sending all other messages (seconds).
     seconds: float = 0.0
     size: int = 0
 
 
 def _demonstrate(settings: dict[str, Any], topic: str, most: int, show: Display) -> int:
-    sent = _Sent(list(itertools.islice(_library(), most)))
+    sent = _SentMessages(list(itertools.islice(_library(), most)))
     if not sent.messages:
-        raise CommandError("the sources of Python's standard library are not on this machine")
+        raise CommandError("the sources of Python's standard library are not installed")
     sent.size = sum(len(key) + len(line) for key, line in sent.messages)
     modules = len({key for key, _ in sent.messages})
     show.row(
@@ -162,19 +162,19 @@ def _demonstrate(settings: dict[str, Any], topic: str, most: int, show: Display)
             _send(producer, topic, sent, board)
             expected = _expected(sent, board)
             began = time.monotonic()
-            trouble = _compare(expected, producer, topic, board)
+            difference = _compare(expected, producer, topic, board)
             seconds = time.monotonic() - began
     finally:
-        # After a flush there is nothing left to be given up; without one nobody wants to wait.
+        # After a flush nothing is pending. Without one, do not wait.
         producer.abort()
-    _tell(sent, show)
+    _show_speed(sent, show)
     same = sum(board.read_back.values())
     show.row("Read back", f"{same:,} messages by kafka-python's consumer in {seconds:.1f} s")
     show.verdict(
-        trouble is None,
-        trouble or f"all {same:,} messages, byte for byte, in order, at the offsets told",
+        difference is None,
+        difference or f"all {same:,} messages, byte for byte, in order, at the reported offsets",
     )
-    return 0 if trouble is None else 1
+    return 0 if difference is None else 1
 
 
 def _partitions(producer: Producer, topic: str) -> set[int]:
@@ -188,7 +188,7 @@ def _partitions(producer: Producer, topic: str) -> set[int]:
 
 
 def _library() -> Iterator[Message]:
-    """(module, line) for every line of the standard library's sources."""
+    """Yield (module, line) for every line of the standard library's sources."""
     root = pathlib.Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         module = path.relative_to(root)
@@ -199,8 +199,8 @@ def _library() -> Iterator[Message]:
             yield key, line
 
 
-def _send(producer: Producer, topic: str, sent: _Sent, board: Board) -> None:
-    """A few one at a time, then all others as fast as ``send()`` takes them."""
+def _send(producer: Producer, topic: str, sent: _SentMessages, board: Board) -> None:
+    """Send a few messages one at a time, then the others as fast as ``send()`` accepts them."""
     for key, line in sent.messages[:_ALONE]:
         before = time.perf_counter()
         delivery = producer.send(topic, line, key)
@@ -230,8 +230,8 @@ def _reporter(
     return report
 
 
-def _expected(sent: _Sent, board: Board) -> dict[int, list[tuple[int, Message]]]:
-    """(offset, message) by partition, in the order in which they were sent.
+def _expected(sent: _SentMessages, board: Board) -> dict[int, list[tuple[int, Message]]]:
+    """Return (offset, message) by partition, in the order of sending.
 
     Raises:
         CommandError: a message was not delivered.
@@ -257,7 +257,7 @@ def _expected(sent: _Sent, board: Board) -> dict[int, list[tuple[int, Message]]]
 def _compare(
     expected: dict[int, list[tuple[int, Message]]], producer: Producer, topic: str, board: Board
 ) -> str | None:
-    """Read everything back and hold it against what was sent; what is wrong, or None."""
+    """Read everything back and compare. Return a description of the first difference, or None."""
     from pykaproducer.cli._readback import read_back
 
     ranges = {partition: (rows[0][0], rows[-1][0]) for partition, rows in expected.items()}
@@ -265,7 +265,7 @@ def _compare(
         rows, place = expected[partition], board.read_back[partition]
         wanted, message = rows[place]
         if offset < wanted:
-            continue  # somebody else's, on a topic that is not ours alone
+            continue  # from another producer, on a shared topic
         if (offset, (key, value)) != (wanted, message):
             return f"partition {partition}, offset {wanted}: {key!r} {value!r} is not {message!r}"
         board.read_back[partition] += 1
@@ -273,8 +273,8 @@ def _compare(
     return f"{missing:,} messages did not come back" if missing else None
 
 
-def _tell(sent: _Sent, show: Display) -> None:
-    """How fast it was."""
+def _show_speed(sent: _SentMessages, show: Display) -> None:
+    """Print throughput and latencies."""
     flood = len(sent.messages) - len(sent.alone)
     if flood:
         show.row(
@@ -286,5 +286,5 @@ def _tell(sent: _Sent, show: Display) -> None:
     marks = [f"{p}% {times[(len(times) - 1) * p // 100]:.0f} ms" for p in (50, 90, 99) if times]
     show.row(
         "Latency",
-        f"{statistics.median(sent.alone):.1f} ms alone; all at once {', '.join(marks) or 'none'}",
+        f"{statistics.median(sent.alone):.1f} ms alone; at full speed {', '.join(marks) or 'none'}",
     )

@@ -1,4 +1,4 @@
-"""``pykaproducer load SOURCE -t TOPIC``: files, tables and queries, a message a row."""
+"""``pykaproducer load SOURCE -t TOPIC``: send files, tables or queries, one message per row."""
 
 from __future__ import annotations
 
@@ -17,79 +17,80 @@ from pykaproducer.cli.common import (
     UserError,
     add_servers,
     add_settings,
+    notify,
     parser_like,
     refuse_odd_topic,
     servers_text,
-    tell,
 )
 
-#: What Spark reads beside files.
+#: Source formats that only Spark reads, besides files.
 _QUERIES = ("table", "sql")
-#: The file for spark-submit.
-_SCRIPT = Path(__file__).parent.parent / "spark" / "submit.py"
+#: The script to pass to spark-submit.
+_SCRIPT = Path(__file__).with_name("_spark_submit.py")
 
 _EXAMPLES = """\
 examples:
   pykaproducer load trips.parquet -t trips
-                                        each row a JSON object
+                                        each row as a JSON object
   pykaproducer load 'exports/*.csv' -t users \\
       --select 'key=user_id, value=json(*)'
   pykaproducer load events/ -t events --verify --rejects lost \\
       --select "key=id, value=avro(*, 'event.avsc'), timestamp=at"
   pykaproducer load lost -t events --select ...
-                                        the rows that were refused, once more
+                                        send the rejected rows again
   pykaproducer load s3://bucket/events -t events --format parquet \\
       --spark spark://master:7077
   pykaproducer load 'SELECT * FROM sales' --format sql -t sales \\
       --spark local[*]
   spark-submit $(pykaproducer load --script) events.parquet -t events
 
---select says what a message is made of; by default the columns value, key,
-headers, timestamp, partition and topic as they are, or, without a column value,
-all columns as a JSON object:
-  key=user_id                  a column as its text; bytes and texts as they are
+--select defines the message. By default the columns value, key, headers,
+timestamp, partition and topic are used unchanged; if there is no column value,
+the value is a JSON object of all columns:
+  key=user_id                  a column as text; bytes and text are unchanged
   value=json(*)                all columns as an object; also json(a, b as c),
                                json(payload.*)
-  value=avro(*, 'a.avsc')      a record of Avro, without a registry's prefix
+  value=avro(*, 'a.avsc')      an Avro record, without a schema registry prefix
   headers.source='import'      a literal: 'text', a number, null
-  timestamp=created_at         a time, a date, milliseconds, or text of these
-  partition=shard topic=kind   where each row goes (topic=, or -t)
+  timestamp=created_at         a timestamp, a date, milliseconds, or one as text
+  partition=shard topic=kind   the destination of each row (topic=, or -t)
 
-Text is UTF-8. A file that cannot be read to its end ends the load. Refused rows
-(which cannot be encoded, or which the producer or a broker refuses) are what
---rejects DIR keeps: with all columns that were read, and the reason in a column
-pykaproducer_error, which json(*) leaves out when DIR is loaded in turn. Take a
-new DIR each time.
+Text is UTF-8. A file that cannot be read to its end ends the load.
 
-At least once: a load that is repeated sends again what had been delivered.
+--rejects DIR keeps rows that cannot be encoded, or that the producer or a
+broker rejects. It keeps all columns that were read, and adds the reason as the
+column pykaproducer_error, which json(*) omits when DIR is loaded. Use a new DIR
+for each load.
+
+Delivery is at least once: repeating a load sends delivered rows again.
 
 exit status:
   0  every row was delivered (and, with --verify, read back)
-  1  some were not: see the summary
-  2  a mistake in the command
-  130  ended by Ctrl-C
+  1  some rows were not delivered; see the summary
+  2  invalid command line
+  130  interrupted by Ctrl-C
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``load`` and its options."""
+    """Add ``load`` and its options."""
     parser = commands.add_parser(
         "load",
-        help="send files, tables or queries, a message a row",
-        description="Sends each row of Parquet, ORC, CSV or JSON lines as one message; on Spark\n"
-        "also of a table or a query.",
+        help="send files, tables or queries, one message per row",
+        description="Send each row of Parquet, ORC, CSV or JSON Lines files as one message; with\n"
+        "Spark, also each row of a table or a query.",
         epilog=_EXAMPLES,
         **parser_like,
     )
     _add_source(parser)
-    parser.add_argument("-t", "--topic", help="where to send them")
+    parser.add_argument("-t", "--topic", help="destination topic")
     add_servers(parser)
-    parser.add_argument("--select", metavar="FIELD=EXPRESSION,...", help="what makes a message")
+    parser.add_argument("--select", metavar="FIELD=EXPRESSION,...", help="how to build the message")
     parser.add_argument(
         "--rejects",
         metavar="DIR",
-        help="keep the rows that are refused, as Parquet, and go on; else the first ends the load "
-        "(on Spark its task)",
+        help="keep rejected rows as Parquet and continue; without it the first one ends the load "
+        "(on Spark, its task)",
     )
     parser.add_argument(
         "--verify",
@@ -99,10 +100,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--spark",
         metavar="MASTER",
-        help="do it on Spark: local[*], spark://host:7077, yarn ..., or Spark Connect: sc://host",
+        help="run on Spark: local[*], spark://host:7077, yarn, or sc://host for Spark Connect",
     )
     parser.add_argument(
-        "--script", action="store_true", help="print the path of a file for spark-submit"
+        "--script", action="store_true", help="print the path of the script for spark-submit"
     )
     add_stats_socket(parser)
     add_settings(parser)
@@ -114,72 +115,70 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="*",
         metavar="SOURCE",
-        help="file, directory or pattern; with --format table or sql: its name, or the query",
+        help="file, directory or pattern; with --format table or sql, the table or the query",
     )
     parser.add_argument(
         "--format",
         choices=(*FORMATS, *_QUERIES),
-        help="default: by the suffix; table and sql need --spark",
+        help="format (default: by file suffix); table and sql need --spark",
     )
     parser.add_argument(
-        "--delimiter", metavar="CHAR", help="of CSV; default: a comma, and a tab in .tsv"
+        "--delimiter", metavar="CHAR", help="CSV delimiter (default: a comma, or a tab in .tsv)"
     )
     parser.add_argument(
         "--infer-types",
         action="store_true",
-        help="of CSV: find types by looking at the first rows; else all is text, as it stands",
+        help="infer CSV column types from the first rows; without it all columns are text",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Load, and tell what became of the rows."""
+    """Load the source and report the outcome."""
     if options.script:
         print(_SCRIPT)
         return 0
     _check(options)
     outcome = embedded(options) if options.spark is None else on_spark(options)
-    return _tell_of(options, outcome)
+    return _report(options, outcome)
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what can never be."""
+    """Reject invalid combinations of options."""
     if not options.source:
-        raise UserError("load: name a source: a file, a directory or a pattern")
+        raise UserError("load: no source given; name a file, a directory or a pattern")
     if options.format in _QUERIES and options.spark is None:
-        raise UserError(f"--format {options.format}: only Spark reads it; add --spark MASTER")
+        raise UserError(f"--format {options.format}: requires Spark; add --spark MASTER")
     if options.stats_socket is not None and options.spark is not None:
-        raise UserError("--stats-socket: with --spark the producers are in Spark's processes")
+        raise UserError("--stats-socket: not available with --spark")
     delimiter = options.delimiter
     if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
-        raise UserError(f"--delimiter {delimiter}: it must be one character of ASCII")
+        raise UserError(f"--delimiter {delimiter}: must be a single ASCII character")
     if options.topic is not None:
         refuse_odd_topic("-t", options.topic)
     if options.format in _QUERIES and len(options.source) > 1:
-        raise UserError(f"--format {options.format}: one at a time; quote it")
+        raise UserError(f"--format {options.format}: give exactly one source, and quote it")
 
 
-def _tell_of(options: argparse.Namespace, outcome: Outcome) -> int:
-    """Print the summary, and read back what was written if that is wanted; the exit status."""
+def _report(options: argparse.Namespace, outcome: Outcome) -> int:
+    """Print the summary, verify if requested, and return the exit status."""
     summary, servers = outcome.summary, servers_text(outcome.config.bootstrap_servers)
     lines = list(summary_lines(summary, options.topic, servers, outcome.seconds))
     if summary.refused and options.rejects is None and not outcome.signal:
         ended = "the load" if options.spark is None else "its task"
-        lines.append(
-            f"  {ended} ended there; with --rejects DIR such rows are kept, and it goes on"
-        )
-    tell("\n".join(lines))
-    troubles = [*summary.troubles, *([outcome.trouble] if outcome.trouble else [])]
-    for trouble in troubles:
-        tell(trouble)
-    good = not summary.refused and not troubles
+        lines.append(f"  {ended} stopped at that row; --rejects DIR keeps such rows and continues")
+    notify("\n".join(lines))
+    problems = [*summary.troubles, *([outcome.problem] if outcome.problem else [])]
+    for problem in problems:
+        notify(problem)
+    good = not summary.refused and not problems
     if outcome.signal:
         name = signal.Signals(outcome.signal).name
-        tell(
-            f"ended by {name} before the end of the source; loaded again, it is sent from the start"
+        notify(
+            f"stopped by {name} before the end of the source; a new load starts from the beginning"
         )
         return 128 + outcome.signal
     if options.verify:
         same, text = verified(summary, outcome.config)
-        tell(text)
+        notify(text)
         good = good and same
     return 0 if good else 1

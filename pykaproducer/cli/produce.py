@@ -1,4 +1,4 @@
-"""``pykaproducer produce -t TOPIC [FILE ...]``: one message a line, byte for byte."""
+"""``pykaproducer produce -t TOPIC [FILE ...]``: send one message per line, byte for byte."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from pykaproducer.cli.common import (
     human_bytes,
     log_hidden,
     log_shown,
+    notify,
     number_from,
     parser_like,
     servers_text,
     settings_from,
-    tell,
 )
 
 _STDIN = "-"
 
-#: Of how many partitions the summary tells.
+#: Maximum number of partitions listed in the summary.
 _PARTITIONS = 24
 
 _EXAMPLES = """\
@@ -50,47 +50,49 @@ examples:
   pykaproducer produce -t events --config client.properties \\
       -X sasl_plain_password@/run/secrets/kafka access.log
   pykaproducer produce -t events --header source=import --rejects lost data.csv
-                                        what failed is in the file lost, line
-                                        by line: send it again
+                                        append undelivered lines to the file
+                                        lost, from which they can be sent again
 
-The terminator of a line, one \\n, is taken off, and nothing else: CRLF keeps
-its \\r, an empty line is an empty message, bytes need not be UTF-8.
-max_request_size (1 MiB) is the longest message.
+Only the line terminator, one \\n, is removed: CRLF keeps its \\r, an empty line
+is an empty message, and the bytes need not be UTF-8. The maximum message size
+is max_request_size (1 MiB).
 
 exit status:
   0  every line was delivered
-  1  some were not: see the summary
-  2  a mistake in the command; nothing was sent
-  130  ended by Ctrl-C (what was sent gets 5 s to arrive)
+  1  some lines were not delivered; see the summary
+  2  invalid command line; nothing was sent
+  130  interrupted by Ctrl-C (pending lines get 5 s to be delivered)
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``produce`` and its options."""
+    """Add ``produce`` and its options."""
     parser = commands.add_parser(
         "produce",
         help="send lines as messages",
-        description="Sends each line of the files, or of standard input, as one message.",
+        description="Send each line of the files, or of standard input, as one message.",
         epilog=_EXAMPLES,
         **parser_like,
     )
-    parser.add_argument("-t", "--topic", required=True, help="where to send them")
+    parser.add_argument("-t", "--topic", required=True, help="destination topic")
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="default, and for a file named -: standard input"
+        "files", nargs="*", metavar="FILE", help="input files; - or none means standard input"
     )
     add_servers(parser)
     parser.add_argument(
         "--key-separator",
         metavar="SEP",
-        help="what stands before the first SEP of a line is the message's key; a line without it "
-        "has no key",
+        help="use the text before the first SEP of a line as the key; a line without SEP has no "
+        "key",
     )
     add_headers(parser)
-    parser.add_argument("--partition", type=number_from(0), metavar="N", help="default: by the key")
+    parser.add_argument(
+        "--partition", type=number_from(0), metavar="N", help="partition (default: by key)"
+    )
     parser.add_argument(
         "--rejects",
         metavar="FILE",
-        help="append the lines that were not delivered to FILE, so that nothing is lost",
+        help="append lines that were not delivered to FILE",
     )
     add_stats_socket(parser)
     add_settings(parser)
@@ -98,7 +100,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Send every line; the summary goes to standard error."""
+    """Send every line and print the summary to standard error."""
     settings = with_stats_socket(options, settings_from(options))
     envelope = _envelope_of(options)
     inputs = [_Input(name) for name in options.files or [_STDIN]]
@@ -113,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Input:
-    """A file, or standard input, that was there when the command began."""
+    """An input file, or standard input, that was readable when the command began."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -128,7 +130,7 @@ class _Input:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
-        """A descriptor to read it from."""
+        """Open the input and yield its file descriptor."""
         if self.name == _STDIN:
             yield _stdin()
             return
@@ -140,25 +142,25 @@ class _Input:
 
     @property
     def size(self) -> int | None:
-        """Its bytes, if it has an end that is known."""
+        """Size in bytes, or None if it is not known in advance."""
         return self.stat.st_size if stat.S_ISREG(self.stat.st_mode) else None
 
     @property
     def is_terminal(self) -> bool:
-        """Whether somebody types it."""
+        """Whether the input is a terminal."""
         return self.name == _STDIN and os.isatty(_stdin())
 
 
 def _stdin() -> int:
     if sys.stdin is None:
-        raise UserError("standard input is closed; name a file")
+        raise UserError("standard input is closed; name an input file")
     return sys.stdin.fileno()
 
 
 def _envelope_of(options: argparse.Namespace) -> Envelope:
     separator = options.key_separator
     if separator == "":
-        raise UserError("--key-separator: it must not be empty")
+        raise UserError("--key-separator: must not be empty")
     return Envelope(
         topic=options.topic,
         partition=options.partition,
@@ -170,9 +172,7 @@ def _envelope_of(options: argparse.Namespace) -> Envelope:
 def _check_apart(inputs: Sequence[_Input], rejects: RejectsFile) -> None:
     for each in inputs:
         if rejects.is_same_file(each.stat):
-            raise UserError(
-                f"--rejects {rejects.name}: it is an input too, and would never end; name another"
-            )
+            raise UserError(f"--rejects {rejects.name}: is also an input file; name another file")
 
 
 def _produce(
@@ -188,34 +188,34 @@ def _produce(
             with log_shown():
                 sender.check_topic()
                 with _progress(envelope.topic, inputs) as shown:
-                    troubles = _send_all(inputs, sender, shown)
+                    problems = _send_all(inputs, sender, shown)
                     sender.settle(shown)
         finally:
-            with log_hidden():  # the summary tells of the messages that it gives up
+            with log_hidden():  # the summary counts the messages that close() abandons
                 sender.close()
-    tell("\n".join([*_summary(sender, time.monotonic() - began), *_kept(sender, rejects)]))
-    for trouble in troubles:
-        tell(trouble)
+    notify("\n".join([*_summary(sender, time.monotonic() - began), *_kept(sender, rejects)]))
+    for problem in problems:
+        notify(problem)
     if signals.number:
-        tell(f"ended by {signal.Signals(signals.number).name}")
+        notify(f"interrupted by {signal.Signals(signals.number).name}")
         return 128 + signals.number
-    return 0 if sender.delivered == sender.lines and not troubles else 1
+    return 0 if sender.delivered == sender.lines and not problems else 1
 
 
 def _send_all(inputs: Sequence[_Input], sender: Sender, shown: Progress) -> list[str]:
-    """Send the lines of all inputs; what was wrong with those that could not be read."""
-    troubles = []
+    """Send the lines of all inputs. Return an error message for each that could not be read."""
+    problems = []
     for place, each in enumerate(inputs, 1):
         if sender.stopped:
             break
         if each.is_terminal:
-            tell("each line that you type is a message; Ctrl-D ends the input")
+            notify("each line that you type is sent as a message; press Ctrl-D to finish")
         try:
             with each.opened() as fd:
                 sender.send_from(fd, shown, last=place == len(inputs))
         except OSError as error:
-            troubles.append(f"{each.name}: {error.strerror}: not all of it was read")
-    return troubles
+            problems.append(f"{each.name}: {error.strerror}: only a part of it was read")
+    return problems
 
 
 def _progress(topic: str, inputs: Sequence[_Input]) -> contextlib.AbstractContextManager[Progress]:
@@ -227,7 +227,7 @@ def _progress(topic: str, inputs: Sequence[_Input]) -> contextlib.AbstractContex
 
 
 def _summary(sender: Sender, seconds: float) -> Iterator[str]:
-    """What became of the lines."""
+    """Yield the lines of the summary."""
     config, delivered = sender.producer.config, sender.delivered
     rate = delivered / seconds if seconds else 0.0
     yield (
@@ -236,7 +236,7 @@ def _summary(sender: Sender, seconds: float) -> Iterator[str]:
         f"{seconds:.2f} s, {rate:,.0f} lines/s"
     )
     if config.acks == 0 and delivered:
-        yield "  acks=0: delivered means given to the network, which nobody has confirmed"
+        yield "  acks=0: delivered means sent; brokers have confirmed nothing"
     if delivered:
         shown = sorted((p, n) for p, n in sender.partitions.items() if p is not None)
         counts = ", ".join(f"{partition}: {count:,}" for partition, count in shown[:_PARTITIONS])
@@ -244,20 +244,20 @@ def _summary(sender: Sender, seconds: float) -> Iterator[str]:
         yield f"  lines by partition: {counts}{more}"
     for text, count in sender.failures.by_kind():
         yield f"  {count:,} failed: {text}"
-    if sender.failures.doubtful:
+    if sender.failures.ambiguous:
         yield (
-            f"  {sender.failures.doubtful:,} of these may be in the log all the same: sent again "
-            f"they may be there twice"
+            f"  {sender.failures.ambiguous:,} of these may have been written; "
+            f"sending them again may duplicate them"
         )
     if sender.unaccounted:
-        yield f"  {sender.unaccounted:,} without outcome"
+        yield f"  {sender.unaccounted:,} with unknown outcome"
 
 
 def _kept(sender: Sender, rejects: RejectsFile | None) -> Iterator[str]:
-    """Where the lines are that were not delivered."""
+    """Report where the lines that were not delivered are kept."""
     if rejects is not None and rejects.error is not None:
-        yield f"  {rejects.name} does not hold all of them: {rejects.error.strerror}"
+        yield f"  not all of these lines are in {rejects.name}: {rejects.error.strerror}"
     elif rejects is not None and sender.failures.total:
         yield f"  these lines are in {rejects.name}"
     elif sender.failures.total:
-        yield "  these lines are not kept; --rejects FILE keeps them"
+        yield "  these lines were not kept; use --rejects FILE to keep them"

@@ -1,4 +1,4 @@
-"""``pykaproducer top``: what a producer does, live, as its process tells on a Unix socket."""
+"""``pykaproducer top``: watch a producer live, through the stats socket of its process."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from typing import TYPE_CHECKING, Any
 from pykaproducer.cli import _signals
 from pykaproducer.cli._keys import Keys, keys
 from pykaproducer.cli._progress import has_rich
-from pykaproducer.cli._top_command import Command, started
+from pykaproducer.cli._top_command import WatchedCommand, started
 from pykaproducer.cli._top_history import History
-from pykaproducer.cli.common import CommandError, UserError, parser_like, tell
+from pykaproducer.cli.common import CommandError, UserError, notify, parser_like
 from pykaproducer.stats import read_stats, running, runtime_directory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: How often we look whether the terminal has changed its size (seconds).
+#: Interval between checks for a new terminal size (seconds).
 _LOOK = 0.25
-#: How long a process may take to answer before the picture says that it does not (seconds).
+#: Time without an answer after which the process is shown as not responding (seconds).
 _PATIENCE = 1.0
 _SHORTEST, _LONGEST = 0.1, 3600.0
 
 _FOOTER = "q quits   p pauses"
-_PAUSED = "PAUSED   q quits   p goes on"
+_PAUSED = "PAUSED   q quits   p resumes"
 
 _EXAMPLES = """\
 examples:
-  pykaproducer top                      the produce, load ... that runs now
-  pykaproducer top 4711                 of several the one with this process id
-  pykaproducer top /run/app/4711.sock   any program that listens: it has the
-                                        setting stats_socket=/run/app/%p.sock
-  pykaproducer top --once               one picture, and the end
+  pykaproducer top                      the one command that is running
+  pykaproducer top 4711                 the one with this process id
+  pykaproducer top /run/app/4711.sock   any program with the setting
+                                        stats_socket=/run/app/%p.sock
+  pykaproducer top --once               show one snapshot and exit
   pykaproducer top --command load trips.parquet -t trips
-                                        start a command, and watch it
+                                        start a command and watch it
   pykaproducer top --json | jq .messages
-                                        a line of JSON each second
+                                        one line of JSON per second
 
-keys: q quits, p pauses the picture (not the producer).
+keys: q quits, p pauses the display (not the producer).
 
 exit status:
-  0  you quit, or the process that was watched has ended
-  1  nobody answers at the socket        2  a mistake in the command
-  with --command: that of the command
+  0  you quit, or the watched process ended
+  1  no process answers at the socket    2  invalid command line
+  with --command: the exit status of the command
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``top`` and its options."""
+    """Add ``top`` and its options."""
     parser = commands.add_parser(
         "top",
         help="watch a running producer",
-        description="Shows a producer's stages, brokers, partitions, rates and latencies, live.",
+        description="Show a producer's stages, brokers, partitions, rates and latencies, live.",
         epilog=_EXAMPLES,
         **parser_like,
     )
@@ -66,18 +66,18 @@ def add_parser(commands: Any) -> None:
         "target",
         nargs="?",
         metavar="SOCKET|PID",
-        help="default: the one command of yours that runs",
+        help="what to watch (default: the only running command)",
     )
     parser.add_argument(
-        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="default: 1"
+        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="interval (default 1)"
     )
-    parser.add_argument("--once", action="store_true", help="show one picture, and end")
+    parser.add_argument("--once", action="store_true", help="show one snapshot and exit")
     parser.add_argument("--json", action="store_true", help="print each snapshot as JSON")
     parser.add_argument(
         "--command",
         nargs=argparse.REMAINDER,
         metavar="COMMAND ...",
-        help="start produce, load, perf or verify, with all that follows, and watch it",
+        help="start produce, load, perf or verify with the arguments that follow, and watch it",
     )
     parser.set_defaults(run=run)
 
@@ -88,7 +88,7 @@ def _interval(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {_SHORTEST} on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds >= {_SHORTEST}")
     return seconds
 
 
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     """Watch until the process ends, or the user quits."""
     if not options.json and not has_rich():
         raise CommandError(
-            "top needs rich for its picture: pip install 'pykaproducer[cli]' (--json does without)"
+            "top needs the package rich: pip install 'pykaproducer[cli]', or use --json"
         )
     if options.command is not None:
         return _with_command(options)
@@ -106,16 +106,16 @@ def run(options: argparse.Namespace) -> int:
             feed.first()
             _watch(options, feed)
         except _EndedError:
-            _tell_the_end(feed)
+            _report_end(feed)
     return 0
 
 
 def _with_command(options: argparse.Namespace) -> int:
-    """Start a command and watch it; it ends with us, and we with it."""
+    """Start a command and watch it. Either ending ends the other."""
     if options.target is not None:
-        raise UserError("--command: it is what is watched; name no other")
+        raise UserError("--command cannot be combined with a SOCKET or PID")
     with _signals.raised(), started(options.command) as command:
-        # Its producer may be closed long before it has ended: verify reads everything back then.
+        # The command may outlive its producer: verify closes it before reading back.
         with contextlib.suppress(_EndedError):
             with contextlib.suppress(KeyboardInterrupt):
                 _watch_command(options, command)
@@ -123,51 +123,53 @@ def _with_command(options: argparse.Namespace) -> int:
         return command.end()
 
 
-def _watch_command(options: argparse.Namespace, command: Command) -> None:
-    """Until the user quits."""
+def _watch_command(options: argparse.Namespace, command: WatchedCommand) -> None:
+    """Watch a command until the user quits."""
     if not command.listens():
         raise _EndedError
     feed = _Feed(command.path)
     try:
         feed.first()
     except CommandError:
-        raise _EndedError from None  # it was quick
+        raise _EndedError from None  # the command ended before its first snapshot
     _watch(options, feed)
 
 
-# Whom to watch ------------------------------------------------------------------------------------
+# Target selection ---------------------------------------------------------------------------------
 
 
 def _socket_of(target: str | None) -> str:
-    """The path of the socket."""
+    """Return the path of the socket to watch."""
     if target is None or target.isdecimal():
         return _found(None if target is None else int(target))
     try:
         if not stat.S_ISSOCK(os.stat(target).st_mode):
-            raise UserError(f"{target}: it is no socket")
+            raise UserError(f"{target}: not a socket")
     except (OSError, ValueError) as error:
         raise UserError(f"{target}: {getattr(error, 'strerror', None) or error}") from None
     return target
 
 
 def _found(pid: int | None) -> str:
-    """The socket of the one process that there is, or that has this number."""
+    """Return the socket of the only listening process, or of process *pid*."""
     there = [each for each in running() if pid in (None, each.pid)]
     if not there:
         who = "no producer" if pid is None else f"no producer of process {pid}"
         raise CommandError(
-            f"{who} listens in {runtime_directory()}; produce, load, perf and verify do, and a "
-            f'program with the setting stats_socket="PATH": then name the path'
+            f"{who} listens in {runtime_directory()}; start produce, load, perf or verify, or set "
+            f'stats_socket="PATH" in a program and run: pykaproducer top PATH'
         )
     if pid is None and len(there) > 1:
         raise UserError(
-            "\n".join(["several run; name one:", *(f"  {each.pid}  {each.path}" for each in there)])
+            "\n".join(
+                ["several producers; name one:", *(f"  {each.pid}  {each.path}" for each in there)]
+            )
         )
     return there[-1].path
 
 
 class _EndedError(Exception):
-    """The process that was watched has ended."""
+    """The watched process has ended."""
 
 
 class _Feed:
@@ -178,7 +180,11 @@ class _Feed:
         self.history = History()
 
     def first(self) -> None:
-        """The first snapshot, which must come."""
+        """Take the first snapshot.
+
+        Raises:
+            CommandError: the process does not answer.
+        """
         try:
             self._take()
         except ValueError as error:
@@ -188,7 +194,7 @@ class _Feed:
             raise CommandError(f"{self.path}: {text}; has its process ended?") from None
 
     def next(self) -> None:
-        """Another one, unless the process is too busy, or stopped."""
+        """Take another snapshot; count it as missed if the process does not answer in time."""
         try:
             self._take()
         except TimeoutError:
@@ -204,7 +210,7 @@ class _Feed:
 
 
 def _clean(value: Any) -> Any:
-    """The same without what a terminal would take for a command."""
+    """Replace unprintable characters, which a terminal could interpret as commands."""
     if isinstance(value, str):
         return "".join(letter if letter.isprintable() else "?" for letter in value)
     if isinstance(value, list):
@@ -214,19 +220,19 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _tell_the_end(feed: _Feed) -> None:
+def _report_end(feed: _Feed) -> None:
     if not feed.history.now:
-        tell(f"{feed.path}: the producer is closed")
+        notify(f"{feed.path}: the producer is closed")
         return
     now = feed.history.now
     messages = now["messages"]
-    tell(
+    notify(
         f"{now['client_id']} (process {now['pid']}) has ended; when it last answered, "
         f"{messages['delivered']:,} of {messages['accepted']:,} messages were delivered"
     )
 
 
-# How it is shown ----------------------------------------------------------------------------------
+# Display ------------------------------------------------------------------------------------------
 
 
 def _watch(options: argparse.Namespace, feed: _Feed) -> None:
@@ -253,7 +259,7 @@ def _print_json(options: argparse.Namespace, feed: _Feed) -> None:
 
 
 def _print_frames(options: argparse.Namespace, feed: _Feed, console: Console) -> None:
-    """Picture after picture, for a file or a pipe; the first has rates already."""
+    """Print one frame after another, for a file or a pipe. The first one already has rates."""
     from rich.rule import Rule
 
     pause = Keys(None)
@@ -288,7 +294,7 @@ def _live(options: argparse.Namespace, feed: _Feed, console: Console) -> None:
 
 
 def _ticks(interval: float, feed: _Feed, pressed: Keys) -> Iterator[str]:
-    """Take a snapshot each *interval*; yields a key, or nothing, whenever there is a reason."""
+    """Take a snapshot each *interval*; yield a key, or "" when the display may need a redraw."""
     due = time.monotonic() + interval
     yield ""
     while True:

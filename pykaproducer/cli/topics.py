@@ -1,4 +1,4 @@
-"""``pykaproducer topics``: which topics a cluster has, and where their partitions are."""
+"""``pykaproducer topics``: list the topics of a cluster, and describe their partitions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pykaproducer._errors.formatting import check_topic, format_error_code
 from pykaproducer._net.inspect import list_cluster
-from pykaproducer._texts import check_topic, code_text
 from pykaproducer._wire.describe import ClusterDescription, PartitionDescription, TopicDescription
 from pykaproducer.cli import _signals
 from pykaproducer.cli.common import (
@@ -17,15 +17,15 @@ from pykaproducer.cli.common import (
     add_servers,
     add_settings,
     log_shown,
+    notify,
     parser_like,
     servers_text,
     settings_from,
-    tell,
 )
 from pykaproducer.config import Config
 from pykaproducer.errors import MetadataTimeoutError
 
-#: How long a cluster may take to answer, unless max_block_ms says otherwise (milliseconds).
+#: Timeout for a cluster's answer, unless max_block_ms is set (milliseconds).
 _PATIENCE_MS = 10_000.0
 
 #: (first, next) offset of each partition, by topic.
@@ -33,14 +33,14 @@ Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
 
 _LIST_EXAMPLES = """\
 examples:
-  pykaproducer topics list              of localhost:9092, a name a line
+  pykaproducer topics list              of localhost:9092, one name per line
   pykaproducer topics list --bootstrap-servers kafka-1:9092 --internal
   pykaproducer topics list --config client.properties --json
 
 exit status:
-  0  there they are
-  1  no broker answers (max_block_ms bounds the wait: 10 s by default)
-  2  a mistake in the command
+  0  success
+  1  no broker answered within max_block_ms (here 10 s by default)
+  2  invalid command line
 """
 
 _DESCRIBE_EXAMPLES = """\
@@ -50,27 +50,27 @@ examples:
   pykaproducer topics describe orders --config client.properties --json
 
 exit status:
-  0  all is well
-  1  no broker answers, a topic that was named is not there, or a partition has
-     no leader
-  2  a mistake in the command
+  0  success
+  1  no broker answered, a named topic does not exist, or a partition has no
+     leader
+  2  invalid command line
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``topics list`` and ``topics describe``."""
+    """Add ``topics list`` and ``topics describe``."""
     parser = commands.add_parser(
         "topics",
         help="show the topics of a cluster",
-        description="Shows the topics of a cluster, over the producer's own connection.",
-        epilog='"pykaproducer topics ACTION --help" has examples.\n',
+        description="Show the topics of a cluster, using the producer's connection settings.",
+        epilog='"pykaproducer topics ACTION --help" shows examples.\n',
         **parser_like,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser(
         "list",
-        help="their names",
-        description="Prints the name of each topic, one a line.",
+        help="list topic names",
+        description="Print the name of each topic, one per line.",
         epilog=_LIST_EXAMPLES,
         **parser_like,
     )
@@ -78,15 +78,14 @@ def add_parser(commands: Any) -> None:
     listing.set_defaults(run=run_list)
     describe = actions.add_parser(
         "describe",
-        help="their partitions: leaders, replicas, offsets",
-        description="Prints the partitions of each topic: the leader, the replicas, and those in\n"
-        "sync with it.",
+        help="show partitions: leaders, replicas, offsets",
+        description="Print the leader, the replicas and the in-sync replicas of each partition.",
         epilog=_DESCRIBE_EXAMPLES,
         **parser_like,
     )
-    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="topics (default: all)")
     describe.add_argument(
-        "--offsets", action="store_true", help="also the first and the next offset"
+        "--offsets", action="store_true", help="also show the first and the next offset"
     )
     _add_common(describe)
     describe.set_defaults(run=run_describe)
@@ -95,14 +94,14 @@ def add_parser(commands: Any) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add_servers(parser)
     parser.add_argument(
-        "--internal", action="store_true", help="also Kafka's own, as __consumer_offsets"
+        "--internal", action="store_true", help="include internal topics (__consumer_offsets)"
     )
-    parser.add_argument("--json", action="store_true", help="as JSON, one array")
+    parser.add_argument("--json", action="store_true", help="print one JSON array")
     add_settings(parser)
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """Print the names."""
+    """Print the topic names."""
     cluster = _Cluster(settings_from(options))
     found = _shown(cluster.ask().topics, options.internal)
     if options.json:
@@ -114,7 +113,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_describe(options: argparse.Namespace) -> int:
-    """Print the partitions."""
+    """Print the partitions of the topics."""
     for name in options.topics:
         try:
             check_topic(name)
@@ -130,20 +129,20 @@ def run_describe(options: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(_lines(topic, answer, offsets)) for topic in there))
     for topic in found:
         if topic.error_code:
-            tell(f"topic {topic.name!r}: {code_text(topic.error_code)}")
+            notify(f"topic {topic.name!r}: {format_error_code(topic.error_code)}")
     leaderless = any(part.leader_id < 0 for topic in there for part in topic.partitions)
     return 1 if leaderless or len(there) < len(found) else 0
 
 
 class _Cluster:
-    """Asks a cluster."""
+    """The cluster that the settings name, queried on demand."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._config = Config(**settings)
         self._patience = settings.get("max_block_ms", _PATIENCE_MS) / 1000
 
     def ask(self, topic: str | None = None) -> ClusterDescription:
-        """The cluster, with all topics or one."""
+        """Describe the cluster, with all topics or only *topic*."""
         try:
             with _signals.raised(), log_shown():
                 return list_cluster(self._config, self._patience, topic)
@@ -154,7 +153,7 @@ class _Cluster:
     def topics(
         self, names: Sequence[str] | Mapping[str, None], internal: bool
     ) -> tuple[ClusterDescription, list[TopicDescription]]:
-        """Those of these names, or all."""
+        """Describe the topics with these names, or all."""
         if not names:
             answer = self.ask()
             return answer, _shown(answer.topics, internal)
@@ -165,10 +164,10 @@ class _Cluster:
         return answer, found
 
     def offsets(self, topics: Sequence[TopicDescription]) -> Offsets:
-        """Where each partition begins and ends."""
-        from pykaproducer.cli._readback import Reader
+        """Return the first and the next offset of each partition."""
+        from pykaproducer.cli._readback import LogReader
 
-        with Reader(self._config) as reader:
+        with LogReader(self._config) as reader:
             return {
                 topic.name: reader.ends(topic.name, [part.index for part in topic.partitions])
                 for topic in topics
@@ -206,7 +205,7 @@ def _figures(
             "replicas": list(part.replicas),
             "in_sync": list(part.in_sync),
             "offline": list(part.offline),
-            "error": code_text(part.error_code) if part.error_code else None,
+            "error": format_error_code(part.error_code) if part.error_code else None,
         }
         if topic.name in offsets:
             figures["first_offset"], figures["next_offset"] = offsets[topic.name][part.index]
@@ -221,7 +220,7 @@ def _addresses(cluster: ClusterDescription) -> dict[int, str]:
 
 
 def _lines(topic: TopicDescription, cluster: ClusterDescription, offsets: Offsets) -> Iterator[str]:
-    """A topic as a table."""
+    """Format a topic as a table."""
     partitions, replicas = len(topic.partitions), _replicas(topic)
     yield (
         f"{topic.name}: {partitions} partition{'s' * (partitions != 1)}, "
@@ -246,7 +245,7 @@ def _lines(topic: TopicDescription, cluster: ClusterDescription, offsets: Offset
 
 def _leader(part: PartitionDescription, addresses: Mapping[int, str]) -> str:
     if part.leader_id < 0:
-        return "none" + (f": {code_text(part.error_code)}" if part.error_code else "")
+        return "none" + (f": {format_error_code(part.error_code)}" if part.error_code else "")
     return f"{part.leader_id} {addresses.get(part.leader_id, '')}".strip()
 
 

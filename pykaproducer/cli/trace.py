@@ -1,4 +1,4 @@
-"""``pykaproducer trace -t TOPIC``: the way of single messages through the stages, with times."""
+"""``pykaproducer trace -t TOPIC``: trace single messages through the stages, with times."""
 
 from __future__ import annotations
 
@@ -28,69 +28,74 @@ from pykaproducer.delivery import Delivery
 from pykaproducer.errors import BufferFullError, MessageTooLargeError
 from pykaproducer.producer import Producer
 
-#: Somebody watches: nobody waits as long as a program that must not lose anything.
+#: Shorter timeouts than the defaults, because a user is waiting.
 _SETTINGS = {"delivery_timeout_ms": 30_000, "max_block_ms": 10_000}
-#: How long callbacks may take to be told (seconds).
+#: How long to wait for the callbacks (seconds).
 _REPORTING = 10.0
 _VALUE = "hello from pykaproducer trace"
-#: Characters of the picture of where in the whole time an event lies.
+#: Width of the timeline (characters).
 _LINE = 24
-#: From so many columns on there is room for it.
+#: Minimum terminal width for the timeline.
 _ROOMY = 100
 
-#: Events that a message meets only if something is not as it should be.
+#: Events that occur only if there is a problem.
 _TROUBLE = frozenset(
     ("waits for a leader", "waits in order", "lost", "throttled", "goes again", "comes again")
 )
-#: Those of them that say how long.
+#: Those of them that have a duration.
 _WAITS = frozenset(("throttled", "goes again"))
-#: What says where a message is.
+#: Fields that locate a message.
 _PLACES = ("partition", "broker", "level")
 
 _EXAMPLES = """\
 examples:
-  pykaproducer trace -t events          where the time of one message goes
+  pykaproducer trace -t events          show where the time of one message goes
   pykaproducer trace -t events --value a --value b
-                                        the second finds all doors open
+                                        the second finds connections open
   pykaproducer trace -t events --value a --value b --together
-                                        both at once: they share a batch
+                                        send both at once: they share a batch
   pykaproducer trace -t events -X linger_ms=50 -X compression_type=lz4
   pykaproducer trace -t events --json | jq '.events[] | [.at_s, .event]'
 
-The messages are real ones: whoever reads the topic gets them.
+The messages are real: consumers of the topic receive them.
 
-exit status: 0  all were delivered   1  some were not   2  a mistake
+exit status:
+  0  every message was delivered
+  1  some messages were not delivered
+  2  invalid command line
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``trace`` and its options."""
+    """Add ``trace`` and its options."""
     parser = commands.add_parser(
         "trace",
-        help="send a message and show its way through the stages",
-        description="Sends a message, or a few, and shows what each stage did with it, and when.",
+        help="send a message and trace it through the stages",
+        description="Send one or more messages, and show what each stage did with them, and when.",
         epilog=_EXAMPLES,
         **parser_like,
     )
-    parser.add_argument("-t", "--topic", required=True, help="where to send it")
+    parser.add_argument("-t", "--topic", required=True, help="destination topic")
     parser.add_argument(
-        "--value", dest="values", metavar="V", action="append", help="may be repeated"
+        "--value", dest="values", metavar="V", action="append", help="value; may be repeated"
     )
-    parser.add_argument("--key", metavar="K", help="the key of all; default: none")
+    parser.add_argument("--key", metavar="K", help="key of all messages (default: none)")
     add_headers(parser)
-    parser.add_argument("--partition", type=number_from(0), metavar="N", help="default: by the key")
     parser.add_argument(
-        "--together", action="store_true", help="send all at once, not one after another"
+        "--partition", type=number_from(0), metavar="N", help="partition (default: by key)"
     )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each message")
+    parser.add_argument(
+        "--together", action="store_true", help="send all at once instead of one after another"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per message")
     add_servers(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
 
 
 @dataclass
-class Message:
-    """What was sent, and what became of it."""
+class TracedMessage:
+    """A message that was sent, its outcome and its trace."""
 
     topic: str
     size: int
@@ -100,7 +105,7 @@ class Message:
 
     @property
     def outcome(self) -> str:
-        """In a sentence part."""
+        """Outcome as a phrase for the title."""
         if self.error is not None:
             return f"failed: {self.error}"
         assert self.delivery is not None
@@ -112,7 +117,7 @@ class Message:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Send, wait, and show."""
+    """Send the messages, wait for their outcomes, and show the traces."""
     settings = {**_SETTINGS, **settings_from(options)}
     headers = [header_of(text) for text in options.headers] or None
     values = [os.fsencode(value) for value in options.values or [_VALUE]]
@@ -138,12 +143,12 @@ def traced(
     values: Sequence[bytes],
     more: tuple[Any, ...],
     together: bool,
-) -> list[Message]:
-    """Send *values*, wait for their outcomes, and learn their ways."""
+) -> list[TracedMessage]:
+    """Send *values*, wait for their outcomes, and return their traces."""
     messages = []
     with producer.traced() as trace:
         for value in values:
-            message = Message(topic, len(value))
+            message = TracedMessage(topic, len(value))
             messages.append(message)
             try:
                 message.delivery = producer.send(topic, value, *more, on_delivery=_nothing)
@@ -163,15 +168,15 @@ def traced(
 
 
 def _nothing(error: BaseException | None, delivery: Delivery) -> None:
-    """A callback, so that the picture has one; whoever looks at the delivery knows all."""
+    """Do nothing: a callback whose only purpose is to appear in the trace."""
 
 
-def _wait(message: Message) -> None:
+def _wait(message: TracedMessage) -> None:
     if message.delivery is not None:
         message.error = message.delivery.exception()
 
 
-def _as_json(message: Message) -> dict[str, Any]:
+def _as_json(message: TracedMessage) -> dict[str, Any]:
     delivery, error = message.delivery, message.error
     return {
         "topic": message.topic,
@@ -185,8 +190,8 @@ def _as_json(message: Message) -> dict[str, Any]:
 # The picture --------------------------------------------------------------------------------------
 
 
-def show(message: Message, before: str = "") -> None:
-    """Print the way of a message; *before* stands before the first line."""
+def show(message: TracedMessage, before: str = "") -> None:
+    """Print the trace of a message; *before* is the start of its title."""
     title = f"{before}{human_bytes(message.size)} {message.outcome}"
     if message.events:
         title += f", after {_duration(_settled(message.events))}"
@@ -200,14 +205,14 @@ def show(message: Message, before: str = "") -> None:
 
 @dataclass
 class _Row:
-    """One event, in words."""
+    """One event, formatted."""
 
     at: str
     since: str
     event: str
     stage: str
     text: str
-    #: The piece of the whole time that has passed since the event before, from 0 to 1.
+    #: The interval since the previous event, as fractions of the total time.
     begin: float
     end: float
 
@@ -217,7 +222,7 @@ def _rows(events: Sequence[dict[str, Any]]) -> Iterator[_Row]:
     known: dict[str, Any] = {"level": 0}
     for event in events:
         at = event["at_s"]
-        # Where it is stands there when it becomes known, or changes.
+        # The location is shown when it becomes known or changes.
         news = {name: event[name] for name in _PLACES if event.get(name) is not None}
         news = {name: value for name, value in news.items() if known.get(name) != value}
         known |= news
@@ -242,18 +247,18 @@ def _facts(event: dict[str, Any]) -> Iterator[str]:
     if event["event"] in _WAITS and event.get("wait_s"):
         yield f"waits {_duration(event['wait_s'])}"
     if event["detail"]:
-        # The answer is one for the whole batch.
+        # A response covers the whole batch; its detail belongs to the first row.
         first = "first " if event["event"] == "answered" and event["rows"] > 1 else ""
         yield f"{first}{event['detail']}"
 
 
 def _settled(events: Sequence[dict[str, Any]]) -> float:
-    """When the message had its outcome."""
+    """Return when the message reached its final outcome."""
     times = [event["at_s"] for event in events if event["event"] == "settled"]
     return float(times[-1] if times else events[-1]["at_s"])
 
 
-def _show_rich(message: Message, title: str) -> None:
+def _show_rich(message: TracedMessage, title: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -282,7 +287,7 @@ def _show_rich(message: Message, title: str) -> None:
 
 
 def _line(row: _Row, ascii_only: bool) -> Any:
-    """Where in the whole time the piece before this event lies."""
+    """Draw the interval before this event as a section of the timeline."""
     from rich.text import Text
 
     first = min(_LINE - 1, int(row.begin * _LINE))
@@ -297,7 +302,7 @@ def _line(row: _Row, ascii_only: bool) -> Any:
 
 
 def _duration(seconds: float) -> str:
-    """0.00004 -> '40 µs'."""
+    """Format a duration: 0.00004 -> '40 µs'."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} {_micro()}"
     if seconds < 1:
@@ -306,6 +311,6 @@ def _duration(seconds: float) -> str:
 
 
 def _micro() -> str:
-    """Micro, as far as the output has letters for it."""
+    """Return the micro sign if the output encoding has it, or "u"."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     return "µs" if "µ".encode(encoding, errors="ignore") else "us"

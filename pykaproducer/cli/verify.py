@@ -1,4 +1,4 @@
-"""``pykaproducer verify -t TOPIC``: is in the log what the producer says, once and in order?"""
+"""``pykaproducer verify -t TOPIC``: check that the log holds what the producer reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from pykaproducer.cli import _signals
 from pykaproducer.cli._audit import Audit, Messages, defect_lines
-from pykaproducer.cli._ledger import Told
+from pykaproducer.cli._ledger import ReportedOutcome
 from pykaproducer.cli._pace import Patience, wait_for_callbacks
 from pykaproducer.cli._stats_socket import add_stats_socket, with_stats_socket
 from pykaproducer.cli._verify_run import (
@@ -28,60 +28,63 @@ from pykaproducer.cli.common import (
     add_settings,
     log_hidden,
     log_shown,
+    notify,
     number_from,
     parser_like,
     rate_of,
     refuse_odd_topic,
     servers_text,
     settings_from,
-    tell,
 )
 from pykaproducer.producer import Producer
 
-#: Of how many partitions the report tells.
+#: Maximum number of partitions listed in the report.
 _PARTITIONS = 24
 
 _EXAMPLES = """\
 examples:
   pykaproducer verify -t scratch        100,000 messages to localhost:9092
   pykaproducer verify -t scratch --duration 600 --rate 5000 \\
-      --config client.properties        ten minutes: restart brokers meanwhile
+      --config client.properties        ten minutes; restart some brokers
   pykaproducer verify -t scratch --count 5000000 --keys 0 --json > audit.json
 
-Sends numbered messages, notes what the producer tells of each, reads the topic
-back with kafka-python's consumer, and compares. Lost, duplicated, out of order,
-corrupted: each is counted, and the first of each are named. The messages stay
-in the topic; those of others there do no harm.
+Each message is numbered and its reported outcome is recorded. The topic is read
+back with kafka-python's consumer and compared: lost, duplicated, reordered and
+corrupted messages are counted, and the first of each kind are listed. The
+messages stay in the topic. Messages of other producers there are ignored.
 
 exit status:
-  0  every message was delivered, and is in the log once, in order, as sent
-  1  not so: see the report
-  2  a mistake in the command; nothing was sent
-  130  ended by Ctrl-C (what was sent is audited all the same)
+  0  every message was delivered, and is in the log once, in order, unchanged
+  1  otherwise; see the report
+  2  invalid command line; nothing was sent
+  130  interrupted by Ctrl-C (messages sent so far are still verified)
 """
 
 
 def add_parser(commands: Any) -> None:
-    """``verify`` and its options."""
+    """Add ``verify`` and its options."""
     parser = commands.add_parser(
         "verify",
-        help="send numbered messages, read them back, and audit",
-        description="Is in the log what the producer says, once and in order? Finds out, on your\n"
-        "cluster.",
+        help="send numbered messages, read them back and compare",
+        description="Verify on your cluster that each message the producer reports as delivered\n"
+        "is in the log exactly once and in order.",
         epilog=_EXAMPLES,
         **parser_like,
     )
-    parser.add_argument("-t", "--topic", required=True, help="where to send them")
+    parser.add_argument("-t", "--topic", required=True, help="destination topic")
     add_servers(parser)
     much = parser.add_mutually_exclusive_group()
     much.add_argument(
-        "--count", type=number_from(1), metavar="N", help=f"how many messages (default {COUNT})"
+        "--count", type=number_from(1), metavar="N", help=f"number of messages (default {COUNT})"
     )
     much.add_argument(
-        "--duration", type=number_from(1), metavar="SECONDS", help="send for so long instead"
+        "--duration",
+        type=number_from(1),
+        metavar="SECONDS",
+        help="send for SECONDS, instead of N messages",
     )
     _add_messages(parser)
-    parser.add_argument("--json", action="store_true", help="the report as JSON, one object")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     add_stats_socket(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
@@ -92,26 +95,26 @@ def _add_messages(parser: argparse.ArgumentParser) -> None:
         "--rate",
         type=rate_of,
         metavar="RATE",
-        help="messages a second (default: as fast as it goes)",
+        help="messages per second (default: no limit)",
     )
     parser.add_argument(
         "--keys",
         type=number_from(0),
         default=1000,
         metavar="N",
-        help="so many different keys, in turn (default 1000); 0: no keys",
+        help="use N different keys, in turn (default 1000); 0 means no keys",
     )
     parser.add_argument(
         "--record-size",
         type=number_from(8),
         default=100,
         metavar="BYTES",
-        help="of each value (default 100)",
+        help="size of each value (default 100)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Send, read back, compare."""
+    """Send the messages, read them back and print the report."""
     settings = with_stats_socket(options, settings_from(options))
     if settings.get("acks") == 0:
         raise UserError("acks=0: no broker confirms anything, so there is nothing to verify")
@@ -129,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
         finally:
             with log_hidden():
                 producer.close(timeout=0)
-    wait_for_callbacks(lambda: result.audit.told >= result.audit.sent)
+    wait_for_callbacks(lambda: result.audit.reported >= result.audit.sent)
     with _signals.raised(), log_shown():
         read(producer.config, options.topic, before, result)
     result.audit.finish()
@@ -138,30 +141,31 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(options, result, servers_text(producer.config.bootstrap_servers))))
     if signals.number:
-        tell(f"sending was ended by {signal.Signals(signals.number).name}")
+        notify(f"sending was interrupted by {signal.Signals(signals.number).name}")
         return 128 + signals.number
     return 0 if _is_well(result) else 1
 
 
 def _is_well(result: Result) -> bool:
     audit = result.audit
-    told = audit.ledger.counts
+    outcomes = audit.ledger.counts
     return not (result.unread or audit.failures.total or audit.defects.total()) and bool(
-        told[Told.DELIVERED]
+        outcomes[ReportedOutcome.DELIVERED]
     )
 
 
 def _lines(options: argparse.Namespace, result: Result, servers: str) -> Iterator[str]:
-    """The report for people."""
+    """Format the report as text."""
     audit, seconds = result.audit, result.seconds or 1.0
-    told = audit.ledger.counts
+    outcomes = audit.ledger.counts
     yield (
         f"sent    {audit.sent:,} messages to {options.topic} at {servers} in "
         f"{result.seconds:.2f} s, {audit.sent / seconds:,.0f} messages/s"
     )
     yield (
-        f"told    {told[Told.DELIVERED]:,} delivered, {told[Told.NOT_WRITTEN]:,} failed, "
-        f"{told[Told.DOUBTFUL]:,} failed and perhaps in the log"
+        f"outcome {outcomes[ReportedOutcome.DELIVERED]:,} delivered, "
+        f"{outcomes[ReportedOutcome.NOT_WRITTEN]:,} failed, "
+        f"{outcomes[ReportedOutcome.AMBIGUOUS]:,} failed but possibly written"
     )
     for text, count in audit.failures.by_kind():
         yield f"        {count:,} failed: {text}"
@@ -173,21 +177,21 @@ def _lines(options: argparse.Namespace, result: Result, servers: str) -> Iterato
         + (f", and {more} more" if more else "")
     )
     for partition, offset in result.unread:
-        yield f"        partition {partition} could not be read on from offset {offset}"
+        yield f"        partition {partition} could not be read beyond offset {offset}"
     for line in defect_lines(audit):
         yield f"        {line}"
     if _is_well(result):
-        yield "SAME    every message is in the log once, in order, as it was sent"
+        yield "SAME    every message is in the log once, in order, unchanged"
     elif audit.defects.total() or result.unread:
-        yield "FAILED  the log is not what was told"
+        yield "FAILED  the log does not match the reported outcomes"
     else:
-        yield "FAILED  not all were delivered; the log is what was told"
+        yield "FAILED  some messages were not delivered; the log matches the reported outcomes"
 
 
 def _figures(options: argparse.Namespace, result: Result, run_id: str) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as a JSON-serializable object."""
     audit = result.audit
-    told = audit.ledger.counts
+    outcomes = audit.ledger.counts
     return {
         "topic": options.topic,
         "run": run_id,
@@ -195,9 +199,9 @@ def _figures(options: argparse.Namespace, result: Result, run_id: str) -> dict[s
         "seconds": round(result.seconds, 3),
         "sent": audit.sent,
         "told": {
-            "delivered": told[Told.DELIVERED],
-            "failed": told[Told.NOT_WRITTEN],
-            "possibly_persisted": told[Told.DOUBTFUL],
+            "delivered": outcomes[ReportedOutcome.DELIVERED],
+            "failed": outcomes[ReportedOutcome.NOT_WRITTEN],
+            "possibly_persisted": outcomes[ReportedOutcome.AMBIGUOUS],
         },
         "failures": [{"reason": text, "count": n} for text, n in audit.failures.by_kind()],
         "found": audit.found,

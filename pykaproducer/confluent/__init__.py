@@ -1,4 +1,4 @@
-"""confluent-kafka's ``Producer``, for programs that were written for it: change the import.
+"""confluent-kafka's ``Producer``, for programs written for it: change the import.
 
 >>> from pykaproducer.confluent import Producer
 >>> producer = Producer({"bootstrap.servers": "127.0.0.1:9092"})
@@ -6,8 +6,8 @@
 >>> producer.flush()
 0
 
-Exceptions are classes of their own: import ``KafkaException`` from here, too, where it is caught.
-``docs/migration-confluent.rst`` has the settings one by one, and what differs.
+The exceptions are separate classes: code that catches ``KafkaException`` must import it from here,
+too. ``docs/migration-confluent.rst`` describes each setting, and the differences.
 """
 
 from __future__ import annotations

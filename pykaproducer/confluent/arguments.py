@@ -1,17 +1,17 @@
-"""What ``produce()`` and ``produce_batch()`` are given, checked and as our producer takes it."""
+"""Checks and conversions of the arguments of ``produce()`` and ``produce_batch()``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pykaproducer._texts import check_topic
+from pykaproducer._errors.formatting import check_topic
 
-#: The arguments of produce() behind the topic.
+#: The arguments of produce() after the topic.
 Row = tuple[Any, Any, int, Any, None, int, Any]
 
 
 def check_batch(topic: object, messages: object, partition: object) -> None:
-    """Raise TypeError if the arguments of a batch are of wrong types."""
+    """Raise TypeError if an argument of a batch has a wrong type."""
     if not isinstance(topic, str):
         raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
     if not isinstance(messages, list):
@@ -23,11 +23,10 @@ def check_batch(topic: object, messages: object, partition: object) -> None:
 def checked_rows(
     messages: list[Any], partition: int, callbacks: tuple[object, object]
 ) -> list[Row]:
-    """The arguments of produce() for each of *messages*, with the batch's own for what they leave
-    out.
+    """Return the arguments of produce() for each message, with the batch's values as defaults.
 
     Raises:
-        TypeError: something is of a wrong type.
+        TypeError: something has a wrong type.
         NotImplementedError: a message has a timestamp.
     """
     return [_row(at, one, partition, callbacks) for at, one in enumerate(messages)]
@@ -53,14 +52,14 @@ def _row(at: int, message: object, partition: int, callbacks: tuple[object, obje
 
 
 def seconds(timeout: object) -> float | None:
-    """A timeout; below 0 it is none."""
+    """Return a timeout in seconds, or None if it is negative."""
     if not isinstance(timeout, (int, float)):
         raise TypeError(f"must be real number, not {type(timeout).__name__}")
     return None if timeout < 0 else timeout
 
 
 def is_topic(topic: object) -> bool:
-    """Whether it is a name that a topic can have."""
+    """Return whether *topic* is a valid topic name."""
     try:
         check_topic(topic)
     except ValueError:
@@ -69,7 +68,7 @@ def is_topic(topic: object) -> bool:
 
 
 def headers_of(given: Any) -> list[tuple[str, bytes | None]]:
-    """Headers as our producer takes them."""
+    """Return headers in the form that our producer accepts."""
     if isinstance(given, dict):
         pairs: Any = given.items()
     elif isinstance(given, list):

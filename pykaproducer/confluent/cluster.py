@@ -1,4 +1,4 @@
-"""What a producer says of the cluster, and what it does not build: transactions."""
+"""The methods of a producer for the cluster, and those for transactions, which raise."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 def refuse_closed() -> NoReturn:
-    """The producer was closed, or never made."""
+    """Raise the error of a producer that was closed or never created."""
     raise RuntimeError("Producer has been closed")
 
 
 class ClusterMethods:
-    """``Producer`` derives from it."""
+    """The methods for the cluster, from which ``Producer`` derives."""
 
-    # What a subclass finds that does not call our constructor: a closed producer.
+    # None also in a subclass that does not call our constructor: it acts as a closed producer.
     _core: Core | None = None
     _settings: Translated
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
-        """Ask the cluster for its brokers and topics.
+        """Return the brokers and topics of the cluster.
 
         Args:
-            topic: this one alone, which may be created thereby, if the brokers do such things.
-            timeout: seconds; below 0: until somebody answers.
+            topic: return this topic only. Brokers may create it, if they are configured so.
+            timeout: seconds; a negative number waits until a broker answers.
 
         Raises:
-            KafkaException: nobody answered (_TRANSPORT); the text says why.
+            KafkaException: no broker answered (_TRANSPORT); the text says why.
         """
         if topic is not None and not isinstance(topic, str):
             raise TypeError(f"argument 1 must be str or None, not {type(topic).__name__}")
@@ -52,13 +52,13 @@ class ClusterMethods:
         return cluster_metadata(found)
 
     def cluster_id(self, timeout: float = -1) -> str | None:
-        """The cluster's id. As :meth:`list_topics`."""
+        """Return the cluster's id; the arguments are as for :meth:`list_topics`."""
         return self.list_topics(timeout=timeout).cluster_id
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Authenticate with these from now on: when a connection is made, or authenticates again.
+        """Use these credentials for new connections and reauthentications.
 
-        Connections that stand stay. Only with the mechanisms PLAIN and SCRAM; else no effect.
+        Existing connections remain open. No effect except with the mechanisms PLAIN and SCRAM.
         """
         for at, given in enumerate((username, password), start=1):
             if not isinstance(given, str):
@@ -71,35 +71,35 @@ class ClusterMethods:
         changed = {"sasl_plain_username": username, "sasl_plain_password": password}
         self._settings.ours.update(changed)
         for name, value in changed.items():
-            # Frozen to everybody else; each authentication reads these two anew.
+            # The object is otherwise immutable; each authentication reads these two again.
             object.__setattr__(core.config, name, value)
 
-    # What is not built ----------------------------------------------------------------------------
+    # Unsupported methods --------------------------------------------------------------------------
 
     def init_transactions(self, timeout: float = -1) -> NoReturn:
-        """Not built."""
+        """Raise KafkaException."""
         self._refuse("init_transactions()")
 
     def begin_transaction(self) -> NoReturn:
-        """Not built."""
+        """Raise KafkaException."""
         self._refuse("begin_transaction()")
 
     def send_offsets_to_transaction(
         self, positions: object, group_metadata: object, timeout: float = -1
     ) -> NoReturn:
-        """Not built."""
+        """Raise KafkaException."""
         self._refuse("send_offsets_to_transaction()")
 
     def commit_transaction(self, timeout: float = -1) -> NoReturn:
-        """Not built."""
+        """Raise KafkaException."""
         self._refuse("commit_transaction()")
 
     def abort_transaction(self, timeout: float = -1) -> NoReturn:
-        """Not built."""
+        """Raise KafkaException."""
         self._refuse("abort_transaction()")
 
     def _refuse(self, method: str) -> NoReturn:
         if self._core is None:
             refuse_closed()
-        reason = f"{method}: transactions are not built"
+        reason = f"{method}: transactions are not supported"
         raise exception(KafkaError._NOT_IMPLEMENTED, reason) from UnsupportedFeatureError(reason)

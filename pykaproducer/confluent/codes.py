@@ -1,4 +1,4 @@
-"""Error codes as librdkafka has them: Kafka's own from 0 on, its local ones below. Data only."""
+"""librdkafka's error codes: Kafka's codes from -1 on, and its local ones below. Data only."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Codes:
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
 
-    # Of the client: what it finds out by itself.
+    # Local errors of the client.
     _BAD_MSG = -199
     _BAD_COMPRESSION = -198
     _DESTROY = -197

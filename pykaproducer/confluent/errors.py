@@ -1,7 +1,7 @@
-"""``KafkaError`` and ``KafkaException`` as confluent-kafka has them, and our errors as theirs.
+"""``KafkaError`` and ``KafkaException`` as in confluent-kafka, and the translation of our errors.
 
-They are classes of their own: with confluent-kafka installed beside, its ``KafkaException`` does
-not catch these, nor the other way round, whichever was imported first.
+They are separate classes: if confluent-kafka is also installed, its ``KafkaException`` does not
+catch these, nor the other way round, regardless of which was imported first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pykaproducer.errors import (
     UnsupportedFeatureError,
 )
 
-#: code -> name, as ``name()`` gives it.
+#: code -> name, as returned by ``name()``.
 NAMES: Final[dict[int, str]] = {
     code: name for name, code in vars(Codes).items() if isinstance(code, int)
 }
 
-#: What is not said by the name: the texts of librdkafka that programs compare with.
+#: librdkafka's texts that differ from the names and that programs compare with.
 _TEXTS: Final[dict[int, str]] = {
     Codes.NO_ERROR: "Success",
     Codes.UNKNOWN: "Unknown broker error",
@@ -55,7 +55,7 @@ _TEXTS: Final[dict[int, str]] = {
 
 
 def text_of(code: int) -> str:
-    """A code in words."""
+    """Return the text for a code."""
     known = _TEXTS.get(code)
     if known is None and code in NAMES:
         words = NAMES[code].strip("_").replace("_", " ").capitalize()
@@ -64,15 +64,15 @@ def text_of(code: int) -> str:
 
 
 class KafkaException(Exception):
-    """What is raised; ``args[0]`` is the :class:`KafkaError`."""
+    """The exception that is raised; ``args[0]`` is the :class:`KafkaError`."""
 
 
 class KafkaError(KafkaException, Codes):
-    """An error, or an event, with its code: what callbacks are given, and exceptions hold.
+    """An error or event with its code, passed to callbacks and contained in exceptions.
 
-    Somebody who raises it has raised a :class:`KafkaException` that holds it. Compares with codes
-    and with others of its kind, by the code alone. *origin*, of an error that came from the
-    producer below, is that one's exception, with ``status`` and cause.
+    Raising it is equivalent to raising a :class:`KafkaException` that contains it. It compares
+    with codes and with other errors by code. If the error came from the producer below, *origin* is
+    that exception, with ``status`` and cause.
     """
 
     def __init__(
@@ -90,36 +90,36 @@ class KafkaError(KafkaException, Codes):
         self._fatal = bool(fatal)
         self._retriable = bool(retriable)
         self._txn_requires_abort = bool(txn_requires_abort)
-        #: The exception of pykaproducer that it stands for, if there is one.
+        #: The pykaproducer exception from which this was translated, or None.
         self.origin: BaseException | None = None
 
     @property
     def args(self) -> tuple[KafkaError]:  # type: ignore[override]
-        """As of an exception that holds it. (Not kept: it would be a cycle.)"""
+        """The arguments of an exception that contains it; not stored, as that would be a cycle."""
         return (self,)
 
     def code(self) -> int:
-        """The number, one of this class's constants."""
+        """Return the number, one of this class's constants."""
         return self._code
 
     def name(self) -> str:
-        """The constant's name."""
+        """Return the constant's name."""
         return NAMES.get(self._code) or f"ERR_{self._code}?"
 
     def str(self) -> str:
-        """In words."""
+        """Return the text."""
         return text_of(self._code) if self._reason is None else self._reason
 
     def fatal(self) -> bool:
-        """Whether the producer is of no use any more."""
+        """Return whether the producer can no longer be used."""
         return self._fatal
 
     def retriable(self) -> bool:
-        """Whether to try the same once more."""
+        """Return whether trying again could succeed."""
         return self._retriable
 
     def txn_requires_abort(self) -> bool:
-        """Always false but in errors that others made: transactions are not built."""
+        """Return the flag given at construction; False in all errors of this package."""
         return self._txn_requires_abort
 
     def _number(self, other: object) -> int | None:
@@ -161,12 +161,12 @@ class KafkaError(KafkaException, Codes):
 
 
 def exception(code: int, reason: str | None = None, *, fatal: bool = False) -> KafkaException:
-    """An exception to raise."""
+    """Return an exception to raise."""
     return KafkaException(KafkaError(code, reason, fatal=fatal))
 
 
 def kafka_error(error: BaseException) -> KafkaError:
-    """What became of a message, in librdkafka's terms."""
+    """Translate the outcome of a message to librdkafka's terms."""
     code = _code_of(error)
     made = KafkaError(code, f"{text_of(code)}: {error}", fatal=code == Codes._FATAL)
     made.origin = error
@@ -197,8 +197,8 @@ def _code_of(error: BaseException) -> int:
             return Codes._FAIL
 
 
-def trouble_code(reason: str) -> int:
-    """The code for why a broker cannot be reached, of the words of ``pykaproducer``."""
+def error_code_for(reason: str) -> int:
+    """Return the code for the text in which ``pykaproducer`` reports an unreachable broker."""
     lowered = reason.lower()
     if "cannot be resolved" in lowered or "no address" in lowered:
         return Codes._RESOLVE

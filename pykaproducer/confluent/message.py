@@ -1,4 +1,4 @@
-"""``Message``, ``TopicPartition``, ``ThrottleEvent``: what callbacks are given."""
+"""``Message``, ``TopicPartition``, ``ThrottleEvent``: the arguments of callbacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OFFSET_INVALID = -1001
 
 
 def _reader(at: int, doc: str) -> Callable[[Message], Any]:
-    """A method that gives the field number *at*."""
+    """Return a method that returns the field number *at*."""
 
     def read(self: Message) -> Any:
         try:
@@ -33,7 +33,7 @@ def _reader(at: int, doc: str) -> Callable[[Message], Any]:
 
 
 def _writer(at: int, name: str) -> Callable[[Message, Any], None]:
-    """A method that replaces the field number *at*."""
+    """Return a method that replaces the field number *at*."""
 
     def write(self: Message, value: Any) -> None:
         fields = _fields_of(self)
@@ -44,14 +44,14 @@ def _writer(at: int, name: str) -> Callable[[Message, Any], None]:
 
 
 class Message:
-    """A message that was produced. Everything is asked for by a method; None: not known.
+    """A produced message. Its methods return None for unknown fields.
 
-    To be made by oneself in tests only; all arguments are optional.
+    Programs create instances in tests only; all arguments are optional.
     """
 
     __hash__ = None  # type: ignore[assignment]
 
-    #: All of it, in the order of the constructor's arguments.
+    #: All fields, in the order of the constructor's arguments.
     __slots__ = ("_fields",)
 
     def __init__(
@@ -86,19 +86,19 @@ class Message:
             delivery_count if delivery_count > 0 else None,
         )
 
-    topic = _reader(0, "The topic.")
-    partition = _reader(1, "The partition, None if none was chosen.")
-    offset = _reader(2, "The offset, None if it is not in the log or the broker gave none.")
-    key = _reader(3, "The key, as bytes.")
-    value = _reader(4, "The value, as bytes.")
-    headers = _reader(5, "None in a delivery report, as there.")
-    error = _reader(6, "Why it was not delivered, a KafkaError; None if it was.")
-    timestamp = _reader(7, "``(type, milliseconds since the epoch)``.")
-    latency = _reader(8, "Seconds from produce() to the outcome.")
-    leader_epoch = _reader(9, "None in a delivery report.")
-    delivery_count = _reader(10, "None: it belongs to consumers.")
-    deserialized_key = _reader(3, "The key.")
-    deserialized_value = _reader(4, "The value.")
+    topic = _reader(0, "Return the topic.")
+    partition = _reader(1, "Return the partition, None if none was chosen.")
+    offset = _reader(2, "Return the offset, None if not delivered or not returned by the broker.")
+    key = _reader(3, "Return the key, as bytes.")
+    value = _reader(4, "Return the value, as bytes.")
+    headers = _reader(5, "Return None in a delivery report, as in confluent-kafka.")
+    error = _reader(6, "Return the KafkaError of a failed message; None if it was delivered.")
+    timestamp = _reader(7, "Return ``(type, milliseconds since the epoch)``.")
+    latency = _reader(8, "Return the seconds from produce() to the outcome.")
+    leader_epoch = _reader(9, "Return None in a delivery report.")
+    delivery_count = _reader(10, "Return None: it belongs to consumers.")
+    deserialized_key = _reader(3, "Return the key.")
+    deserialized_value = _reader(4, "Return the value.")
 
     set_topic = _writer(0, "topic")
     set_key = _writer(3, "key")
@@ -107,12 +107,12 @@ class Message:
     set_error = _writer(6, "error")
 
     def __len__(self) -> int:
-        """Bytes of the value."""
+        """Return the bytes of the value."""
         value = _fields_of(self)[4]
         return 0 if value is None else len(value)
 
     def __bool__(self) -> bool:
-        return True  # also without a value
+        return True  # even without a value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
@@ -126,7 +126,7 @@ class Message:
         return (Message, tuple(given))
 
 
-#: Of one whose constructor was never called.
+#: The fields of an instance whose constructor was not called.
 _UNMADE = (None, 0, 0, None, None, None, None, (0, 0), 0.0, 0, None)
 
 
@@ -148,7 +148,7 @@ def report_of(
     error: KafkaError | None,
     took: float,
 ) -> Message:
-    """The message of a delivery report."""
+    """Return the message of a delivery report."""
     made = Message.__new__(Message)
     offset = delivery.offset
     if offset is not None and offset < 0:
@@ -172,7 +172,7 @@ def report_of(
 
 @functools.total_ordering
 class TopicPartition:
-    """A topic's partition and what goes with it. Compares by topic and partition."""
+    """A partition of a topic with additional data. Compares by topic and partition."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class TopicPartition:
 
 
 class ThrottleEvent:
-    """A broker has held back its answer: what ``throttle_cb`` is given."""
+    """A broker's throttling, passed to ``throttle_cb``."""
 
     def __init__(self, broker_name: str, broker_id: int, throttle_time: float) -> None:
         self.broker_name = broker_name

@@ -1,4 +1,4 @@
-"""The cluster as ``list_topics()`` gives it."""
+"""The cluster, topics and partitions, as returned by ``list_topics()``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class BrokerMetadata:
 
 @dataclass(eq=False, repr=False)
 class PartitionMetadata:
-    """A partition; brokers by their ids, which may be missing in ``ClusterMetadata.brokers``."""
+    """A partition; its brokers are ids, which may be missing in ``ClusterMetadata.brokers``."""
 
     id: int = -1
-    #: -1: there is none.
+    #: -1 if there is none.
     leader: int = -1
     replicas: list[int] = field(default_factory=list)
     isrs: list[int] = field(default_factory=list)
@@ -59,14 +59,14 @@ class TopicMetadata:
 
 @dataclass(eq=False, repr=False)
 class ClusterMetadata:
-    """A cluster: its brokers by id, its topics by name."""
+    """A cluster with its brokers by id and its topics by name."""
 
     cluster_id: str | None = None
-    #: -1: not known.
+    #: -1 if unknown.
     controller_id: int = -1
     brokers: dict[int, BrokerMetadata] = field(default_factory=dict)
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
-    #: The broker that was asked.
+    #: The broker that answered.
     orig_broker_id: int = -1
     orig_broker_name: str | None = None
 
@@ -78,7 +78,7 @@ class ClusterMetadata:
 
 
 def cluster_metadata(found: ClusterDescription) -> ClusterMetadata:
-    """What *found* is in confluent-kafka's terms."""
+    """Translate *found* to confluent-kafka's terms."""
     brokers = {b.node_id: BrokerMetadata(b.node_id, b.host, b.port) for b in found.brokers}
     host, port = found.answered_by
     asked = next((b.id for b in brokers.values() if (b.host, b.port) == (host, port)), -1)

@@ -1,8 +1,8 @@
-"""``Producer`` with the methods and the manners of confluent-kafka's.
+"""``Producer`` with the methods and behaviour of confluent-kafka's.
 
-A message goes to the :class:`pykaproducer.Producer` below with a callback of ours, which puts its
-outcome into a queue (``reports.py``); ``poll()`` and ``flush()`` serve it, in the thread that calls
-them. So a program that was written for that library finds its callbacks where it expects them.
+A message is sent by the :class:`pykaproducer.Producer` below, with a callback that queues its
+outcome (``delivery_queue.py``). ``poll()`` and ``flush()`` serve the queue on the calling thread,
+so that the program's callbacks run where they run with confluent-kafka.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from time import monotonic
 from types import MethodType, TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from pykaproducer._clock import Clock
-from pykaproducer.confluent import leaving
+from pykaproducer._util.clock import Clock
+from pykaproducer.confluent import lifecycle
 from pykaproducer.confluent.arguments import (
     check_batch,
     checked_rows,
     headers_of,
     seconds,
 )
+from pykaproducer.confluent.callbacks import Watch
 from pykaproducer.confluent.cluster import ClusterMethods, refuse_closed
+from pykaproducer.confluent.delivery_queue import Channel, Events
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, text_of
-from pykaproducer.confluent.refused import Refusing
-from pykaproducer.confluent.reports import Channel, Events
+from pykaproducer.confluent.rejections import RejectionHandling
 from pykaproducer.confluent.settings import log, translate
-from pykaproducer.confluent.watch import Watch
 from pykaproducer.errors import (
     BufferFullError,
     ConfigurationError,
@@ -37,22 +37,22 @@ from pykaproducer.errors import (
 )
 from pykaproducer.producer import Producer as Core
 
-#: While it flushes, callbacks are served so often (seconds).
+#: How often callbacks are served during a flush (seconds).
 _SERVE_EVERY: Final = 0.1
 
 
-class Producer(Refusing, ClusterMethods):
-    """A producer that is used as confluent-kafka's is.
+class Producer(RejectionHandling, ClusterMethods):
+    """A producer with the interface of confluent-kafka's.
 
-    ``Producer(config)``, ``Producer(config, logger=...)``: a dictionary of librdkafka's settings,
-    and more of them by keyword, which count more.
+    ``Producer(config)`` or ``Producer(config, logger=...)``: a dictionary of librdkafka's settings.
+    Settings given as keywords take precedence.
 
     Raises:
         TypeError: there is no dictionary.
-        KafkaException: a setting is unknown, wrong, or asks for what is not built.
+        KafkaException: a setting is unknown or invalid, or requires an unsupported feature.
     """
 
-    #: What tests put another in place of.
+    #: Replaced by tests.
     _core_type: type[Core] = Core
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -65,26 +65,26 @@ class Producer(Refusing, ClusterMethods):
         self._clock = Clock()
         self._events = Events(self._clock)
         self._on_delivery = self._settings.on_delivery
-        # Of a purged producer: messages without a callback that poll() has not counted.
+        # Messages without a callback of a purged producer that poll() has not yet counted.
         self._uncounted = 0
         self._begin()
-        leaving.watch(self)
+        lifecycle.register(self)
 
     def _begin(self) -> None:
-        """A producer below, at construction and after purge()."""
+        """Create the producer below, at construction and after purge()."""
         try:
             core = self._core_type(**self._settings.ours)
         except (ConfigurationError, UnsupportedFeatureError) as error:
             raise exception(KafkaError._INVALID_ARG, str(error)) from error
         self._channel = Channel(self._events, only_errors=self._settings.only_errors)
-        #: A callback, and what calls it back; replaced together.
+        #: A callback and the function that calls it; replaced together.
         self._last: tuple[Any, Any] = (None, None)
         self._settle = self._channel.settle
         self._counted = 0
         self._sure = self._settings.max_messages
         self._watch = Watch(self._settings, self._events, self._clock, core)
-        # A producer that is dropped delivers what it has and ends; there it would be lost.
-        self._farewell = weakref.finalize(self, leaving.end_behind, core)
+        # A garbage-collected producer delivers its messages; with librdkafka they are lost.
+        self._farewell = weakref.finalize(self, lifecycle.close_in_background, core)
         self._farewell.atexit = False
         self._core = core
 
@@ -101,20 +101,20 @@ class Producer(Refusing, ClusterMethods):
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """Accept one message; never waits.
+        """Accept one message without waiting.
 
         Args:
             topic: topic name.
-            value, key: text, which is encoded as UTF-8, bytes, or None.
-            partition: -1: the partitioner decides.
+            value, key: str, which is encoded as UTF-8, bytes, or None.
+            partition: -1 lets the partitioner choose.
             callback, on_delivery: ``f(error, message)``, called by :meth:`poll` or :meth:`flush`.
-            timestamp: milliseconds since the epoch; 0: now.
-            headers: a dict or a list of ``(name, text, bytes or None)``.
+            timestamp: milliseconds since the epoch; 0 means now.
+            headers: a dict or a list of ``(name, str, bytes or None)``.
 
         Raises:
-            BufferError: ``queue.buffering.max.messages`` or ``.kbytes`` is reached: poll() first.
-            KafkaException: it is too large (MSG_SIZE_TOO_LARGE), or the topic's name is.
-            TypeError: an argument is of a wrong type.
+            BufferError: ``queue.buffering.max.messages`` or ``.kbytes`` is reached: call poll().
+            KafkaException: the message or the topic's name is too large.
+            TypeError: an argument has a wrong type.
             RuntimeError: the producer was closed.
         """
         core = self._core
@@ -129,7 +129,7 @@ class Producer(Refusing, ClusterMethods):
         if partition is None or timestamp is None:
             raise TypeError("'NoneType' object cannot be interpreted as an integer")
         if core.accepted >= self._sure:
-            self._make_sure(core)
+            self._check_room(core)
         if on_delivery is not None:
             callback = on_delivery
         elif callback is None:
@@ -151,32 +151,33 @@ class Producer(Refusing, ClusterMethods):
             self._refused(error, core, callback, topic, value, key, partition, timestamp, headers)
 
     def _report_to(self, callback: Any, timestamp: int) -> Any:
-        """What calls *callback* back.
+        """Return a function that passes outcomes to *callback*.
 
-        One for all messages with the same callback: an object for each message costs the garbage
-        collector several times what the message costs us.
+        It is shared by all messages with the same callback, because one object per message would
+        cost several times as much in the garbage collector as the message itself.
         """
         channel = self._channel
         if timestamp:
             return functools.partial(channel.report_since, callback, monotonic())
         last, report = self._last
-        # A method is another object each time that it is asked for.
+        # Each access to a bound method creates another object.
         if last is callback or (last.__class__ is MethodType and last == callback):
             return report
         report = functools.partial(channel.report, callback)
         self._last = (callback, report)
         return report
 
-    def _make_sure(self, core: Core) -> None:
-        """There may be as many messages as may be: count them."""
-        # What is accepted less what has finished, and (asked behind it: else what ends in between
-        # is in neither) what was not served. Up to so many accepted ones there will be room.
+    def _check_room(self, core: Core) -> None:
+        """Count the messages after the limit may be reached; raise BufferError if it is."""
+        # Messages in use are those accepted minus finished, plus events that are not yet served.
+        # The events are counted after the finished ones: otherwise a message that finishes in
+        # between would be in neither. `_sure` is the number of accepted messages with room.
         finished = self._channel.finished
         self._sure = self._settings.max_messages + finished - len(self._events.queue)
         if core.accepted >= self._sure:
             raise BufferError(
                 f"{text_of(KafkaError._QUEUE_FULL)}: {self._settings.max_messages} messages "
-                f"(queue.buffering.max.messages) wait for their outcome, or for poll()"
+                f"(queue.buffering.max.messages) wait for their outcome or for poll()"
             )
 
     def produce_batch(
@@ -187,17 +188,17 @@ class Producer(Refusing, ClusterMethods):
         callback: Any = None,
         on_delivery: Any = None,
     ) -> int:
-        """Accept many messages; returns how many were.
+        """Accept many messages and return how many were accepted.
 
         Args:
-            messages: dicts with, all optional, ``value``, ``key``, ``partition``, ``headers``,
-                ``callback`` (or ``on_delivery``). One that is not accepted gets ``_error``, a
+            messages: dicts with the optional keys ``value``, ``key``, ``partition``, ``headers``,
+                ``callback`` (or ``on_delivery``). A message that is not accepted gets ``_error``, a
                 :class:`KafkaError`.
             partition, callback, on_delivery: for messages without their own.
 
         Raises:
-            TypeError: one of them can never be right; none is accepted then.
-            NotImplementedError: one has a timestamp, which there is refused as well.
+            TypeError: a message is invalid; none is accepted.
+            NotImplementedError: a message has a timestamp, as in confluent-kafka.
         """
         check_batch(topic, messages, partition)
         if self._core is None:
@@ -217,31 +218,31 @@ class Producer(Refusing, ClusterMethods):
     # Events ---------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve what has happened: call the callbacks, in this thread.
+        """Serve events by calling the callbacks on this thread.
 
         Args:
-            timeout: seconds to wait for the first event, if there is none; below 0: for ever.
+            timeout: seconds to wait for the first event; a negative number waits forever.
 
         Returns:
-            int: how many events there were; messages without a callback count as well.
+            int: the number of events, including messages without a callback.
 
         Raises:
             RuntimeError: the producer was closed.
-            Exception: what a callback raises.
+            Exception: raised by a callback.
         """
         allowed = seconds(timeout)
         if self._core is None:
             refuse_closed()
         deadline = self._deadline(allowed)
         while True:
-            self._watch.look()
+            self._watch.check()
             served = self._serve()
             if served or timeout == 0:
                 return served
             now = self._clock.monotonic()
             if deadline is not None and now >= deadline:
                 return 0
-            until = self._watch.next_look(now)
+            until = self._watch.next_check(now)
             if until is None or (deadline is not None and deadline < until):
                 until = deadline
             self._events.wait(self._has_events, until)
@@ -269,15 +270,16 @@ class Producer(Refusing, ClusterMethods):
         return None if allowed is None else self._clock.monotonic() + allowed
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until every message has its outcome, and serve what happens meanwhile.
+        """Wait until every message has its outcome, and serve events during the wait.
 
         Lingering is ignored.
 
         Args:
-            timeout: seconds; below 0: until the last message's ``message.timeout.ms``.
+            timeout: seconds; a negative number waits until the last message's
+                ``message.timeout.ms``.
 
         Returns:
-            int: how many have none, or were not served.
+            int: the number of messages without an outcome and of unserved events.
         """
         allowed = seconds(timeout)
         if self._core is None:
@@ -289,7 +291,7 @@ class Producer(Refusing, ClusterMethods):
                 return 0
             accepted = core.accepted
             done = self._flush_a_while(core, deadline)
-            self._watch.look()
+            self._watch.check()
             self._serve()
             if done and (core.accepted == accepted or not len(self)):
                 return len(self)
@@ -297,7 +299,7 @@ class Producer(Refusing, ClusterMethods):
                 return len(self)
 
     def _flush_a_while(self, core: Core, deadline: float | None) -> bool:
-        """Wait a little for the outcomes; whether all are there."""
+        """Wait briefly for the outcomes, and return whether all have arrived."""
         left = _SERVE_EVERY
         if deadline is not None:
             left = max(0.0, min(left, deadline - self._clock.monotonic()))
@@ -305,12 +307,12 @@ class Producer(Refusing, ClusterMethods):
             core.flush(left)
         except FlushTimeoutError:
             return False
-        except DeliveryFailures as error:  # all have a callback of ours, which tells
+        except DeliveryFailures as error:  # unexpected: each message has a callback of ours
             log.error("%s", error)
         return True
 
     def __len__(self) -> int:
-        """Messages without outcome, and outcomes that were not served."""
+        """Return the number of messages without an outcome and of unserved events."""
         core = self._core
         if core is None:
             return 0
@@ -320,15 +322,15 @@ class Producer(Refusing, ClusterMethods):
         return True
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Fail what has no outcome; poll() then serves the callbacks.
+        """Fail all messages without an outcome; poll() then serves their callbacks.
 
-        Messages that were never sent get ``_PURGE_QUEUE``, those of which a request is out
-        ``_PURGE_INFLIGHT``: they may be in the log.
+        Messages that were never sent fail with ``_PURGE_QUEUE``. Those in flight fail with
+        ``_PURGE_INFLIGHT``, and may be in the log.
 
         Args:
-            in_queue: False: nothing is purged; what is in flight gets its outcome.
-            in_flight: must be true together with *in_queue*: the two go together here.
-            blocking: no matter: it takes milliseconds.
+            in_queue: False purges nothing; messages in flight get their outcome.
+            in_flight: must be true together with *in_queue*, as both are purged together here.
+            blocking: ignored; purging takes milliseconds.
         """
         core = self._core
         if core is None:
@@ -338,7 +340,7 @@ class Producer(Refusing, ClusterMethods):
         if not in_flight:
             raise exception(
                 KafkaError._NOT_IMPLEMENTED,
-                "purge(in_flight=False): what is queued and what is in flight are purged together",
+                "purge(in_flight=False): messages in the queue and in flight are purged together",
             )
         old, counted = self._channel, self._counted
         self._farewell.detach()
@@ -346,17 +348,17 @@ class Producer(Refusing, ClusterMethods):
         core.abort()
         self._uncounted += old.settled - counted
 
-    # The end --------------------------------------------------------------------------------------
+    # Closing --------------------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Flush and end. Every other method then raises RuntimeError; may be called again."""
+        """Flush and close. Idempotent; all other methods raise RuntimeError afterwards."""
         core = self._core
         if core is None:
             return True
         try:
             self.flush()
         finally:
-            # With what a callback has raised, whatever is left goes on behind us.
+            # If a callback has raised, the rest is delivered in the background.
             self._end()
         return True
 
@@ -368,7 +370,7 @@ class Producer(Refusing, ClusterMethods):
         if core.accepted == self._channel.finished:
             core.close()
         else:
-            leaving.end_behind(core)
+            lifecycle.close_in_background(core)
 
     def __enter__(self) -> Self:
         return self
@@ -379,14 +381,14 @@ class Producer(Refusing, ClusterMethods):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close. Somebody who presses Ctrl-C, or exits, does not wait for the rest."""
+        """Close. On KeyboardInterrupt or SystemExit, do not wait for the messages."""
         if kind is None or issubclass(kind, Exception):
             self.close()
         else:
             self._end()
 
     def _forked(self) -> None:
-        """In the child: what was accepted is the parent's."""
+        """Start empty in the child of a fork; accepted messages are the parent's."""
         if self._core is None:
             return
         self._farewell.detach()

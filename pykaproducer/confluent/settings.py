@@ -1,7 +1,7 @@
-"""librdkafka's settings, as a dictionary of them comes, turned into ours.
+"""Translation of librdkafka's settings to ours.
 
-What each name becomes stands in :mod:`pykaproducer._librdkafka`. As there, every value counts as
-the text that it makes: ``"5"`` and ``5``, ``True`` and ``"true"`` are the same.
+The corresponding settings are listed in :mod:`pykaproducer._config.librdkafka`. As in librdkafka,
+each value is converted to a string: ``"5"`` and ``5``, ``True`` and ``"true"`` are equivalent.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pykaproducer._librdkafka import LIBRDKAFKA, Known, Unfit, is_of_consumers
-from pykaproducer._settings import COMPRESSION_LEVELS, INT_MAX
+from pykaproducer._config.librdkafka import LIBRDKAFKA, Known, Unfit, is_of_consumers
+from pykaproducer._config.schema import INT_MAX
+from pykaproducer._util.compression import CODECS
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception
 from pykaproducer.errors import UnsupportedFeatureError
 
 log = logging.getLogger("pykaproducer.confluent")
 
-#: Messages that may wait for their outcome, by default.
+#: The default maximum number of messages without an outcome.
 MAX_MESSAGES: Final = 100_000
 
-#: What must be callable, and what says so if it is not.
+#: Settings that must be callable, and the exceptions for other values.
 _CALLBACKS: Final[dict[str, Callable[[str], Exception]]] = {
     "error_cb": TypeError,
     "stats_cb": TypeError,
@@ -39,28 +40,28 @@ _PARTITIONERS: Final = {
 
 @dataclass
 class Translated:
-    """What a dictionary of librdkafka's settings means."""
+    """The meaning of a dictionary of librdkafka's settings."""
 
-    #: For :class:`pykaproducer.Producer`.
+    #: Settings of :class:`pykaproducer.Producer`.
     ours: dict[str, Any] = field(default_factory=dict)
     max_messages: int = MAX_MESSAGES
     only_errors: bool = False
-    #: Seconds; 0: stats_cb is never called.
+    #: Seconds; with 0, stats_cb is never called.
     stats_interval: float = 0.0
     on_delivery: Any = None
     error_cb: Any = None
     stats_cb: Any = None
     throttle_cb: Any = None
     logger: Any = None
-    #: Only whether it is there: *logger* is then told of the start, too.
+    #: Only its presence matters: *logger* then also receives the start-up line.
     debug: str = ""
 
 
 def translate(given: Mapping[Any, Any]) -> Translated:
-    """What *given* means.
+    """Translate *given*.
 
     Raises:
-        KafkaException: a name or a value is wrong, or asks for what is not built.
+        KafkaException: a name or value is invalid, or requires an unsupported feature.
         TypeError, ValueError: a callback is not callable.
     """
     found = Translated()
@@ -81,7 +82,7 @@ def translate(given: Mapping[Any, Any]) -> Translated:
     found.debug = values.get("debug", "")
     found.stats_interval = values.get("statistics.interval.ms", 0) / 1000
     if not idempotent:
-        # It has no say there: one at a time keeps the order.
+        # It has no effect without idempotence, where one batch at a time preserves ordering.
         found.ours.pop("max_in_flight_requests_per_connection", None)
     _fit_level(found.ours)
     if "oauth_cb" in given:
@@ -101,7 +102,7 @@ def _flattened(given: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _values(given: Mapping[Any, Any], found: Translated) -> dict[str, Any]:
-    """The values as they are read, by the names that are no aliases; callbacks go to *found*."""
+    """Return the parsed values by names that are not aliases, and move callbacks to *found*."""
     values: dict[str, Any] = {}
     given_as: dict[str, str] = {}
     for name, value in given.items():
@@ -133,7 +134,7 @@ def _unknown(name: object) -> KafkaException:
 
 
 def _is_object(row: Known, value: Any, found: Translated) -> bool:
-    """Whether it is a setting whose value is no text; it is then taken, or refused."""
+    """Return whether it is a setting whose value is not a text; if so, store or reject it."""
     name = row.name
     if name in _CALLBACKS:
         if not callable(value):
@@ -151,7 +152,7 @@ def _is_object(row: Known, value: Any, found: Translated) -> bool:
 
 
 def _read(row: Known, value: Any) -> Any:
-    """The value of a setting; None: as if it were not given."""
+    """Return the parsed value of a setting, or None to treat it as not given."""
     if row.refused:
         if value is None or str(value).strip().lower() in row.harmless:
             return None
@@ -172,14 +173,15 @@ def _read(row: Known, value: Any) -> Any:
 
 
 def _refused(row: Known) -> KafkaException:
-    reason = f'Configuration property "{row.name}" is refused: {row.refused.replace("``", "")}'
+    why = row.refused.replace("``", "")
+    reason = f'Configuration property "{row.name}" is rejected: {why}'
     made = exception(KafkaError._INVALID_ARG, reason)
     made.__cause__ = UnsupportedFeatureError(reason)
     return made
 
 
 def _linger_fits(values: dict[str, Any], given: Mapping[Any, Any]) -> None:
-    """A default linger is no longer than the messages may take; one that was given must not be."""
+    """Reduce a default linger to the message timeout; raise if an explicit one is longer."""
     timeout = values["message.timeout.ms"] or INT_MAX
     if values["linger.ms"] > timeout:
         if any(name in given for name in ("linger.ms", "queue.buffering.max.ms")):
@@ -194,7 +196,7 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-#: How a value is ours, where it is not the same.
+#: Conversions of values that differ from ours.
 _OURS: Final[dict[str, Callable[[Any], Any]]] = {
     "acks": lambda value: _known_acks(value),
     "message.timeout.ms": lambda value: value or INT_MAX,
@@ -202,7 +204,7 @@ _OURS: Final[dict[str, Callable[[Any], Any]]] = {
     "compression.type": lambda value: None if value == "none" else value,
     "compression.level": lambda value: None if value < 1 else value,
     "queue.buffering.max.kbytes": lambda value: value * 1024,
-    # There it is looked at once a second, and does not bound the set-up of a connection.
+    # librdkafka checks it once per second, and does not apply it to connecting.
     "socket.timeout.ms": lambda value: max(1000, value),
     "topic.metadata.refresh.interval.ms": lambda value: value if value > 0 else INT_MAX,
     "socket.send.buffer.bytes": lambda value: value or None,
@@ -217,15 +219,16 @@ def _known_acks(value: int) -> Any:
     if value > 1:
         raise exception(
             KafkaError._INVALID_ARG,
-            f'Invalid value for configuration property "acks": {value} (brokers take 0, 1 and all)',
+            f'Invalid value for configuration property "acks": {value} (must be 0, 1 or all)',
         )
     return "all" if value < 0 else value
 
 
 def _fit_level(ours: dict[str, Any]) -> None:
-    """A level beyond the codec's highest is that; a codec without levels has none."""
+    """Limit a level to the codec's maximum; remove it for a codec without levels."""
     level = ours.pop("compression_level", None)
-    levels = COMPRESSION_LEVELS.get(ours.get("compression_type") or "")
+    codec = CODECS.get(ours.get("compression_type") or "")
+    levels = None if codec is None else codec.levels
     if level is not None and levels is not None:
         ours["compression_level"] = min(level, levels[1])
 
@@ -239,19 +242,19 @@ class TokenProvider:
         self._extensions: dict[str, str] = {}
 
     def token(self) -> str:
-        """A token for the next authentication."""
+        """Return a token for the next authentication."""
         found = self._oauth_cb(self._config)
         if len(found) > 3:
             self._extensions = dict(found[3])
         return str(found[0])
 
     def extensions(self) -> dict[str, str]:
-        """What goes along with the last token."""
+        """Return the extensions of the last token."""
         return self._extensions
 
 
 def librdkafka_table() -> str:
-    """The table of all settings in the documentation, in reStructuredText."""
+    """Return the documentation's table of all settings as reStructuredText."""
     lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
     lines += ["   * - librdkafka", "     - Values", "     - Default", "     - Here"]
     for name in sorted(LIBRDKAFKA):

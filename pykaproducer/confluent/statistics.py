@@ -1,6 +1,6 @@
-"""What ``stats_cb`` is given: ``Producer.stats()`` under librdkafka's names, where both have it.
+"""The argument of ``stats_cb``: ``Producer.stats()`` with librdkafka's names, where both have it.
 
-Times are in microseconds there, windows in an object of their own.
+Times are in microseconds there, and windows are separate objects.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from typing import Any
 
 from pykaproducer.confluent.settings import Translated
 
-#: Our states of a broker, and librdkafka's.
+#: Our states of a broker -> librdkafka's.
 _STATES = {"connected": "UP", "connecting": "TRY_CONNECT", "down": "DOWN"}
 
 
 def statistics(
     stats: dict[str, Any], settings: Translated, waiting: int, now: float, age: float
 ) -> dict[str, Any]:
-    """One snapshot.
+    """Return one snapshot.
 
-    *waiting*: events that wait for poll(); *now*: the monotonic clock; *age* of the producer.
+    *waiting* is the number of events that wait for poll(), *now* the monotonic clock, *age* that of
+    the producer.
     """
     messages = stats["messages"]
     size = stats["bytes"]
@@ -77,7 +78,7 @@ def _topic(topic: dict[str, Any], stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def _window(latency: dict[str, Any]) -> dict[str, int]:
-    """A window of latencies, in microseconds; zeros while there are none."""
+    """Return a window of latencies in microseconds; zeros if there are none."""
     values = {name: latency[name] or 0 for name in ("mean", "max", "p50", "p95", "p99")}
     whole = {name: int(value * 1000) for name, value in values.items()}
     return {

@@ -1,4 +1,4 @@
-"""At home in web frameworks: Django, Flask, and whatever speaks ASGI (``docs/web.rst``).
+"""Integrations with web frameworks: Django, Flask and ASGI applications (``docs/web.rst``).
 
-Nothing in here is imported unless it is asked for by name.
+Nothing in here is imported unless a program imports it by name.
 """

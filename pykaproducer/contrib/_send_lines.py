@@ -1,4 +1,4 @@
-"""The command ``kafka_send``, without the framework around it."""
+"""The framework-independent part of the command ``kafka_send``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pykaproducer.producer import Producer
 
 
 class SendError(Exception):
-    """Not everything was delivered; the text is one line, for whoever typed the command."""
+    """Not everything was delivered; the text is one line for the user of the command."""
 
 
 def lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of *stream*, each without its line feed."""
+    """Yield the lines of *stream* without their line feeds."""
     return (line.removesuffix(b"\n") for line in stream)
 
 
 def headers_of(given: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Headers from texts like ``name=value``."""
+    """Return headers for strings of the form ``name=value``."""
     found = []
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise SendError(f"--header {text!r}: write it as NAME=VALUE")
+            raise SendError(f"--header {text!r}: use the form NAME=VALUE")
         found.append((name, value.encode()))
     return found
 
@@ -39,12 +39,12 @@ def send_lines(
     headers: Sequence[str] = (),
     timeout: float | None = None,
 ) -> str:
-    """Send each of *values*, wait until they are delivered, and say so.
+    """Send each of *values*, wait until they are delivered, and return a summary.
 
-    They go as they are; to a serializer that is configured they are given as text.
+    They are sent unchanged, or passed as str to a serializer if one is configured.
 
     Raises:
-        SendError: one could not be sent, or was not delivered within *timeout* seconds.
+        SendError: a message could not be sent, or was not delivered within *timeout* seconds.
     """
     outcome = _Outcome()
     parsed = headers_of(headers)
@@ -68,7 +68,7 @@ def send_lines(
 
 
 class _Outcome:
-    """What has become of the messages. ``add`` is called in the producer's Reports thread."""
+    """Counts of outcomes. ``add`` is called on the producer's Reports thread."""
 
     def __init__(self) -> None:
         self.sent = 0

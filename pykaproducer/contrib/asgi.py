@@ -1,12 +1,12 @@
-"""ASGI: what was accepted is delivered before the server ends (uvicorn, hypercorn, daphne).
+"""ASGI: close producers before the server shuts down (uvicorn, hypercorn, daphne).
 
 ::
 
     application = close_at_shutdown(get_asgi_application(), producer)
 
-uvicorn ends itself by the signal that it was told to stop by, and then Python runs no exit hook:
-what was accepted and not yet delivered would be lost. ASGI servers say before that they shut down
-(the protocol's "lifespan"), and then the producers are closed.
+uvicorn ends itself with the signal that stopped it, and Python then runs no exit hook: accepted but
+undelivered messages would be lost. ASGI servers announce their shutdown before that (the protocol's
+"lifespan"), and the producers are closed then.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 def close_at_shutdown(
     application: Application, *producers: Producer, timeout: float | None = None
 ) -> Application:
-    """*application*, and the producers are closed when the server shuts down.
+    """Return *application*, extended to close the producers when the server shuts down.
 
-    It may handle the lifespan itself, as Starlette and FastAPI do, or refuse it, as Django does.
+    The application may handle the lifespan itself, as Starlette and FastAPI do, or reject it, as
+    Django does.
 
     Args:
-        timeout (float): seconds for the delivery of what was accepted; None: each producer's
+        timeout (float): seconds for delivering accepted messages; None uses each producer's
             ``exit_flush_timeout_ms``.
     """
 
     async def close() -> None:
         for producer in producers:
             seconds = producer.config.exit_flush_timeout_ms / 1000 if timeout is None else timeout
-            # In a thread: the loop goes on meanwhile, and callbacks that need it.
+            # On a thread, so that the loop continues to run, with callbacks that need it.
             await asyncio.to_thread(producer.close, seconds)
 
     async def wrapped(scope: Message, receive: Receive, send: Send) -> None:
@@ -53,21 +54,21 @@ def close_at_shutdown(
 
 
 class _Lifespan:
-    """One lifespan: passed on to the application, or carried on without it if it refuses."""
+    """One lifespan, passed on to the application, or handled without it if it raises."""
 
     def __init__(self, receive: Receive, send: Send, close: Callable[[], Awaitable[None]]) -> None:
         self._receive = receive
         self._send = send
         self._close = close
-        #: Whether the application has taken a message of the server, and answered one.
+        #: Whether the application has received a message from the server, and answered one.
         self._received = self._answered = False
 
     async def run(self, application: Application, scope: Message) -> None:
-        """From the first message to the last."""
+        """Handle the lifespan from the first message to the last."""
         try:
             await application(scope, self._take, self._answer)
         except Exception:
-            # As servers do: an application that raises before it has answered knows no lifespan.
+            # As in servers, raising before an answer means that lifespans are not supported.
             if self._answered:
                 raise
         if self._answered:

@@ -11,9 +11,9 @@
 
     kafka.send("clicks", b"...")        # in a view
 
-Each application has a producer of its own. It may be made before the server forks its workers;
-what it has accepted is delivered at exit. ``flask kafka-send TOPIC VALUE`` sends from the
-command line.
+Each application has its own producer. It may be created before the server forks its workers, and
+accepted messages are delivered at exit. ``flask kafka-send TOPIC VALUE`` sends from the command
+line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import click
 from flask import Flask, current_app
 from flask.cli import with_appcontext
 
-from pykaproducer.config import own_name
+from pykaproducer.config import canonical_name
 from pykaproducer.contrib._send_lines import SendError, lines, send_lines
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import ConfigurationError
@@ -34,20 +34,19 @@ from pykaproducer.producer import Producer
 
 __all__ = ["Kafka"]
 
-#: The key with a dict of settings, and the beginning of the keys with one setting each.
+#: The key with a dict of settings, and the prefix of the keys with one setting each.
 KEY = "PYKAPRODUCER"
 
-#: Where an application keeps its producer.
+#: The key of an application's producer in its extensions.
 _EXTENSION = "pykaproducer"
 
 
 class Kafka:
-    """The extension: ``Kafka(app)``, or ``Kafka()`` and later :meth:`init_app`, for any number of
-    applications.
+    """The extension, for any number of applications: ``Kafka(app)``, or :meth:`init_app` later.
 
-    The settings are those of ``Producer``: in ``app.config["PYKAPRODUCER"]``, a dict, or one by
-    one in keys like ``PYKAPRODUCER_BOOTSTRAP_SERVERS``; what is given here in *settings* holds
-    where an application says nothing else.
+    The settings are those of ``Producer``: a dict in ``app.config["PYKAPRODUCER"]``, or one per key
+    like ``PYKAPRODUCER_BOOTSTRAP_SERVERS``. *settings* given here are defaults for applications
+    that do not set them.
     """
 
     def __init__(self, app: Flask | None = None, **settings: Any) -> None:
@@ -57,20 +56,22 @@ class Kafka:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Give *app* its producer, which has no thread yet and no connection.
+        """Create the producer of *app*, without any thread or connection yet.
 
         Raises:
             ConfigurationError, UnsupportedFeatureError: the application's configuration is wrong.
-            RuntimeError: it has one already.
+            RuntimeError: the application already has a producer.
         """
         if _EXTENSION in app.extensions:
             raise RuntimeError(
-                f"the application {app.name!r} has a producer already: call init_app() once"
+                f"the application {app.name!r} already has a producer: call init_app() once"
             )
         own = _settings(app.config)
-        given = {own_name(name) for name in own}
+        given = {canonical_name(name) for name in own}
         defaults = {
-            name: value for name, value in self._defaults.items() if own_name(name) not in given
+            name: value
+            for name, value in self._defaults.items()
+            if canonical_name(name) not in given
         }
         app.extensions[_EXTENSION] = Producer(**{**defaults, **own})
         app.cli.add_command(_kafka_send)
@@ -79,13 +80,13 @@ class Kafka:
     def producer(self) -> Producer:
         """The current application's producer.
 
-        Outside of an application context: that of the application given to the constructor.
+        Outside of an application context, that of the application passed to the constructor.
         """
         app = current_app or self._app
         if app is None:
             raise RuntimeError(
-                "no application is being served here, so none of them can be meant: use "
-                "kafka.send() in a view or in `with app.app_context():`, or Kafka(app)"
+                "there is no current application: use kafka.send() in a view or in "
+                "`with app.app_context():`, or create Kafka(app)"
             )
         try:
             producer: Producer = app.extensions[_EXTENSION]
@@ -96,26 +97,26 @@ class Kafka:
         return producer
 
     def send(self, *args: Any, **more: Any) -> Delivery:
-        """``Producer.send`` of the current application's producer."""
+        """Call ``Producer.send`` of the current application's producer."""
         return self.producer.send(*args, **more)
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The producer's settings in an application's configuration, by their own names."""
+    """Return the producer's settings in an application's configuration."""
     given = config.get(KEY) or {}
     if not isinstance(given, Mapping):
         raise ConfigurationError(
             f"{KEY} must be a dict of the producer's settings, not {type(given).__name__}"
         )
     found = dict(given)
-    given_as = {own_name(name): f"{KEY}[{name!r}]" for name in found}
+    given_as = {canonical_name(name): f"{KEY}[{name!r}]" for name in found}
     for key, value in config.items():
         name = key.removeprefix(f"{KEY}_").lower()
         if not key.startswith(f"{KEY}_"):
             continue
-        if own_name(name) in given_as and own_name(name) is not None:
+        if canonical_name(name) in given_as and canonical_name(name) is not None:
             raise ConfigurationError(
-                f"{key} and {given_as[own_name(name)]} are the same setting: give it once"
+                f"{key} and {given_as[canonical_name(name)]} are the same setting: remove one"
             )
         found[name] = value
     return found
@@ -135,7 +136,7 @@ def _kafka_send(
     values = lines(sys.stdin.buffer) if value == "-" else iter([value.encode()])
     producer: Producer = current_app.extensions[_EXTENSION]
     try:
-        told = send_lines(producer, topic, values, key=key, headers=header, timeout=timeout)
+        summary = send_lines(producer, topic, values, key=key, headers=header, timeout=timeout)
     except SendError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(told)
+    click.echo(summary)

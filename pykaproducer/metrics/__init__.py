@@ -1,6 +1,6 @@
-"""What producers do, for those who watch: Prometheus and OpenTelemetry.
+"""Metrics and tracing of producers for Prometheus and OpenTelemetry.
 
-Nothing of either is imported before it is used::
+Neither library is imported before it is used::
 
     from pykaproducer.metrics import ProducerCollector    # the extra prometheus
     from pykaproducer.metrics import TracingInterceptor   # the extra opentelemetry
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProducerCollector", "SocketCollector", "TracingInterceptor", "observe"]
 
-_HOMES = {
+_MODULES = {
     "ProducerCollector": "prometheus",
     "SocketCollector": "prometheus",
     "TracingInterceptor": "opentelemetry",
@@ -26,7 +26,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

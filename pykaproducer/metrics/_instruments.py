@@ -1,7 +1,7 @@
-"""What there is to measure: one table for Prometheus and OpenTelemetry, read from ``stats()``.
+"""The instruments for Prometheus and OpenTelemetry, in one table, read from ``stats()``.
 
-The names are OpenTelemetry's; Prometheus' follow from them by the usual translation (dots become
-underscores, the unit and ``_total`` are appended), so that both ways give the same series.
+The names are OpenTelemetry's. Prometheus' names follow from them by the usual translation (dots
+become underscores; the unit and ``_total`` are appended), so that both give the same metrics.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 
 Snapshot = Mapping[str, Any]
 
-#: A value and what it is labelled with.
+#: Labels and a value.
 Point = tuple[dict[str, str], float]
 
 #: ``state`` of ``stats()``.
 STATES = ("idle", "running", "closing", "closed", "broken")
 
-#: Of what is measured over the last seconds, and how Prometheus names it.
+#: Fields of a latency in ``stats()`` -> Prometheus' names for them.
 _QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "max": "1"}
 
 
 class Instrument(NamedTuple):
-    """One thing that is measured."""
+    """One measured quantity."""
 
     name: str
-    #: Whether it only grows.
+    #: Whether it is a counter, which only increases.
     counts: bool
-    #: By UCUM, as OpenTelemetry wants it; nothing for a plain number.
+    #: In UCUM, as OpenTelemetry requires; empty for a plain number.
     unit: str
     help: str
     labels: tuple[str, ...]
@@ -42,7 +42,7 @@ def _number(section: str, field: str, scale: float) -> Callable[[Snapshot], Iter
     return read
 
 
-#: Where a field of ``stats()`` is not called as the end of the instrument's name.
+#: Instruments whose field in ``stats()`` differs from the end of their name: field and factor.
 _FIELDS = {
     "retried.batches": ("retried_batches", 1.0),
     "throttle": ("throttle_ms", 0.001),
@@ -73,12 +73,12 @@ def _state(snapshot: Snapshot) -> Iterator[Point]:
         yield {"state": state}, float(snapshot["state"] == state)
 
 
-def _trouble(snapshot: Snapshot) -> Iterator[Point]:
-    yield {}, float(snapshot.get("trouble") is not None)
+def _cluster_failing(snapshot: Snapshot) -> Iterator[Point]:
+    yield {}, float(snapshot.get("cluster_error") is not None)
 
 
 def _rows(section: str, **names: str) -> Callable[..., Instrument]:
-    """Makes instruments that read each row of a section; *names*: label -> field of the row."""
+    """Return a function that makes instruments for rows of *section*; *names*: label -> field."""
 
     def make(name: str, unit: str, text: str, field: str, counts: bool = False) -> Instrument:
         value = _DERIVED.get(field, operator.itemgetter(field))
@@ -94,7 +94,7 @@ def _rows(section: str, **names: str) -> Callable[..., Instrument]:
     return make
 
 
-#: What is not a field itself.
+#: Values that are not fields themselves.
 _DERIVED: dict[str, Callable[[Any], Any]] = {
     "connected": lambda row: row["state"] == "connected",
     "down": lambda row: row["state"] == "down",
@@ -103,7 +103,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
 
 
 def _text(value: object) -> str:
-    """The label of a value. To Prometheus a label that is empty is not there."""
+    """Return a value as a label. In Prometheus, an empty label is equivalent to a missing one."""
     return "" if value is None else str(value)
 
 
@@ -114,44 +114,46 @@ _partition = _rows("partitions", topic="topic", partition="partition")
 
 INSTRUMENTS = (
     Instrument("state", False, "", "1 for the producer's state.", ("state",), _state),
-    Instrument("cluster.failing", False, "", "1 while no server can be asked.", (), _trouble),
-    _total("messages.accepted", "{message}", "Messages that send() took.", "messages"),
+    Instrument(
+        "cluster.failing", False, "", "1 while no server can be reached.", (), _cluster_failing
+    ),
+    _total("messages.accepted", "{message}", "Messages that send() accepted.", "messages"),
     _total("messages.delivered", "{message}", "Messages that brokers acknowledged.", "messages"),
     _total("messages.failed", "{message}", "Messages that ended with an error.", "messages"),
-    _level("messages.pending", "{message}", "Messages that have no outcome yet.", "messages"),
-    _total("accepted", "By", "Bytes of messages that send() took.", "bytes"),
+    _level("messages.pending", "{message}", "Messages without an outcome yet.", "messages"),
+    _total("accepted", "By", "Bytes of messages that send() accepted.", "bytes"),
     _total("delivered", "By", "Bytes of messages that brokers acknowledged.", "bytes"),
     _level("buffer.limit", "By", "The setting buffer_memory.", "buffer"),
     _level("buffer.used", "By", "Bytes of buffer_memory in use.", "buffer"),
     _level("buffer.waiting_senders", "{call}", "Calls of send() that wait for memory.", "buffer"),
     _total("requests.sent", "{request}", "Requests written to brokers.", "requests"),
     _total("requests.answered", "{request}", "Requests that were answered.", "requests"),
-    _total("requests.lost", "{request}", "Requests whose answer never came.", "requests"),
-    _total("batches", "{batch}", "Batches that were made.", "requests"),
-    _total("retried.batches", "{batch}", "Batches that were sent again.", "requests"),
-    _total("throttle", "s", "Time for which brokers asked to be left alone.", "requests"),
-    _latency("delivery", "Time from send() to the outcome, of the last seconds."),
-    _latency("request", "Time from a request to its answer, of the last seconds."),
-    _latency("queue", "Time from send() to the batch, of the last seconds."),
-    _stage("stage.threads", "{thread}", "Threads of the stage's own that run.", "alive"),
+    _total("requests.lost", "{request}", "Requests that were never answered.", "requests"),
+    _total("batches", "{batch}", "Batches that were sealed.", "requests"),
+    _total("retried.batches", "{batch}", "Batches that were retried.", "requests"),
+    _total("throttle", "s", "Time for which brokers enforced quotas.", "requests"),
+    _latency("delivery", "Time from send() to the outcome, over the last seconds."),
+    _latency("request", "Time from a request to its response, over the last seconds."),
+    _latency("queue", "Time from send() to the batch, over the last seconds."),
+    _stage("stage.threads", "{thread}", "Running threads of the stage.", "alive"),
     _stage("stage.inbox", "{event}", "Events in the stage's inbox.", "inbox"),
     _stage("stage.messages", "{message}", "Messages that the stage holds.", "rows"),
     _stage("stage.held", "By", "Bytes of messages that the stage holds.", "bytes"),
     _stage("stage.oldest", "s", "Age of the oldest message that the stage holds.", "oldest_s"),
     _broker("broker.connected", "", "Whether there is a connection.", "connected"),
     _broker("broker.down", "", "Whether the last connection failed.", "down"),
-    _broker("broker.unanswered", "{request}", "Requests without answer.", "unanswered_requests"),
-    _broker("broker.partitions", "{partition}", "Partitions that send to it.", "references"),
+    _broker("broker.unanswered", "{request}", "Requests in flight.", "unanswered_requests"),
+    _broker("broker.partitions", "{partition}", "Partitions that use the broker.", "references"),
     _topic("topic.partitions", "{partition}", "Partitions of the topic.", "partitions"),
     _topic("topic.failing", "", "Whether the topic's metadata is an error.", "failing"),
     _partition(
-        "partition.messages.delivered", "{message}", "Of the delivered.", "delivered", counts=True
+        "partition.messages.delivered", "{message}", "Delivered messages.", "delivered", counts=True
     ),
-    _partition("partition.delivered", "By", "Bytes of this part.", "bytes", counts=True),
+    _partition("partition.delivered", "By", "Bytes of delivered messages.", "bytes", counts=True),
     _partition("partition.messages", "{message}", "Messages that wait.", "waiting_rows"),
     _partition("partition.held", "By", "Bytes of messages that wait.", "waiting_bytes"),
-    _partition("partition.unanswered", "{batch}", "Batches without answer.", "unanswered_batches"),
-    _partition("partition.level", "", "How often its messages have gone back.", "level"),
+    _partition("partition.unanswered", "{batch}", "Batches in flight.", "unanswered_batches"),
+    _partition("partition.level", "", "How often messages in flight have failed.", "level"),
 )
 
 
@@ -159,7 +161,7 @@ def _add(one: float, other: float) -> float:
     return one + other
 
 
-#: How values with the same labels become one; others are added up.
+#: How to combine values with the same labels, if they are not added up.
 _TOGETHER: dict[str, Callable[[float, float], float]] = {
     "broker.connected": min,
     "broker.down": max,
@@ -169,10 +171,10 @@ _TOGETHER: dict[str, Callable[[float, float], float]] = {
 
 
 def points(instrument: Instrument, snapshot: Snapshot, per_partition: bool) -> list[Point]:
-    """What an instrument shows of a snapshot: labels, each set of them once, and values.
+    """Return an instrument's values in a snapshot, with unique labels.
 
-    Otherwise than *per_partition* those of a topic's partitions are one. A closed producer stays
-    at its totals; of what it does there is nothing to tell.
+    Without *per_partition*, the values of a topic's partitions are combined. A closed producer
+    keeps its totals and its state, but has no other values.
     """
     if snapshot["state"] == "closed" and not instrument.counts and instrument.read is not _state:
         return []

@@ -11,10 +11,10 @@ from pykaproducer._version import VERSION
 from pykaproducer.metrics._instruments import INSTRUMENTS, Instrument, Snapshot, points
 from pykaproducer.metrics._sources import Source, Sources
 
-#: How long what the producers said serves all instruments of one collection (seconds).
+#: How long snapshots are reused for the instruments of one collection (seconds).
 _FRESH = 0.5
 
-#: Our labels by the semantic conventions for messaging; others begin with the library's name.
+#: The semantic conventions' names of our labels; other names get the library's prefix.
 _ATTRIBUTES = {
     "topic": "messaging.destination.name",
     "partition": "messaging.destination.partition.id",
@@ -25,12 +25,12 @@ _SENT = "messaging.client.sent.messages"
 
 
 class Observed:
-    """What :func:`observe` made: brings more producers, or takes them away."""
+    """The result of :func:`observe`, with which producers can be added and removed."""
 
     def __init__(self, meter: Meter, per_partition: bool) -> None:
         self._sources = Sources()
         self._per_partition = per_partition
-        # What all said, and when; always replaced together.
+        # All snapshots and their time; always replaced together.
         self._seen: tuple[float, Sequence[tuple[str, Snapshot]]] = (float("-inf"), ())
         for instrument in INSTRUMENTS:
             make = (
@@ -49,11 +49,11 @@ class Observed:
         self._sources.add(producer)
 
     def remove(self, producer: Source) -> None:
-        """Do not observe it any more."""
+        """Stop observing *producer*."""
         self._sources.remove(producer)
 
     def _snapshots(self) -> Sequence[tuple[str, Snapshot]]:
-        """What all say, asked once for the many callbacks of one collection."""
+        """Return all snapshots, taken once for the many callbacks of one collection."""
         now = time.monotonic()
         looked, seen = self._seen
         if now - looked >= _FRESH:
@@ -70,7 +70,7 @@ class Observed:
         return read
 
     def _sent(self, _: CallbackOptions) -> Iterator[Observation]:
-        """By the semantic conventions: those that failed have ``error.type``."""
+        """Yield sent messages as in the semantic conventions: failures have ``error.type``."""
         for name, snapshot in self._snapshots():
             common = {
                 "messaging.system": "kafka",
@@ -96,14 +96,14 @@ def observe(
     meter_provider: MeterProvider | None = None,
     per_partition: bool = True,
 ) -> Observed:
-    """Have OpenTelemetry collect what *producers* do, at each of its collections.
+    """Register OpenTelemetry instruments that report *producers* at each collection.
 
-    The producers are not kept alive; one that was closed stays at its totals.
+    The producers are not kept alive. A closed one keeps its totals.
 
     Args:
-        producers: whom to observe; ``add()`` of what is returned brings more.
+        producers: the producers to observe; ``add()`` of the result adds more.
         meter_provider: default: the global one.
-        per_partition (bool): a series for each partition; False: one for each topic.
+        per_partition (bool): report each partition separately; False adds up those of a topic.
     """
     observed = Observed(get_meter("pykaproducer", VERSION, meter_provider), per_partition)
     for producer in producers:

@@ -1,4 +1,4 @@
-"""The producers that are asked: each by a name of its own, none kept alive, no error passed on."""
+"""The observed producers: uniquely named, not kept alive, and with their errors contained."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ log = logging.getLogger("pykaproducer.metrics")
 
 
 class Source(Protocol):
-    """What is asked of a producer."""
+    """The parts of a producer that are used here."""
 
     def stats(self) -> dict[str, Any]:
-        """What it does."""
+        """Return its statistics."""
 
 
 class _Entry:
-    """A producer, and what we know of it."""
+    """A producer and its state here."""
 
     def __init__(self, producer: Source) -> None:
         self.producer = weakref.ref(producer)
-        #: Its ``client_id``, with a number where another one has that already.
+        #: Its ``client_id``, with a number if another one already has that name.
         self.name: str | None = None
-        #: It failed when it was asked, and the log knows.
+        #: Whether its last ``stats()`` failed, which has been logged.
         self.failing = False
 
 
 class Sources:
     """Producers of this process.
 
-    Asked by several threads at once, and in children of a fork, without a lock, which a child
-    might find taken for ever: the list is replaced and never changed, and who names an entry
-    that another thread names at the same moment comes to the same name.
+    Used by several threads at once and in forked children, without a lock, because a child might
+    find it locked forever. The list is replaced and never modified, and threads that name an entry
+    at the same time choose the same name.
     """
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
 
     def add(self, producer: Source) -> None:
-        """Ask *producer*, too."""
+        """Add *producer*."""
         known = [entry for entry in self._entries if entry.producer() is not None]
         if all(entry.producer() is not producer for entry in known):
             known.append(_Entry(producer))
         self._entries = known
 
     def remove(self, producer: Source) -> None:
-        """Do not ask it any more."""
+        """Remove *producer*."""
         gone = (None, producer)
         self._entries = [entry for entry in self._entries if entry.producer() not in gone]
 
     def snapshots(self) -> Iterator[tuple[str, Snapshot]]:
-        """The name and the ``stats()`` of each that answers."""
+        """Yield the name and ``stats()`` of each producer whose ``stats()`` succeeds."""
         entries = self._entries
         for entry in entries:
             producer = entry.producer()
             if producer is None:
                 continue
-            # An error that went on from here would cost everything that the process measures.
+            # An error that propagated from here would cost all other metrics of the process.
             try:
                 snapshot = producer.stats()
             except Exception as error:
                 if not entry.failing:
                     entry.failing = True
-                    log.warning("%r: stats() failed, no metrics of it", producer, exc_info=error)
+                    log.warning("%r: stats() failed; no metrics for it", producer, exc_info=error)
                 continue
             entry.failing = False
             if entry.name is None:

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans that travel with the messages, and metrics, by the semantic conventions.
+"""OpenTelemetry: spans that are propagated with messages, and metrics, by the semantic conventions.
 
 Spans come from an interceptor, metrics from :func:`observe`::
 
@@ -38,26 +38,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Observed", "TracingInterceptor", "observe"]
 
-#: Whoever sets this in the context wants no spans of what happens in it.
+#: Set in a context to suppress spans.
 _SUPPRESSED = "suppress_instrumentation"
 
-#: Where the time of a message may lie (seconds), as the conventions propose it.
+#: Bucket boundaries for the duration of a message, as proposed by the conventions (seconds).
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
 class TracingInterceptor(Interceptor):
-    """A span for each message, from ``send()`` to its outcome, and its context in the headers.
+    """An interceptor that creates a span for each message, from ``send()`` to its outcome.
 
-    The span is a child of the one that is current where ``send()`` is called; where none is, of
-    the one that the message's own headers name. Consumers find it by the headers, which the
-    propagator writes: by default W3C's ``traceparent``. A message whose span is not sampled
-    carries its context all the same.
+    The span is a child of the current span where ``send()`` is called; if there is none, of the
+    span in the message's headers. The propagator writes its context to the headers for consumers,
+    by default as W3C's ``traceparent``. A message whose span is not sampled has the context, too.
 
     Args:
         tracer_provider: default: the global one.
         propagator: writes the headers; default: the global one.
-        durations (bool): record ``messaging.client.operation.duration`` of each message, too.
-        meter_provider: for these; default: the global one.
+        durations (bool): also record ``messaging.client.operation.duration`` for each message.
+        meter_provider: for the durations; default: the global one.
     """
 
     def __init__(
@@ -81,12 +80,12 @@ class TracingInterceptor(Interceptor):
             )
 
     def configure(self, configs: dict[str, Any]) -> None:
-        """Spans tell whose they are."""
+        """Remember the client id for the spans."""
         if configs.get("client_id"):
             self._client = {"messaging.client.id": str(configs["client_id"])}
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
-        """Begin the span, and have its context among the headers."""
+        """Start the span and write its context to the headers."""
         if contexts.get_value(_SUPPRESSED):
             return None
         propagator = self._propagator or propagate.get_global_textmap()
@@ -103,7 +102,7 @@ class TracingInterceptor(Interceptor):
         propagator.inject(carrier, trace.set_span_in_context(span))
         if not carrier:
             return None
-        # What names the span before us must not stand beside what names ours.
+        # Headers with the context of the preceding span are replaced by ours.
         kept = [(name, value) for name, value in headers if name not in propagator.fields]
         return record.replace(
             headers=[*kept, *((name, value.encode()) for name, value in carrier.items())]
@@ -134,7 +133,7 @@ class TracingInterceptor(Interceptor):
     def _parent(
         self, propagator: TextMapPropagator, headers: list[tuple[str, bytes | None]]
     ) -> Context | None:
-        """The context of the parent; None: the current one."""
+        """Return the context of the parent, or None for the current one."""
         if not headers or trace.get_current_span().get_span_context().is_valid:
             return None
         texts = {

@@ -1,15 +1,15 @@
 """Metrics for Prometheus: collectors for the library prometheus-client.
 
-A collector asks ``stats()`` when it is scraped, and costs nothing in between::
+A collector calls ``stats()`` when it is scraped, and costs nothing in between::
 
     from prometheus_client import REGISTRY
     from pykaproducer.metrics import ProducerCollector
 
     REGISTRY.register(ProducerCollector(producer))
 
-Where several processes serve one address (gunicorn), whichever of them is scraped tells of itself
-only. There each producer gets ``stats_socket="/run/app/%p.sock"``, and a :class:`SocketCollector`
-asks all of them.
+If several processes serve one address (gunicorn), only the one that is scraped would report. In
+that case, set ``stats_socket="/run/app/%p.sock"`` for each producer, and use a
+:class:`SocketCollector`, which reads all of them.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ except ImportError as error:
         "pip install 'pykaproducer[prometheus]'"
     ) from error
 
-#: How Prometheus writes units.
+#: Prometheus' names of units.
 _UNITS = {"By": "bytes", "s": "seconds"}
 
 _HISTOGRAMS = {
     "delivery": "Time from send() to the outcome.",
-    "request": "Time from a request to its answer.",
+    "request": "Time from a request to its response.",
     "queue": "Time from send() to the batch.",
 }
 
-#: The values of the labels that tell sources apart, and what the source says.
+#: The values of the labels that distinguish sources, and the source's snapshot.
 Labelled = tuple[tuple[str, ...], Snapshot]
 
 
 class _Families(Collector):
-    """Makes families of metrics from snapshots; where those come from, a subclass says."""
+    """Metric families from snapshots, which a subclass provides."""
 
-    #: The labels by which sources are told from one another.
+    #: The labels that distinguish sources.
     _own_labels: tuple[str, ...] = ("client_id",)
 
     def __init__(self, per_partition: bool, labels: Mapping[str, str] | None) -> None:
@@ -63,21 +63,21 @@ class _Families(Collector):
         taken = {name for each in INSTRUMENTS for name in each.labels}.union(self._own_labels)
         if taken & self._constant.keys():
             raise ValueError(
-                f"labels: {', '.join(sorted(taken & self._constant.keys()))}: the metrics have "
-                f"labels of these names already"
+                f"labels {', '.join(sorted(taken & self._constant.keys()))}: the metrics already "
+                f"have labels with these names; choose others"
             )
 
     def describe(self) -> Iterable[Metric]:
-        """The names, for the registry, without asking anybody."""
+        """Return the names for the registry, without reading any source."""
         return self._families([])
 
     def collect(self) -> Iterable[Metric]:
-        """What all sources say now."""
+        """Return the current metrics of all sources."""
         return self._families(list(self._snapshots()))
 
     @abstractmethod
     def _snapshots(self) -> Iterator[Labelled]:
-        """What each source says that answers."""
+        """Yield the snapshot of each source that answers."""
 
     def _families(self, sources: Sequence[Labelled]) -> list[Metric]:
         families = [self._family(instrument, sources) for instrument in INSTRUMENTS]
@@ -114,23 +114,22 @@ def _name(name: str) -> str:
 
 
 def _buckets(histogram: Mapping[str, Any]) -> tuple[list[tuple[str, float]], float]:
-    """Prometheus' buckets: each counts all that is less, the last has no bound."""
+    """Return the buckets of Prometheus, which are cumulative and whose last has no bound."""
     bounds = [*(f"{bound / 1000:g}" for bound in histogram["le_ms"]), "+Inf"]
     counts = itertools.accumulate(histogram["counts"])
     return list(zip(bounds, counts, strict=True)), histogram["sum_ms"] / 1000
 
 
 class ProducerCollector(_Families):
-    """Collects from producers of this process.
+    """A collector for producers of this process.
 
-    It does not keep a producer alive. One that was closed stays at its totals for as long as it
-    exists. Two with the same ``client_id`` are told apart by a number that the second gets
-    (``name#2``).
+    It does not keep producers alive. A closed one keeps its totals for as long as it exists. If two
+    have the same ``client_id``, the second gets a number (``name#2``).
 
     Args:
-        producers: whom to ask; :meth:`add` brings more.
-        per_partition (bool): a series for each partition; False: one for each topic.
-        labels: labels that all series get.
+        producers: the producers to collect from; :meth:`add` adds more.
+        per_partition (bool): report each partition separately; False adds up those of a topic.
+        labels: additional labels for all metrics.
     """
 
     def __init__(
@@ -145,11 +144,11 @@ class ProducerCollector(_Families):
             self.add(producer)
 
     def add(self, producer: Source) -> None:
-        """Ask *producer*, too."""
+        """Add *producer*."""
         self._sources.add(producer)
 
     def remove(self, producer: Source) -> None:
-        """Do not ask it any more."""
+        """Remove *producer*."""
         self._sources.remove(producer)
 
     def _snapshots(self) -> Iterator[Labelled]:
@@ -158,14 +157,14 @@ class ProducerCollector(_Families):
 
 
 class SocketCollector(_Families):
-    """Collects from producers that listen on Unix sockets, of any process of this machine.
+    """A collector for producers that listen on Unix sockets, in any process of this machine.
 
-    Series have a label ``pid``, too. Who does not answer is left out.
+    Metrics have the additional label ``pid``. Producers that do not answer are left out.
 
     Args:
-        pattern (str): the sockets, as ``"/run/app/*.sock"``.
-        per_partition (bool): a series for each partition; False: one for each topic.
-        labels: labels that all series get.
+        pattern (str): the sockets, for example ``"/run/app/*.sock"``.
+        per_partition (bool): report each partition separately; False adds up those of a topic.
+        labels: additional labels for all metrics.
         timeout (float): seconds that a producer may take to answer.
     """
 
@@ -189,7 +188,7 @@ class SocketCollector(_Families):
             try:
                 snapshot = read_stats(path, self._timeout)
             except (OSError, ValueError):
-                continue  # a process that has ended, and left its socket behind
+                continue  # a process that has ended and left its socket
             own = (snapshot["client_id"], str(snapshot["pid"]))
             if own not in seen:
                 seen.add(own)

@@ -1,16 +1,16 @@
-"""Spark's rows into Kafka: ``df.write.format("pykaproducer")``, streaming, and :func:`write`.
+"""The Spark sink: ``df.write.format("pykaproducer")``, streaming, and :func:`write`.
 
-Needs ``pip install "pykaproducer[spark]"`` where the driver and the executors run, and nothing
-else. Columns and options are those of Spark's own Kafka sink. The guide is ``docs/spark.rst``.
+Requires ``pip install "pykaproducer[spark]"`` on the driver and the executors, and nothing else.
+Columns and options are those of Spark's own Kafka sink. The guide is ``docs/spark.rst``.
 
-In the order of a write: the driver checks options (:mod:`~pykaproducer.spark.options`) and columns
+The order of a write: the driver checks options (:mod:`~pykaproducer.spark.options`) and columns
 (:mod:`~pykaproducer.spark.columns`); each task (:mod:`~pykaproducer.spark.task`) sends its Arrow
-batches through the producer of its Python worker (:mod:`~pykaproducer.spark.producers`); what was
-written comes back to the driver (:mod:`~pykaproducer.spark.sink`, or the caller of
+batches through the producer of its Python worker (:mod:`~pykaproducer.spark.producers`); the
+summary is returned to the driver (:mod:`~pykaproducer.spark.sink`, or the caller of
 :func:`~pykaproducer.spark.job.write`).
 
-:mod:`~pykaproducer.spark.load` is the half of ``pykaproducer load --spark`` that needs Spark, and
-:mod:`~pykaproducer.spark.submit` its file for spark-submit.
+:mod:`~pykaproducer.spark.load` is the part of ``pykaproducer load --spark`` that requires Spark,
+and :mod:`~pykaproducer.cli._spark_submit` is its script for spark-submit.
 """
 
 from __future__ import annotations

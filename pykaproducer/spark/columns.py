@@ -1,8 +1,8 @@
 """The columns of a write: those of Spark's Kafka sink, and ``timestamp``.
 
-Checked in the driver, where the write is planned. Spark's own sink drops columns that it does not
-know, so that a misspelt ``key`` is lost without a word; here they are refused, but for those that
-Spark's Kafka source has beside ours, which cannot be written: ``offset``, ``timestampType``.
+They are checked in the driver, when the write is planned. Spark's own sink drops unknown columns,
+so that a misspelt ``key`` is lost silently. Here they are rejected, except for the additional
+columns of Spark's Kafka source, which cannot be written: ``offset``, ``timestampType``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _TEXTS = (StringType, CharType, VarcharType)
 _BYTES = (*_TEXTS, BinaryType)
 
-#: What a column may be, and how to say it.
+#: Allowed types of each column, and their description.
 _KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "value": (_BYTES, "string or binary"),
     "key": (_BYTES, "string or binary"),
@@ -42,37 +42,37 @@ _KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "timestamp": ((TimestampType, TimestampNTZType, LongType), "timestamp, or bigint (ms)"),
 }
 _HEADERS = "array<struct<key: string, value: binary>>, or map<string, binary>"
-#: Of Spark's Kafka source; a message has them only when it is in the log.
+#: Columns of Spark's Kafka source that a message has only after it was written.
 _NOT_WRITTEN = ("offset", "timestampType")
 _KNOWN = (*_KINDS, "headers")
 
-#: What makes a column right that is none of these types.
+#: Advice for converting a column that has none of these types.
 _ADVICE = {
-    "value": "to_json(struct(*)) makes text of a row, cast(... as string) of a number",
-    "key": "cast(... as string) makes text of a number",
-    "partition": "cast(... as int)",
+    "value": "use to_json(struct(*)) for a row, or cast(... as string) for a number",
+    "key": "use cast(... as string) for a number",
+    "partition": "use cast(... as int)",
 }
 
 
 def columns_of(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The names of the columns to send.
+    """Return the names of the columns to send.
 
     Raises:
-        SinkError: a column is missing, unknown, there twice, or of a wrong type.
+        SinkError: a column is missing, unknown, duplicated, or of an unsuitable type.
     """
     names = [field.name for field in schema.fields if field.name not in _NOT_WRITTEN]
     for name in names:
         if name not in _KNOWN:
             raise SinkError(_unknown(name))
         if names.count(name) > 1:
-            raise SinkError(f"column {name} is there {names.count(name)} times")
+            raise SinkError(f"there are {names.count(name)} columns named {name}; drop all but one")
     if "value" not in names:
         raise SinkError(
             f"column value is missing (columns: {', '.join(schema.names) or 'none'}); "
             f"{_ADVICE['value']}"
         )
     if topic is None and "topic" not in names:
-        raise SinkError("no topic: give the option topic, or have a column topic")
+        raise SinkError("no topic given: set the option topic, or add a column topic")
     for field in schema.fields:
         _check_type(field.name, field.dataType)
     return tuple(names)
@@ -105,5 +105,5 @@ def _are_headers(kind: Any) -> bool:
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else "drop it, or put it into value."
-    return f"column {name} is not a part of a message: {hint} The columns are {', '.join(_KNOWN)}"
+    hint = f"did you mean {near[0]}?" if near else "drop it, or include it in value."
+    return f"column {name} is not part of a message: {hint} The columns are {', '.join(_KNOWN)}"

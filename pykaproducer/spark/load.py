@@ -1,4 +1,4 @@
-"""A load on Spark: Spark reads, and its tasks make messages of the rows and send them."""
+"""A load on Spark: Spark reads the source, and its tasks convert and send the rows."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from pykaproducer.spark.summaries import as_batch, collect
 
 try:
     from py4j.protocol import Py4JError
-except ImportError:  # a client of Spark Connect has no JVM of its own
+except ImportError:  # a Spark Connect client has no JVM
     Py4JError = PySparkException
 
 __all__ = ["Job", "Reading", "SparkError", "arrow_schema", "read", "send", "session_on"]
 
 _CONNECT = "sc://"
-#: As a master: the session that spark-submit has prepared.
+#: Value of ``--spark`` for the session that spark-submit has prepared.
 SUBMITTED = "submitted"
-#: How Spark says that it could not; some errors of its JVM have no class in Python.
+#: Errors of Spark; some errors of its JVM have no Python class.
 _FAILURES = (PySparkException, Py4JError)
-#: How Spark calls our formats.
+#: Spark's names of formats, where they differ.
 _FORMATS = {"jsonl": "json"}
 
 
 class SparkError(Exception):
-    """Spark could not do it; the text is what it said."""
+    """Spark reported an error, whose text this has."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What Spark reads."""
+    """The source that Spark reads."""
 
-    #: Paths, or the name of a table, or a query.
+    #: Paths, the name of a table, or a query.
     source: tuple[str, ...]
-    #: None: by the suffix; ``table`` and ``sql`` are what they say.
+    #: None: by suffix. ``table`` and ``sql`` denote a table and a query.
     format: str | None
     delimiter: str | None
     infer_types: bool
 
 
 def session_on(master: str) -> tuple[Any, bool]:
-    """A session, and whether it was made here and is to be stopped.
+    """Return a session, and whether it was created here and must be stopped.
 
     Raises:
-        SparkError: there is none to be had.
+        SparkError: no session could be created.
     """
     ours = SparkSession.getActiveSession() is None
     builder = SparkSession.builder.appName("pykaproducer load")
@@ -74,10 +74,10 @@ def session_on(master: str) -> tuple[Any, bool]:
 
 
 def read(session: Any, reading: Reading) -> Any:
-    """The DataFrame of a source.
+    """Return the DataFrame of a source.
 
     Raises:
-        SparkError: it cannot be read.
+        SparkError: the source cannot be read.
     """
     try:
         if reading.format == "sql":
@@ -94,9 +94,9 @@ def read(session: Any, reading: Reading) -> Any:
 
 
 def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
-    """The options with which Spark reads files as the embedded load does (``_load/formats.py``).
+    """Return options that make Spark read files as the embedded load (``_load/formats.py``) does.
 
-    By default Spark makes nulls of what it cannot read, and takes the columns of one file for all.
+    By default Spark replaces unreadable values by null, and uses the columns of one file for all.
     """
     if kind == "csv":
         return {
@@ -106,7 +106,7 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
             "multiLine": True,
             "quote": '"',
             "escape": '"',
-            # Else "" is null, too.
+            # Otherwise "" is read as null, too.
             "nullValue": "\0",
             "mode": "FAILFAST",
         }
@@ -116,10 +116,10 @@ def _as_embedded(kind: str, reading: Reading) -> dict[str, Any]:
 
 
 def arrow_schema(df: Any) -> Any:
-    """The ``pyarrow.Schema`` of the batches that tasks are given.
+    """Return the ``pyarrow.Schema`` of the batches that tasks receive.
 
     Raises:
-        SparkError: a column has a type that Arrow has not.
+        SparkError: a column has a type that Arrow does not support.
     """
     fields = []
     for each in df.schema.fields:
@@ -127,22 +127,22 @@ def arrow_schema(df: Any) -> Any:
             fields += to_arrow_schema(StructType([each]), timezone="UTC")
         except PySparkException as error:
             raise SparkError(
-                f"column {each.name} is {each.dataType.simpleString()}, which cannot be handed to "
-                f"Python; cast it, or leave it out (--format sql)"
+                f"column {each.name} is {each.dataType.simpleString()}, which cannot be passed to "
+                f"Python; cast it or omit it with --format sql"
             ) from error
     return pyarrow.schema(fields)
 
 
 def send(df: Any, settings: dict[str, Any], job: Job) -> Summary:
-    """Send the rows of *df*; what became of them.
+    """Send the rows of *df* and return the summary.
 
     Raises:
-        SparkError: a task failed for good.
+        SparkError: a task failed permanently.
     """
     names = [name.replace("`", "``") for name in job.mapping.columns]
     task = functools.partial(_task, tuple(sorted(settings.items())), job)
     try:
-        # Rows without a column would be no rows in a task.
+        # At least one column is needed: a task receives no rows without columns.
         wanted = df.select([df[f"`{name}`"] for name in names] or [lit(1).alias("nothing")])
         return collect(wanted, task)
     except _FAILURES as error:
@@ -170,5 +170,5 @@ def _origins(where: str, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Ori
 
 
 def _text(error: BaseException) -> str:
-    """What Spark said, without the stack of its JVM."""
+    """Return the text of Spark's error without the stack trace of its JVM."""
     return str(error).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()

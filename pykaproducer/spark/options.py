@@ -1,15 +1,15 @@
-"""The options of the sink: those of Spark's Kafka sink, checked where the write is planned.
+"""The options of the sink: those of Spark's Kafka sink, checked when the write is planned.
 
 ========================= ==========================================================================
-``kafka.NAME``            a setting of the producer, by its dotted name or our own; of them
-                          ``kafka.bootstrap.servers`` must be given
-``topic``                 where all rows go; without it, column ``topic`` says it for each
+``kafka.NAME``            a producer setting, by its dotted or its Python name;
+                          ``kafka.bootstrap.servers`` is required
+``topic``                 topic of all rows; without it, column ``topic`` contains it
 ``onError``               ``fail`` (default), or ``deadletter:TOPIC``
-``includeHeaders``        accepted: headers are written whenever the column is there
+``includeHeaders``        accepted without effect: headers are written if the column exists
 ========================= ==========================================================================
 
-Spark adds ``path``, ``checkpointLocation`` and ``queryName`` by itself; the last of them names the
-lines of the log. Names are without regard to case, as in Spark.
+Spark itself adds ``path``, ``checkpointLocation`` and ``queryName``. The latter appears in log
+messages. Names are case-insensitive, as in Spark.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer._texts import check_topic
-from pykaproducer.config import Config, own_name, resolve
+from pykaproducer._errors.formatting import check_topic
+from pykaproducer.config import Config, canonical_name, resolve
 from pykaproducer.errors import ConfigurationError, PykaproducerError, UnsupportedFeatureError
 
 _PREFIX = "kafka."
 _SERVERS = "bootstrap_servers"
-#: What Spark adds to the user's options, and what its Kafka sink takes without an effect here.
+#: Options that Spark adds, and options of its Kafka sink that have no effect here.
 _WITHOUT_EFFECT = ("path", "checkpointlocation", "includeheaders")
 _OWN = ("topic", "onerror", "queryname")
-#: As users write them.
+#: The spelling for users.
 _SPELLED = ("topic", "onError", "includeHeaders", "kafka.bootstrap.servers")
 _DEAD_LETTER = "deadletter:"
 _NO_SERVERS = (
-    'option kafka.bootstrap.servers is missing: name the brokers, as "host:9092". (In SQL: Spark '
-    "does not hand the OPTIONS of a CREATE TABLE to a sink in Python; write INSERT INTO t WITH "
-    "('kafka.bootstrap.servers' = ...) SELECT ..., or use CREATE TEMPORARY VIEW.)"
+    'option kafka.bootstrap.servers is missing: set it to the brokers, as "host:9092". (In SQL, '
+    "Spark does not pass the OPTIONS of CREATE TABLE to a Python sink; use INSERT INTO t WITH "
+    "('kafka.bootstrap.servers' = ...) SELECT ..., or CREATE TEMPORARY VIEW.)"
 )
 
 
 class SinkError(PykaproducerError, ValueError):
-    """An option or a column of a write is wrong; it is named. Nothing was written."""
+    """An option or a column of a write is invalid. Nothing was written."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write was asked for. Hashable: workers keep a producer for each ``settings``."""
+    """The options of a write. Hashable: workers keep a producer for each ``settings``."""
 
-    #: The producer's settings, by their own names, as texts.
+    #: The producer's settings, by canonical name, as text.
     settings: tuple[tuple[str, str], ...]
-    #: Where all rows go; None: each row says it.
+    #: Topic of all rows; None if each row contains it.
     topic: str | None
-    #: Where rows go that are refused; None: they fail the write.
+    #: Topic for rejected rows; None if they fail the write.
     dead_letter: str | None
-    #: How the streaming query is called; None: it has no name, or this is a batch.
+    #: Name of the streaming query; None if it has no name, or for a batch.
     query: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SinkOptions:
-        """The options of a write.
+        """Parse the options of a write.
 
         Raises:
-            SinkError: one is unknown, missing or impossible.
+            SinkError: an option is unknown, missing or invalid.
         """
         settings: dict[str, str] = {}
         own: dict[str, str] = {}
@@ -80,12 +80,12 @@ class SinkOptions:
         )
 
     def producer_settings(self) -> dict[str, Any]:
-        """What the producer is made with."""
+        """Return the producer's arguments."""
         return resolve({"client_id": "pykaproducer-spark", **dict(self.settings)}, texts=True)
 
 
 def _checked(settings: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """*settings* by their own names, if a producer can be made of them."""
+    """Return validated *settings* by canonical name."""
     try:
         Config(**resolve(settings, texts=True))
     except (ConfigurationError, UnsupportedFeatureError) as error:
@@ -93,18 +93,18 @@ def _checked(settings: dict[str, str]) -> tuple[tuple[str, str], ...]:
         if text.startswith("setting "):
             text = f"option {_PREFIX}{text.removeprefix('setting ')}"
         raise SinkError(text) from None
-    found = {own_name(name) or name: text for name, text in settings.items()}
+    found = {canonical_name(name) or name: text for name, text in settings.items()}
     if _SERVERS not in found:
         raise SinkError(_NO_SERVERS)
     return tuple(sorted(found.items()))
 
 
 def _unknown(name: str) -> str:
-    if own_name(name.lower()) is not None:
-        return f"option {name} is a setting of the producer: write it as {_PREFIX}{name}"
+    if canonical_name(name.lower()) is not None:
+        return f"option {name} is a producer setting; write it as {_PREFIX}{name}"
     near = difflib.get_close_matches(name, _SPELLED, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "."
-    return f"option {name} is not known{hint} Options are topic, onError and kafka.SETTING"
+    return f"option {name} is unknown{hint} Options are topic, onError and kafka.SETTING"
 
 
 def _topic(option: str, name: str | None) -> str | None:

@@ -1,7 +1,7 @@
-"""One producer for each configuration in a Python worker, kept from task to task.
+"""Producers kept from task to task in a Python worker, one for each configuration.
 
-A worker runs one task at a time. Spark ends it from outside (``os._exit``, SIGKILL), which closes
-its sockets; so nothing is left to the end of the process, and a task has flushed what it sent.
+A worker runs one task at a time. Spark kills workers (``os._exit``, SIGKILL), which closes their
+sockets but flushes nothing. Each task therefore flushes before it ends.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from contextlib import ExitStack, contextmanager
 
 from pykaproducer.producer import Producer
 
-#: How many are kept; of more the one that was not used for longest is closed.
+#: Number of producers kept; beyond it the least recently used one is closed.
 _KEPT = 4
 
-#: By their settings, the last used behind.
+#: Producers by settings, the most recently used last.
 _idle: collections.OrderedDict[object, Producer] = collections.OrderedDict()
 
 
 @contextmanager
 def producer_for(settings: object, make: Callable[[], Producer]) -> Iterator[Producer]:
-    """The producer of *settings*, for one task.
+    """Yield the producer for *settings*, for one task.
 
-    One whose task failed is given up with all that it still held: the task's rows will be sent
-    again by its next attempt, which begins with a producer that knows of no trouble.
+    If the task fails, its producer is closed without flushing. Spark's next attempt sends the rows
+    again, with a new producer.
     """
     producer = _idle.pop(settings, None) or make()
     with ExitStack() as failed:

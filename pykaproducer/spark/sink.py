@@ -1,8 +1,8 @@
-"""The sink: what Spark calls when rows are written with ``format("pykaproducer")``.
+"""The sink, which Spark calls when rows are written with ``format("pykaproducer")``.
 
-The driver plans a write (``writer()``, in a process of Spark's own beside the driver), the tasks
-call ``write()``, and the driver is given what they return in ``commit()``. A stream makes the
-objects anew for each micro-batch.
+The driver plans a write (``writer()``, in a separate Spark process beside the driver), the tasks
+call ``write()``, and the driver receives the results in ``commit()``. For a stream, the objects are
+created again for each micro-batch.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ log = logging.getLogger("pykaproducer.spark")
 
 @dataclass
 class Commit(WriterCommitMessage):
-    """What a task has written."""
+    """The result of a task."""
 
     summary: Summary
 
 
 class _Planned:
-    """A write whose options and columns have been checked."""
+    """A write with validated options and columns."""
 
     def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
         if overwrite:
@@ -44,7 +44,7 @@ class _Planned:
         self._options = SinkOptions.of(options)
         self._columns = columns_of(schema, self._options.topic)
 
-    #: Why a topic is not overwritten, and what to do.
+    #: Error text for overwriting, which a topic does not support.
     _no_overwriting: str
 
     def write(self, batches: Iterator[Any]) -> Commit:
@@ -53,42 +53,42 @@ class _Planned:
 
 
 class BatchSink(_Planned, DataSourceArrowWriter):
-    """Writes a DataFrame."""
+    """Writer of a DataFrame."""
 
     _no_overwriting = (
-        'mode overwrite: a topic cannot be overwritten, only appended to; use mode("append")'
+        'mode overwrite is not supported: rows can only be appended to a topic; use mode("append")'
     )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task has ended well."""
+        """Log a summary: every task succeeded."""
         _log_line("write", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed for good. What was written stays: Kafka knows no way back."""
-        _log_line("write failed; what had been written by tasks that ended well", messages)
+        """Log what was written: a task failed permanently. Kafka cannot undo writes."""
+        _log_line("write failed; written by successful tasks", messages)
 
 
 class StreamSink(_Planned, DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream."""
+    """Writer of the micro-batches of a stream."""
 
     _no_overwriting = (
-        "output mode complete: a topic cannot be overwritten, only appended to; use "
+        "output mode complete is not supported: rows can only be appended to a topic; use "
         'outputMode("append"), or foreachBatch() with pykaproducer.spark.write()'
     )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every task of the micro-batch has ended well."""
+        """Log a summary: every task of the micro-batch succeeded."""
         if not all(isinstance(each, Commit) for each in messages):
-            # trigger(continuous=...) commits epochs whose rows Spark has handed to nobody.
+            # trigger(continuous=...) commits epochs without passing their rows to any task.
             raise SinkError(
-                f"{self._query} batch {batchId}: Spark commits tasks that were given no rows; "
-                f"trigger(continuous=...) cannot write to a sink in Python"
+                f"{self._query} batch {batchId}: Spark committed tasks without passing rows to "
+                f"them; trigger(continuous=...) is not supported by Python sinks"
             )
         _log_line(f"{self._query} batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The micro-batch has failed, or the query was stopped: it will be written again."""
-        _log_line(f"{self._query} batch {batchId} ended early; had been written", messages)
+        """Log what was written: the micro-batch failed or was stopped, and will be repeated."""
+        _log_line(f"{self._query} batch {batchId} ended early; written so far", messages)
 
     @property
     def _query(self) -> str:
@@ -96,13 +96,13 @@ class StreamSink(_Planned, DataSourceStreamArrowWriter):
 
 
 def register(spark: Any) -> None:
-    """Make ``format("pykaproducer")`` known to a session.
+    """Register the data source "pykaproducer" with a session.
 
-    Spark finds the sink on its own where the package is installed. It does not if another package
-    named ``pyspark_*`` cannot be imported.
+    Spark finds an installed sink by itself, unless another package named ``pyspark_*`` fails to
+    import.
 
     Args:
-        spark (SparkSession): also one of Spark Connect.
+        spark (SparkSession): may be a Spark Connect session.
     """
     from pyspark_pykaproducer import DefaultSource
 
@@ -117,10 +117,10 @@ def _log_line(what: str, messages: Sequence[WriterCommitMessage | None]) -> None
 
 @functools.cache
 def _show_log() -> None:
-    """Have the lines shown where nobody has configured logging.
+    """Print the log to standard error if logging is not configured.
 
-    They are written in a process of Spark's that has no logging of its own and whose standard
-    error is the driver's.
+    The messages are logged in a separate Spark process, which does not configure logging and shares
+    the driver's standard error.
     """
     if not log.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)

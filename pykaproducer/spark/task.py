@@ -1,4 +1,4 @@
-"""What a task does: send its Arrow batches and say what became of the rows."""
+"""The work of a task: send its Arrow batches and summarize the outcomes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from pykaproducer._load.refused import DeadLetters, Fail, Refused
+from pykaproducer._load.refused import DeadLetters, Fail, RefusedRowHandler
 from pykaproducer._load.summary import Summary
 from pykaproducer._load.writer import Writer
 from pykaproducer.producer import Producer
@@ -19,8 +19,8 @@ from pykaproducer.spark.producers import producer_for
 def send(options: SinkOptions, columns: Sequence[str], batches: Iterator[Any]) -> Summary:
     """Send *columns* of all *batches* (``pyarrow.RecordBatch``).
 
-    Every row has its outcome when it returns. It raises for a row that failed, unless a
-    dead-letter topic has taken it.
+    Waits until every row has an outcome. Raises if a row failed, unless it was sent to a
+    dead-letter topic.
     """
     make = functools.partial(Producer, **options.producer_settings())
     with producer_for(options.settings, make) as producer:
@@ -31,9 +31,9 @@ def send(options: SinkOptions, columns: Sequence[str], batches: Iterator[Any]) -
         return writer.finish()
 
 
-def _refused(options: SinkOptions, producer: Producer) -> Refused:
+def _refused(options: SinkOptions, producer: Producer) -> RefusedRowHandler:
     context = TaskContext.get()
-    assert context is not None, "a task has a context"
+    assert context is not None, "not in a Spark task"
     who = f"Spark partition {context.partitionId()} (attempt {context.attemptNumber()})"
     if options.dead_letter is None:
         return Fail(who)

@@ -1,6 +1,6 @@
-"""Support for tests, public: a real cluster, one that follows a script, a faulty network, a clock.
+"""Public test support: a real cluster, a scripted one, a faulty network and a fake clock.
 
-The names are imported at first use, so that one of them can be used without what another needs.
+Names are imported on first use, so that each can be used without the dependencies of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pykaproducer.testing.security import Security as Security
     from pykaproducer.testing.security import UnsecuredTokens as UnsecuredTokens
 
-#: Where each public name lives.
+#: The module of each public name.
 _HOMES = {
     "Broker": "_broker",
     "ClusterError": "_errors",

@@ -1,4 +1,4 @@
-"""Access control lists of a test cluster: who may do what with which topic."""
+"""Access control lists of a test cluster."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kafka.protocol.admin import (
 
 from pykaproducer.testing import _admin
 
-# The types of resources; of these kafka-python exports no enumeration beside the requests.
+# Resource types, for which kafka-python exports no enumeration besides the requests.
 _TOPIC = 2
 _CLUSTER = 4
-#: Kafka's name of the one resource of the type cluster.
+#: Kafka's name of the only resource of the type cluster.
 _CLUSTER_NAME = "kafka-cluster"
-#: A rule is for clients at any address.
+#: Rules apply to clients at any address.
 _ANY_HOST = "*"
 
 
 class Rule(NamedTuple):
-    """One user may do one thing with a topic (``"*"``: any), or with the cluster (None)."""
+    """Permission for one user and one operation on a topic (``"*"``: any) or the cluster (None)."""
 
     user: str
     topic: str | None
@@ -34,28 +34,28 @@ class Rule(NamedTuple):
 
     @property
     def resource(self) -> tuple[int, str]:
-        """Type and name."""
+        """Type and name of the resource."""
         return (_CLUSTER, _CLUSTER_NAME) if self.topic is None else (_TOPIC, self.topic)
 
     @property
     def code(self) -> int:
-        """Kafka's number of the operation."""
+        """Kafka's code of the operation."""
         return int(ACLOperation[self.operation])
 
 
 def rules(user: str, topic: str | None, operations: Sequence[str]) -> list[Rule]:
-    """The rules, or :class:`ValueError` for an operation that does not exist."""
+    """Return the rules; raise :class:`ValueError` for an operation that does not exist."""
     out = []
     for operation in operations or ("ALL",):
         name = operation.upper().replace("-", "_")
         if name not in ACLOperation.__members__ or name in ("UNKNOWN", "ANY"):
-            raise ValueError(f"there is no operation {operation!r}: such are WRITE, DESCRIBE, ALL")
+            raise ValueError(f"unknown operation {operation!r}; use WRITE, DESCRIBE, ALL ...")
         out.append(Rule(user, topic, name))
     return out
 
 
 def create(port: int, wanted: Sequence[Rule]) -> None:
-    """Add rules; :class:`ClusterError` when the cluster refuses."""
+    """Add rules; raise :class:`ClusterError` if the cluster rejects them."""
     request = CreateAclsRequest(
         version=3,
         creations=[
@@ -77,7 +77,7 @@ def create(port: int, wanted: Sequence[Rule]) -> None:
 
 
 def delete(port: int, unwanted: Sequence[Rule]) -> None:
-    """Take rules away; :class:`ClusterError` when the cluster refuses."""
+    """Delete rules; raise :class:`ClusterError` if the cluster rejects this."""
     request = DeleteAclsRequest(
         version=3,
         filters=[DeleteAclsRequest.DeleteAclsFilter(**_just(rule)) for rule in unwanted],
@@ -88,7 +88,7 @@ def delete(port: int, unwanted: Sequence[Rule]) -> None:
 
 
 def known(port: int, rule: Rule) -> bool:
-    """Whether the broker at *port* goes by a rule."""
+    """Return whether the broker at *port* applies a rule."""
     request = DescribeAclsRequest(version=3, **_just(rule))
     answer = _admin.ask(port, request, _admin.REQUEST_TIMEOUT)
     _admin.check(answer.error_code, f"look for {rule}", answer.error_message)
@@ -96,7 +96,7 @@ def known(port: int, rule: Rule) -> bool:
 
 
 def _just(rule: Rule) -> dict[str, Any]:
-    """The fields of a filter that finds this rule and no other."""
+    """Return the fields of a filter that matches only this rule."""
     resource_type, resource_name = rule.resource
     return {
         "resource_type_filter": resource_type,

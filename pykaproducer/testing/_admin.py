@@ -1,7 +1,7 @@
-"""The few requests that a test cluster has to make: metadata, create and delete a topic.
+"""The few requests that a test cluster makes: metadata, create and delete a topic.
 
-One blocking socket for one request: no thread, no connection to keep, nothing logged, and each
-step bounded by a timeout. kafka-python's message classes encode and decode.
+Each request uses its own blocking socket: no thread, no persistent connection, no logging, and a
+timeout for each step. kafka-python's message classes encode and decode.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from kafka.protocol.metadata import MetadataRequest
 
 from pykaproducer.testing._errors import ClusterError
 
-#: How long one request may take (seconds); a broker that is asked answers within milliseconds.
+#: Timeout of a request (seconds); brokers usually answer within milliseconds.
 REQUEST_TIMEOUT = 5.0
-#: How long the broker may take to make or delete a topic (seconds).
+#: Timeout for creating or deleting a topic (seconds).
 TOPIC_TIMEOUT = 30.0
 
-#: A larger answer is garbage.
+#: Maximum size of a response; a larger one is malformed.
 _MAX_RESPONSE = 64 * 1024 * 1024
 
 
-class Metadata(NamedTuple):
-    """What one broker knows: the brokers that serve, and the leaders by partition."""
+class FetchedMetadata(NamedTuple):
+    """The metadata of one broker: live brokers, and leaders by partition."""
 
     brokers: frozenset[int]
     leaders: dict[int, int]
     error: int
 
 
-def fetch_metadata(port: int, topic: str | None = None) -> Metadata:
-    """Ask the broker at *port*; :class:`OSError` when it does not answer."""
+def fetch_metadata(port: int, topic: str | None = None) -> FetchedMetadata:
+    """Fetch metadata from the broker at *port*; raise :class:`OSError` if it does not answer."""
     request = MetadataRequest(
         version=8,
         topics=[] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)],
@@ -49,13 +49,13 @@ def fetch_metadata(port: int, topic: str | None = None) -> Metadata:
         error = entry.error_code
         for partition in entry.partitions:
             leaders[partition.partition_index] = partition.leader_id
-    return Metadata(frozenset(broker.node_id for broker in response.brokers), leaders, error)
+    return FetchedMetadata(frozenset(broker.node_id for broker in response.brokers), leaders, error)
 
 
 def create_topic(
     port: int, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
 ) -> None:
-    """Make a topic; :class:`ClusterError` when the cluster refuses."""
+    """Create a topic; raise :class:`ClusterError` if the cluster rejects it."""
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -74,7 +74,7 @@ def create_topic(
 
 
 def delete_topic(port: int, name: str) -> None:
-    """Delete a topic; :class:`ClusterError` when the cluster refuses."""
+    """Delete a topic; raise :class:`ClusterError` if the cluster rejects this."""
     request = DeleteTopicsRequest(
         version=5, topic_names=[name], timeout_ms=int(TOPIC_TIMEOUT * 1000)
     )
@@ -83,24 +83,24 @@ def delete_topic(port: int, name: str) -> None:
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code."""
+    """Return Kafka's name of an error code."""
     return str(getattr(for_code(code), "message", code))
 
 
 def check(code: int, what: str, message: str | None) -> None:
-    """Raise :class:`ClusterError` if the cluster refused to do *what*."""
+    """Raise :class:`ClusterError` if the cluster returned an error for *what*."""
     if code:
         raise ClusterError(f"could not {what}: {error_name(code)}: {message or 'no details'}")
 
 
 def ask(port: int, request: Any, timeout: float) -> Any:
-    """What the broker at *port* answers to a request of kafka-python's."""
+    """Send a request of kafka-python's to the broker at *port*, and return the response."""
     request.with_header(correlation_id=1, client_id="pykaproducer-testing")
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.sendall(request.encode(header=True, framed=True))
         (size,) = struct.unpack(">i", _receive(connection, 4))
         if not 4 <= size <= _MAX_RESPONSE:
-            raise ConnectionError(f"an impossible response length: {size}")
+            raise ConnectionError(f"invalid response length: {size}")
         response = _receive(connection, size)
     return request.header.get_response_class().decode(response, header=True)
 

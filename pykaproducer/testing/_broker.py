@@ -1,4 +1,4 @@
-"""One broker of the test cluster: its process, its log, and what it answers."""
+"""One broker of the test cluster: its process, its log and its responses."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pykaproducer.testing import _acls, _admin, _server
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses
 
-#: How long the kernel may take to end or to stop a process (seconds).
+#: Time for the kernel to kill or stop a process (seconds).
 SIGNAL_TIMEOUT = 10.0
 _PORT_TAKEN = "Address already in use"
 
 
 class PortTakenError(ClusterError):
-    """Somebody else listens on the port that was found free for a broker."""
+    """A port that was reserved for a broker was taken by another process."""
 
 
 class Broker:
-    """One broker of a :class:`KafkaCluster`, as seen from outside.
+    """One broker of a :class:`KafkaCluster`, for inspection.
 
-    To change its state, ask the cluster (:meth:`KafkaCluster.kill` and the others).
+    To change its state, use the cluster's methods (:meth:`KafkaCluster.kill` and the others).
     """
 
     __module__ = "pykaproducer.testing"
@@ -41,9 +41,9 @@ class Broker:
         self.id = node_id
         self.host = _server.HOST
         self.port = port
-        #: The broker's log, and whatever Java itself has to say; kept over restarts.
+        #: The output of the broker and of Java; kept over restarts.
         self.log_path = log_path
-        #: The process that runs now or ran last.
+        #: Id of the current process, or of the last one.
         self.pid = 0
         #: True between ``pause()`` and ``resume()``.
         self.paused = False
@@ -59,7 +59,7 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """True while its process exists, also while it is paused."""
+        """True while its process exists, even if it is paused."""
         return self.exit_status is None
 
     @property
@@ -69,11 +69,11 @@ class Broker:
 
     @property
     def exit_status(self) -> int | None:
-        """What the process ended with (a negative number: the signal); None while it exists."""
+        """Exit status of the process (negative: the signal); None while it exists."""
         return self._processes.poll(self.pid)
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         try:
             text = self.log_path.read_text(errors="replace")
         except OSError as error:
@@ -81,7 +81,7 @@ class Broker:
         return "\n".join(text.splitlines()[-lines:])
 
     def _port_of(self, listener: int) -> int:
-        """The port of a secured listener, the plain one's if there is none."""
+        """Return the port of a secured listener, or of the plain one if there is none."""
         return self._secured_ports[listener] if self._secured_ports else self.port
 
     def _spawn(self, environment: Mapping[str, str]) -> None:
@@ -101,20 +101,20 @@ class Broker:
 
     def _check_exists(self, signalled: bool) -> None:
         if not signalled:
-            raise ClusterError(f"broker {self.id} is not running: restart({self.id})")
+            raise ClusterError(f"broker {self.id} is not running; call restart({self.id})")
 
     def _end(self, number: int, timeout: float) -> bool:
-        """Signal the process and wait for its end; false if that has not come in time."""
+        """Signal the process and wait for its end. Return false on timeout."""
         ended = not self._signal(number) or self._processes.wait(self.pid, timeout) is not None
         self.paused = self.paused and not ended
         return ended
 
     def _check_started(self) -> None:
         if (status := self.exit_status) is not None:
-            # The reason stands some way above the end: the broker logs its way out.
+            # The reason is some lines before the end, because the broker logs its shutdown.
             taken = _PORT_TAKEN in self.log_tail(1000)
             raise (PortTakenError if taken else ClusterError)(
-                f"{self} ended with status {status} while it started; its log ends with:\n"
+                f"{self} exited with status {status} during startup; its log ends with:\n"
                 f"{self.log_tail()}"
             )
 
@@ -122,12 +122,12 @@ class Broker:
 
     def _fail_disk(self) -> None:
         if len(self._disks) < 2:
-            raise ClusterError("a broker's only disk cannot fail: KafkaCluster(disks=2)")
+            raise ClusterError("the only disk of a broker cannot fail; use KafkaCluster(disks=2)")
         disk = self._disks[-1]
         if _failed(disk).exists():
-            raise ClusterError(f"the last disk of broker {self.id} has failed already")
+            raise ClusterError(f"the last disk of broker {self.id} has already failed")
         disk.rename(_failed(disk))
-        disk.touch()  # a file: the broker cannot make the directory again
+        disk.touch()  # a file, so that the broker cannot create the directory again
 
     def _return_disks(self) -> None:
         for disk in self._disks:
@@ -144,7 +144,7 @@ class Broker:
     # The answers
 
     def _serves(self, expected: frozenset[int]) -> bool:
-        """Whether it answers, names the *expected* brokers as serving, and listens everywhere."""
+        """Return whether it answers, knows the *expected* brokers, and has all listeners open."""
         try:
             for port in self._secured_ports:
                 socket.create_connection((self.host, port), _admin.REQUEST_TIMEOUT).close()
@@ -152,15 +152,15 @@ class Broker:
         except OSError:
             return False
 
-    def _knows(self, topic: str, wanted: Callable[[_admin.Metadata], bool]) -> bool:
-        """Whether it answers and its metadata of a topic is as *wanted*."""
+    def _knows(self, topic: str, wanted: Callable[[_admin.FetchedMetadata], bool]) -> bool:
+        """Return whether it answers and *wanted* accepts its metadata of a topic."""
         try:
             return wanted(_admin.fetch_metadata(self.port, topic))
         except OSError:
             return False
 
     def _goes_by(self, rules: Sequence[_acls.Rule], wanted: bool) -> bool:
-        """Whether it answers and goes by all of the *rules*, or by none."""
+        """Return whether it answers and applies all *rules* (or none, if not *wanted*)."""
         try:
             return all(_acls.known(self.port, rule) == wanted for rule in rules)
         except OSError:
@@ -168,5 +168,5 @@ class Broker:
 
 
 def _failed(disk: Path) -> Path:
-    """Return where a disk that has failed is kept."""
+    """Return the path to which a failed disk is moved."""
     return disk.with_name(f"{disk.name}-failed")

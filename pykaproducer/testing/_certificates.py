@@ -1,6 +1,6 @@
-"""Certificates for a test cluster: a small authority that signs what its servers and users show.
+"""A certificate authority for a test cluster, which signs server and client certificates.
 
-Needs the package ``cryptography``. The keys are on an elliptic curve, which takes no time to make.
+Requires the package ``cryptography``. Elliptic-curve keys are used, as they are fast to generate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _LIFE = timedelta(days=3)
-#: Clocks differ, and so may those of a container and its host.
+#: Certificates are valid from this time ago, because clocks of a container and its host may differ.
 _EARLIER = timedelta(hours=1)
 
 
@@ -31,13 +31,13 @@ class Issued(NamedTuple):
 
 
 class CertificateAuthority:
-    """An authority of its own: nobody trusts it who was not given :attr:`certificate`."""
+    """A private authority; its :attr:`certificate` must be added to a client's trusted ones."""
 
     def __init__(self, name: str) -> None:
         if importlib.util.find_spec("cryptography") is None:
             raise ClusterError(
-                "a cluster with TLS needs certificates, and cryptography, which makes them, is not "
-                'installed: pip install "pykaproducer[testing]"'
+                "a cluster with TLS requires the package cryptography for its certificates: "
+                'pip install "pykaproducer[testing]"'
             )
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -51,7 +51,7 @@ class CertificateAuthority:
             .add_extension(usage, critical=True)
             .add_extension(self._own_identifier(), critical=False)
         )
-        #: The authority's certificate as PEM: what ``ssl_cafile`` holds.
+        #: The authority's certificate as PEM, for ``ssl_cafile``.
         self.certificate = _pem(signed)
 
     def issue(
@@ -62,7 +62,7 @@ class CertificateAuthority:
         expired: bool = False,
         key_password: str | None = None,
     ) -> Issued:
-        """A certificate for a server at *hosts* (names and addresses), or for a user without."""
+        """Issue a certificate for a server at *hosts* (names and addresses), or else a user."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID as Purpose
@@ -89,7 +89,7 @@ class CertificateAuthority:
         return Issued(_pem(signed), _key_pem(key, key_password), signed.serial_number)
 
     def revocation_list(self, serials: Sequence[int]) -> str:
-        """A list (CRL) as PEM that revokes the certificates with these numbers."""
+        """Return a CRL, as PEM, that revokes the certificates with these serial numbers."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
 

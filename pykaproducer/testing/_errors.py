@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ClusterError(RuntimeError):
-    """The test cluster could not do what it was asked for.
+    """An operation of the test cluster failed.
 
-    The text says what happened and what to do: a part that is not installed or could not be
-    fetched, a broker that did not start (with the last lines of its log), a topic that the
-    cluster refused.
+    The text says what happened and what to do. Examples are a component that is not installed or
+    could not be downloaded, a broker that did not start (with the last lines of its log), or a
+    topic that the cluster rejected.
     """
 
     __module__ = "pykaproducer.testing"

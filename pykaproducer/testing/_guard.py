@@ -1,19 +1,19 @@
-"""The process that stands between a test cluster and the process that owns it.
+"""The guard process, which manages the brokers on behalf of the owner of a test cluster.
 
-There is one guard for each :class:`~pykaproducer.testing.KafkaCluster`. It is run as a script,
-so it imports the standard library only. The brokers are *its* children, and it obeys the owner
-over one socket (its standard input): a line of JSON in, a line of JSON out.
+There is one guard for each :class:`~pykaproducer.testing.KafkaCluster`. It runs as a script, so it
+imports only the standard library. The brokers are *its* children. The owner sends commands over a
+socket (the guard's standard input): a line of JSON in, a line of JSON out.
 
 Guarantees:
 
-- When the owner is gone, in whatever way, every broker is killed (a stopped one too) and the
+- When the owner ends, in whatever way, every broker is killed (even a stopped one) and the
   cluster's directory is removed, within about half a second.
 - When the guard itself is killed, the kernel kills the brokers (Linux).
-- A signal is never sent to a process identifier that another process has come to use: only
-  the guard reaps the brokers, and it signals only what it has not reaped.
+- A signal is never sent to a process id that was reused by another process: only the guard reaps
+  the brokers, and it signals only processes that it has not reaped.
 
-Relies on: the guard has one thread. The kernel sends the parent-death signal when the *thread*
-that started the child ends, which is the same moment as the process's end only here.
+Relies on: the guard has one thread. The kernel sends the parent-death signal when the *thread* that
+started the child ends. Only in a single-threaded process is this the end of the process.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-#: How often the guard looks whether its parent is still the owner (seconds). The socket's end
-#: tells it at once, but not while a forked child of the dead owner still holds a copy of it.
+#: Interval of checks that the owner is still the guard's parent (seconds). The end of the socket is
+#: noticed immediately, but not while a forked child of the dead owner holds a copy of it.
 _PARENT_CHECK = 0.5
 
 _PR_SET_PDEATHSIG = 1
 
 
 def _die_with_the_guard(guard: int) -> None:
-    """Run in a new child, before exec: ask the kernel for SIGKILL when the guard ends.
+    """Run in a new child, before exec: request SIGKILL from the kernel when the guard ends.
 
-    1. The guard forks. 2. The guard is killed. 3. The child asks for the signal, too late.
-    So the child looks at its parent afterwards and gives up by itself.
+    1. The guard forks. 2. The guard is killed. 3. The child makes the request, too late. The child
+    therefore checks its parent afterwards, and exits if it has changed.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -52,7 +52,7 @@ def _die_with_the_guard(guard: int) -> None:
 
 
 class Guard:
-    """The guard's state: its children, the ports that it keeps free for them."""
+    """The state of the guard: its children, and the ports reserved for them."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -69,7 +69,7 @@ class Guard:
         }
 
     def serve(self, channel: socket.socket) -> None:
-        """Obey until the owner is gone; then leave nothing behind."""
+        """Execute commands until the owner ends, then clean up."""
         try:
             pending = b""
             while os.getppid() == self._owner:
@@ -96,12 +96,12 @@ class Guard:
         return json.dumps(reply).encode() + b"\n"
 
     def _reserve(self, count: int) -> list[int]:
-        """Find *count* ports that nobody uses, and keep others from taking them.
+        """Find *count* free ports and reserve them.
 
-        On Linux a socket that is bound but does not listen keeps the port: the kernel gives it
+        On Linux a socket that is bound but not listening reserves the port. The kernel assigns it
         neither to a search for a free port nor to an outgoing connection (which could otherwise
-        connect to itself while the broker is down), and a broker, which binds with SO_REUSEADDR
-        as this socket does, may still listen on it.
+        connect to itself while the broker is down). A broker may still listen on it, because it
+        binds with SO_REUSEADDR as this socket does.
         """
         self._release()
         for _ in range(count):
@@ -128,14 +128,14 @@ class Guard:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Safe in a process of one thread.
+                # preexec_fn is safe in a single-threaded process.
                 preexec_fn=lambda: _die_with_the_guard(guard),
             )
         self._children[child.pid] = child
         return child.pid
 
     def _signal(self, pid: int, number: int) -> bool:
-        """Send a signal; false if the process has ended already."""
+        """Send a signal. Return false if the process has already ended."""
         child = self._children[pid]
         child.send_signal(number)
         return child.returncode is None
@@ -144,11 +144,11 @@ class Guard:
         return self._children[pid].poll()
 
     def _stopped(self, pid: int) -> bool:
-        """Whether a stop signal has taken effect on all threads of a process."""
+        """Return whether a stop signal has taken effect on all threads of a process."""
         if not hasattr(os, "waitid"):
-            # Only its parent is told; without the call, believe that it was quick.
+            # Without waitid() the state cannot be checked; assume that the stop was immediate.
             return True
-        # WNOWAIT leaves the news where it is, for the next time that somebody asks.
+        # WNOWAIT leaves the state available for later calls.
         options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, pid, options) is not None
 
@@ -165,8 +165,8 @@ class Guard:
 
 
 def main() -> None:
-    """``_guard.py OWNER``; the socket to the owner is standard input."""
-    # Whoever asks the guard politely to end gets the clean-up too.
+    """Run ``_guard.py OWNER``; standard input is the socket to the owner."""
+    # Clean up on signals that ask the guard to end.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     with contextlib.closing(socket.socket(fileno=0)) as channel:

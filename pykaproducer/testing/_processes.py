@@ -1,4 +1,4 @@
-"""The owner's side of the guard (see ``_guard.py``): start it, ask it, end it."""
+"""The owner's side of the guard (see ``_guard.py``): start it, send commands, end it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from typing import Any, cast
 
 from pykaproducer.testing._errors import ClusterError
 
-#: Every answer of the guard is a matter of milliseconds; a machine may be slow (seconds).
+#: Timeout for the guard's answers (seconds), which normally take milliseconds.
 _ANSWER_TIMEOUT = 30.0
-#: Killing the processes and removing their data (seconds).
+#: Timeout for killing the processes and removing their data (seconds).
 _END_TIMEOUT = 30.0
-#: How often a process is looked at while its end is waited for (seconds).
+#: Interval between checks for the end of a process (seconds).
 _POLL = 0.02
 
 
 def tick() -> None:
-    """Wait a little before something outside this process is looked at again."""
+    """Pause between checks of something outside this process."""
     threading.Event().wait(_POLL)
 
 
 class GuardedProcesses:
     """Processes that end when this process ends, with a directory for their files.
 
-    Guarantees: a call returns, or raises :class:`ClusterError`, within a bound; calls from
-    several threads do not mix; a forked child can neither use nor end what its parent owns.
+    Guarantees: a call returns, or raises :class:`ClusterError`, within a time limit; concurrent
+    calls do not interfere; a forked child can neither use nor end the parent's processes.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class GuardedProcesses:
         self._owner = os.getpid()
         self._ended = False
         self._lock = threading.Lock()
-        # Under the lock: the socket to the guard, what was read of the next answer, numbers.
+        # Guarded by the lock: the socket to the guard, partially read answers, request numbers.
         self._received = b""
         self._numbers = itertools.count(1)
         self._channel, theirs = socket.socketpair()
@@ -54,17 +54,17 @@ class GuardedProcesses:
         script = Path(__file__).with_name("_guard.py")
         with theirs:
             self._guard = subprocess.Popen(
-                # Isolated and without site: the guard needs the standard library only.
+                # Isolated and without site: the guard needs only the standard library.
                 [sys.executable, "-I", "-S", str(script), str(self._owner)],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                # A Ctrl-C in the terminal goes to the whole foreground process group; the
-                # brokers have to outlive it until the owner has finished with them.
+                # Ctrl-C in the terminal signals the whole foreground process group. The brokers
+                # must survive it until the owner has finished with them.
                 start_new_session=True,
             )
         started = False
         try:
-            #: Removed at the end, with all that is in it.
+            #: Removed at the end, with its contents.
             self.directory = Path(cast(str, self._ask("directory")))
             started = True
         finally:
@@ -84,32 +84,32 @@ class GuardedProcesses:
 
     @property
     def owned(self) -> bool:
-        """False in a forked child of the owner."""
+        """Whether this process is the owner, and not a forked child of it."""
         return os.getpid() == self._owner
 
     def reserve(self, count: int) -> list[int]:
-        """Ports on loopback that stay free for the processes until the end."""
+        """Reserve ports on loopback for the processes, until the end."""
         return cast("list[int]", self._ask("reserve", count=count))
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> int:
-        """Start a process whose output is appended to *log*; its process identifier."""
+        """Start a process whose output is appended to *log*. Return its process id."""
         return cast(int, self._ask("spawn", argv=list(argv), env=dict(env), log=str(log)))
 
     def signal(self, pid: int, number: int) -> bool:
-        """Send a signal; false if the process has ended already."""
+        """Send a signal. Return false if the process has already ended."""
         return not self._ended and cast(bool, self._ask("signal", pid=pid, number=int(number)))
 
     def poll(self, pid: int) -> int | None:
-        """The exit status of a process that has ended, None while it runs."""
+        """Return the exit status of a process, or None while it runs."""
         if self._ended:
             return -signal.SIGKILL
         return cast("int | None", self._ask("poll", pid=pid))
 
     def stop(self, pid: int, timeout: float) -> bool:
-        """Stop a process in its tracks (SIGSTOP); false if it has ended already.
+        """Stop a process with SIGSTOP. Return false if it has already ended.
 
-        1. SIGSTOP is sent. 2. The call returns. 3. Threads that run on other processors still
-        finish what they do, such as answering a request. So wait until the last has stopped.
+        1. SIGSTOP is sent. 2. The call returns. 3. Threads on other processors finish their current
+        work, such as answering a request. So wait until the last thread has stopped.
         """
         deadline = time.monotonic() + timeout
         if not self.signal(pid, signal.SIGSTOP):
@@ -123,30 +123,30 @@ class GuardedProcesses:
         return True
 
     def wait(self, pid: int, timeout: float) -> int | None:
-        """The exit status of a process once it has ended, None if it runs on past *timeout*."""
+        """Wait for the end of a process. Return its exit status, or None on timeout."""
         deadline = time.monotonic() + timeout
         while (status := self.poll(pid)) is None and time.monotonic() < deadline:
             tick()
         return status
 
     def end(self) -> None:
-        """Kill everything and remove the directory; returns when that is done."""
+        """Kill all processes, remove the directory, and wait until this is done."""
         if not self.owned or self._ended:
             return
         self._ended = True
         self._stop_guard()
-        # The guard has done it, unless it was killed.
+        # Already removed by the guard, unless it was killed.
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _stop_guard(self) -> None:
-        # Closing alone would not end the connection while a forked child has a copy of it.
+        # close() alone would not end the connection while a forked child has a copy of it.
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
         self._channel.close()
         try:
             self._guard.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
-            # The processes die with it.
+            # The processes are killed with the guard.
             self._guard.kill()
             self._guard.wait()
 
@@ -164,18 +164,18 @@ class GuardedProcesses:
                 reply = self._answer_to(number)
             except OSError as error:
                 raise ClusterError(
-                    f"the process that guards the brokers is gone ({error}), and the brokers "
-                    "with it; was it killed? Start a new cluster"
+                    f"the guard process of the brokers has ended ({error}), and the brokers "
+                    "with it; start a new cluster"
                 ) from error
         if "error" in reply:
             raise ClusterError(f"could not {command}: {reply['error']}")
         return reply["value"]
 
     def _answer_to(self, number: int) -> dict[str, Any]:
-        """Read answers until the one that is wanted.
+        """Read answers up to the one with *number*.
 
-        1. Ctrl-C interrupts a call after its request was sent. 2. The answer stays in the
-        socket. 3. The next call would take it for its own; the number tells them apart.
+        1. Ctrl-C interrupts a call after its request was sent. 2. The answer stays in the socket.
+        3. The next call must not take it for its own answer, and compares the numbers.
         """
         while True:
             while b"\n" not in self._received:

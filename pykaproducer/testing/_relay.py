@@ -1,9 +1,9 @@
 """One connection through a :class:`~pykaproducer.testing.FaultProxy`: frames in, frames out.
 
-Everything here runs in the proxy's thread; sockets never block. A *lane* is one direction. What a
-lane reads is cut into Kafka's frames (a length of four bytes, then so many bytes); a frame goes on
-when it is whole and due. So the proxy knows at each moment which Produce requests it has seen and
-not answered, and can end a connection before the first byte of a request has gone on.
+Everything here runs in the proxy's thread; sockets never block. Data is split into Kafka's frames
+(a length of four bytes, followed by as many bytes). Each frame is forwarded when it is complete and
+due. So the proxy always knows which Produce requests are unanswered, and can end a connection
+before the first byte of a request is forwarded.
 """
 
 from __future__ import annotations
@@ -18,105 +18,105 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Protocol
 
-#: A longer frame is garbage: Kafka's brokers take no request of more than 100 MiB.
+#: Maximum length of a frame: Kafka's brokers accept no request of more than 100 MiB.
 _MAX_FRAME = 104_857_600
-#: While so many bytes wait in a lane, no more are read.
+#: Number of queued bytes in a direction above which reading pauses.
 _ENOUGH = 4 * 1024 * 1024
 _READ = 256 * 1024
-#: How much a throttled lane sends at a time: what the rate allows in so many seconds.
+#: A throttled direction sends what the rate allows in this time (seconds).
 _SLICE = 0.02
 
 _PRODUCE = 0
-#: From this version on a Produce request has tagged fields and compact strings.
+#: First version of Produce requests with tagged fields and compact strings.
 _FLEXIBLE = 9
 
 
 class Cut(enum.Enum):
-    """Where in the life of a Produce request its connection is cut."""
+    """The point in the processing of a Produce request at which its connection is cut."""
 
-    #: The broker reads nothing of the request.
+    #: The broker receives nothing of the request.
     BEFORE = "before"
-    #: The broker reads the first half of it.
+    #: The broker receives the first half of it.
     WITHIN = "within"
-    #: The broker reads it and answers, and the client never gets the answer.
+    #: The broker receives it and responds, but the client never gets the response.
     AFTER = "after"
 
 
 @dataclass(eq=False)
 class ProxiedRequest:
-    """A Produce request that has come to the proxy whole and that asks for an answer."""
+    """A Produce request that the proxy has received completely and that requires a response."""
 
     correlation_id: int
-    #: With its length.
+    #: Its size, including the length field.
     nbytes: int
-    #: True once the last byte of the answer was given to the client's socket.
+    #: True once the last byte of the response was passed to the client's socket.
     answered: bool = False
 
 
 class Weather(NamedTuple):
-    """What the proxy does to everything that goes through."""
+    """Network conditions for all connections of the proxy."""
 
-    #: Seconds that each frame waits, in each direction.
+    #: Delay of each frame, in each direction (seconds).
     delay: float = 0.0
-    #: Bytes a second for each connection and direction; None: as fast as it goes.
+    #: Bytes per second for each connection and direction; None means no limit.
     rate: float | None = None
-    #: Nothing goes in, nothing comes out.
+    #: Whether no data is forwarded in either direction.
     black_hole: bool = False
 
 
 class Desk(Protocol):
-    """Whom a connection tells what happens and asks what to do."""
+    """The proxy as seen by its connections: it receives their events and decides about cuts."""
 
     weather: Weather
 
     def seen(self, request: ProxiedRequest) -> Cut | None:
-        """A Produce request has come; what is to be done to it."""
+        """Record a new Produce request, and return where to cut it."""
 
     def answered(self, request: ProxiedRequest) -> None: ...
 
     def forget(self, requests: Iterator[ProxiedRequest]) -> None:
-        """Their connection has ended: they will not be answered any more."""
+        """Drop requests that will not be answered because their connection has ended."""
 
     def was_cut(self, count: int) -> None:
-        """A connection was cut, and *count* requests as :meth:`seen` had asked for."""
+        """Record that a connection was cut, with *count* requests for which :meth:`seen` asked."""
 
 
 class _Piece(NamedTuple):
-    """What waits in a lane."""
+    """Data queued in a direction."""
 
     due: float
     data: bytes
-    #: The request that this piece answers.
+    #: The request that this data answers.
     answers: ProxiedRequest | None = None
-    #: Whether the connection is cut when the last byte is out.
+    #: Whether to cut the connection after the last byte is sent.
     then_cut: bool = False
 
 
 @dataclass(eq=False)
-class _Lane:
-    """One direction: from *source* to *sink*."""
+class _Direction:
+    """One direction of a connection, from *source* to *sink*."""
 
     source: socket.socket
     sink: socket.socket
     received: bytearray = field(default_factory=bytearray)
     waiting: deque[_Piece] = field(default_factory=deque)
-    #: Bytes in *waiting*.
+    #: Number of bytes in *waiting*.
     queued: int = 0
-    #: How much of the first piece is out.
+    #: Number of bytes sent of the first piece.
     sent: int = 0
-    #: When a throttled lane may send again.
+    #: The time from which a throttled direction may send again.
     free_at: float = 0.0
-    #: The source sends no more.
+    #: The source has closed its sending side.
     ended: bool = False
-    #: The sink takes no more: what comes is thrown away.
+    #: The sink is closed: received data is discarded.
     dead: bool = False
 
     def frames(self) -> Iterator[bytes]:
-        """The frames that are whole; :class:`ValueError` at what can be none."""
+        """Yield complete frames; raise :class:`ValueError` for an invalid length."""
         while len(self.received) >= 4:
             (length,) = struct.unpack_from(">i", self.received)
             if not 4 <= length <= _MAX_FRAME:
-                raise ValueError(f"a frame of {length} bytes")
+                raise ValueError(f"invalid frame length: {length} bytes")
             if len(self.received) < 4 + length:
                 return
             frame = bytes(self.received[: 4 + length])
@@ -137,40 +137,40 @@ class _Lane:
         return not self.ended and self.queued < _ENOUGH
 
     def next_time(self) -> float | None:
-        """When the first piece may go, None if there is none."""
+        """Return when the first piece may be sent, or None if there is none."""
         return max(self.waiting[0].due, self.free_at) if self.waiting else None
 
 
 class ConnectionIsOver(Exception):
-    """There is nothing left to be done for this connection."""
+    """The connection has ended and can be removed."""
 
     def __init__(self, *, reset: bool) -> None:
         super().__init__()
-        #: Whether both sides are to see a reset and not an orderly end.
+        #: Whether to reset both sides instead of closing them in an orderly way.
         self.reset = reset
 
 
 class Relay:
-    """One client's connection and ours to the broker."""
+    """The two sides of a proxied connection: the client's, and the proxy's to the broker."""
 
     def __init__(self, desk: Desk, client: socket.socket, target: tuple[str, int]) -> None:
         self._desk = desk
         self._client = client
         self._broker = socket.socket(client.family)
         self._connected = False
-        self._up = _Lane(client, self._broker)
-        self._down = _Lane(self._broker, client)
-        #: Produce requests without an answer, by correlation id, and what is to be done to them.
+        self._up = _Direction(client, self._broker)
+        self._down = _Direction(self._broker, client)
+        #: Unanswered Produce requests by correlation id, and where to cut each.
         self._open: dict[int, tuple[ProxiedRequest, Cut | None]] = {}
         for each in (client, self._broker):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._refused = self._broker.connect_ex(target) not in (0, errno.EINPROGRESS)
 
-    # For the loop ------------------------------------------------------------------------------
+    # Called by the loop ------------------------------------------------------------------------
 
     def interest(self, now: float) -> tuple[dict[socket.socket, int], float | None]:
-        """The events to wait for on each socket, and when to look again without one."""
+        """Return the events to wait for on each socket, and when to call again without one."""
         events = {self._client: 0, self._broker: 0}
         if self._desk.weather.black_hole:
             return events, None
@@ -178,42 +178,42 @@ class Relay:
             events[self._broker] = selectors.EVENT_WRITE
             return events, now if self._refused else None
         wake = None
-        for lane in (self._up, self._down):
-            if lane.wants_to_read():
-                events[lane.source] |= selectors.EVENT_READ
-            time = lane.next_time()
+        for direction in (self._up, self._down):
+            if direction.wants_to_read():
+                events[direction.source] |= selectors.EVENT_READ
+            time = direction.next_time()
             if time is not None and time <= now:
-                events[lane.sink] |= selectors.EVENT_WRITE
+                events[direction.sink] |= selectors.EVENT_WRITE
             elif time is not None:
                 wake = time if wake is None else min(wake, time)
         return events, wake
 
     def work(self, ready: dict[socket.socket, int], now: float) -> None:
-        """Do what is possible; raises :class:`ConnectionIsOver` at the end of the connection."""
+        """Process ready sockets; raise :class:`ConnectionIsOver` at the end of the connection."""
         if self._desk.weather.black_hole:
             return
         if not self._connected:
             self._finish_connect(ready)
             return
-        for lane in (self._up, self._down):
-            if ready.get(lane.source, 0) & selectors.EVENT_READ:
-                self._read(lane, now)
-        for lane in (self._up, self._down):
-            if ready.get(lane.sink, 0) & selectors.EVENT_WRITE:
-                self._write(lane, now)
-            if lane.ended and not lane.waiting:
-                self._pass_on_the_end(lane)
+        for direction in (self._up, self._down):
+            if ready.get(direction.source, 0) & selectors.EVENT_READ:
+                self._read(direction, now)
+        for direction in (self._up, self._down):
+            if ready.get(direction.sink, 0) & selectors.EVENT_WRITE:
+                self._write(direction, now)
+            if direction.ended and not direction.waiting:
+                self._pass_on_the_end(direction)
 
     def close(self, *, reset: bool) -> None:
-        """End both sides, at once."""
+        """Close both sides immediately."""
         for each in (self._client, self._broker):
             if reset:
-                # No orderly end: the other side finds its connection reset.
+                # With a linger time of 0 close() sends a reset.
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             each.close()
         self._forget_all()
 
-    # The steps ---------------------------------------------------------------------------------
+    # Internal steps ----------------------------------------------------------------------------
 
     def _forget_all(self) -> None:
         waiting = (piece.answers for piece in self._down.waiting if piece.answers is not None)
@@ -228,24 +228,24 @@ class Relay:
             raise ConnectionIsOver(reset=True)
         self._connected = bool(ready.get(self._broker))
 
-    def _read(self, lane: _Lane, now: float) -> None:
+    def _read(self, direction: _Direction, now: float) -> None:
         try:
-            data = lane.source.recv(_READ)
+            data = direction.source.recv(_READ)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        lane.ended = not data
-        lane.received += data
-        if lane.ended and lane is self._up:
-            # The client has gone; what it has sent still goes on.
+        direction.ended = not data
+        direction.received += data
+        if direction.ended and direction is self._up:
+            # The client has closed its side. Its data is still forwarded.
             self._forget_all()
-        take = self._request if lane is self._up else self._response
+        take = self._request if direction is self._up else self._response
         try:
-            for frame in lane.frames():
+            for frame in direction.frames():
                 take(frame, now + self._desk.weather.delay)
         except ValueError as error:
-            # Whoever sends this is not to be reached any more by frames.
+            # After an invalid frame the stream cannot be parsed any further.
             raise ConnectionIsOver(reset=True) from error
 
     def _request(self, frame: bytes, due: float) -> None:
@@ -269,46 +269,46 @@ class Relay:
         self._open.pop(correlation_id, None)
         self._down.put(_Piece(due, frame, answers=request))
 
-    def _write(self, lane: _Lane, now: float) -> None:
+    def _write(self, direction: _Direction, now: float) -> None:
         rate = self._desk.weather.rate
-        while (time := lane.next_time()) is not None and time <= now:
-            piece = lane.waiting[0]
-            end = len(piece.data) if rate is None else lane.sent + max(1, int(rate * _SLICE))
+        while (time := direction.next_time()) is not None and time <= now:
+            piece = direction.waiting[0]
+            end = len(piece.data) if rate is None else direction.sent + max(1, int(rate * _SLICE))
             try:
-                count = lane.sink.send(memoryview(piece.data)[lane.sent : end])
+                count = direction.sink.send(memoryview(piece.data)[direction.sent : end])
             except BlockingIOError:
                 return
             except OSError:
-                if lane is self._down:
+                if direction is self._down:
                     self._forget_all()
-                lane.die()
+                direction.die()
                 return
-            lane.sent += count
+            direction.sent += count
             if rate is not None:
-                lane.free_at = now + count / rate
-            if lane.sent == len(piece.data):
-                self._finished(lane, lane.waiting.popleft())
+                direction.free_at = now + count / rate
+            if direction.sent == len(piece.data):
+                self._finished(direction, direction.waiting.popleft())
 
-    def _finished(self, lane: _Lane, piece: _Piece) -> None:
-        lane.queued -= len(piece.data)
-        lane.sent = 0
+    def _finished(self, direction: _Direction, piece: _Piece) -> None:
+        direction.queued -= len(piece.data)
+        direction.sent = 0
         if piece.answers is not None:
             self._desk.answered(piece.answers)
         if piece.then_cut:
             self._cut()
 
     def _cut(self) -> NoReturn:
-        """The connection ends, for all requests on it that were to be cut."""
+        """Cut the connection, and count the requests on it that were to be cut."""
         self._desk.was_cut(sum(cut is not None for _, cut in self._open.values()))
         raise ConnectionIsOver(reset=True)
 
-    def _pass_on_the_end(self, lane: _Lane) -> None:
-        """The client has ended: the broker may still answer. The broker has: that is all."""
-        if lane is self._down:
+    def _pass_on_the_end(self, direction: _Direction) -> None:
+        """Forward the end of a direction; the end of the broker's ends the connection."""
+        if direction is self._down:
             raise ConnectionIsOver(reset=False)
-        if lane.dead:
+        if direction.dead:
             return
-        lane.die()
+        direction.die()
         try:
             self._broker.shutdown(socket.SHUT_WR)
         except OSError:
@@ -316,9 +316,9 @@ class Relay:
 
 
 def _acks(frame: bytes, version: int) -> int:
-    """The acks of a Produce request; :class:`ValueError` if it is none."""
+    """Return the acks of a Produce request; raise :class:`ValueError` if it is malformed."""
     try:
-        # After length, key, version and correlation id comes the client's identifier.
+        # The client id follows the length, key, version and correlation id.
         position = _skip_string(frame, 12)
         if version >= _FLEXIBLE:
             position = _skip_tags(frame, position)
@@ -328,7 +328,7 @@ def _acks(frame: bytes, version: int) -> int:
             position = _skip_string(frame, position)
         (acks,) = struct.unpack_from(">h", frame, position)
     except (struct.error, IndexError) as error:
-        raise ValueError("a Produce request that ends too early") from error
+        raise ValueError("truncated Produce request") from error
     return int(acks)
 
 
@@ -347,7 +347,7 @@ def _skip_tags(frame: bytes, position: int) -> int:
 
 
 def _varint(frame: bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint, and where it ends."""
+    """Return an unsigned varint and the position after it."""
     value = shift = 0
     while True:
         byte = frame[position]

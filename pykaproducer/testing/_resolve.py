@@ -1,7 +1,7 @@
-"""Ask jgo for Kafka's jars: a script, run in a process of its own.
+"""Resolve Kafka's jars with jgo: a script for a separate process.
 
-So a download has a time limit and ends with the process that wants it, and what jgo imports
-and logs stays out of that process.
+So the download has a time limit and ends with the process that needs it, and jgo's imports and log
+messages do not affect that process.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import jgo
 
 
 def main() -> None:
-    """``_resolve.py ENDPOINT OUTPUT``: write the paths of the jars as a JSON list."""
+    """Run ``_resolve.py ENDPOINT OUTPUT``: write the paths of the jars as a JSON list."""
     endpoint, output = sys.argv[1:]
     environment = jgo.build(endpoint)
-    # Most of Kafka's jars are modules to jgo; they belong on the class path all the same.
+    # jgo classifies most of Kafka's jars as modules; all of them belong on the class path.
     Path(output).write_text(json.dumps([str(jar) for jar in environment.all_jars]))
 
 

@@ -1,7 +1,7 @@
-"""What a scripted broker can be told to do with a request instead of answering it properly.
+"""Actions with which a scripted broker can respond to a request instead of a proper answer.
 
-An action is called with the :class:`Exchange` of one request, in the thread of its connection.
-The ones here do what brokers and networks have been seen to do. A test can write its own: any
+An action is called with the :class:`Exchange` of one request, in the thread of its connection. The
+actions here reproduce observed behaviour of brokers and networks. A test can define its own, as a
 callable that takes an Exchange.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 
 
 class Disconnect(Exception):
-    """Ends a connection from the broker's side."""
+    """Raised to close a connection from the broker's side."""
 
 
 @dataclass(eq=False)
 class Exchange:
-    """One request that a scripted broker has received, and what may be done with it."""
+    """A request that a scripted broker has received, with the possible reactions."""
 
-    #: Which broker received it.
+    #: The broker that received it.
     broker: int
     #: kafka-python's object for the request.
     request: Any
@@ -31,18 +31,18 @@ class Exchange:
     _wait: Callable[[threading.Event], bool]
 
     def apply(self, skip: Collection[tuple[str, int]] = ()) -> Any:
-        """Do what is asked for and return the proper answer, as kafka-python's object.
+        """Execute the request and return the proper answer, as kafka-python's object.
 
         Batches for the (topic, partition) pairs in *skip* are not appended.
         """
         return self._perform(skip)
 
     def refusal(self, code: int) -> Any:
-        """The answer that refuses the whole request with *code*; nothing is done."""
+        """Return the answer that rejects the whole request with *code*, without executing it."""
         return self._refuse(code)
 
     def encoded(self, answer: Any) -> bytes:
-        """*answer* as it would be sent, framed."""
+        """Encode *answer* as a frame."""
         answer.API_VERSION = self.request.API_VERSION
         answer.with_header(correlation_id=self.request.header.correlation_id)
         return bytes(answer.encode(header=True, framed=True))
@@ -55,7 +55,7 @@ class Exchange:
     def answer(self, answer: Any) -> None:
         """Send *answer*, if one is expected.
 
-        With ``acks=0`` an error has no other way to be told than the end of the connection.
+        With ``acks=0`` an error can only be reported by closing the connection.
         """
         if self.expects_answer:
             self.send(self.encoded(answer))
@@ -63,11 +63,11 @@ class Exchange:
             raise Disconnect
 
     def send(self, data: bytes) -> None:
-        """Send *data*, whatever it is."""
+        """Send arbitrary *data*."""
         self._send(data)
 
     def wait(self, released: threading.Event) -> bool:
-        """Wait until *released* is set; false if the cluster was closed meanwhile."""
+        """Wait until *released* is set. Return false if the cluster was closed first."""
         return self._wait(released)
 
 
@@ -83,8 +83,8 @@ def proceed(exchange: Exchange) -> None:
 class Refuse:
     """Answer with an error code.
 
-    For a Produce request *only* can name the (topic, partition) pairs that are refused; the
-    others are appended. With *appended* all of them are, and the error is told all the same.
+    For a Produce request *only* can name the (topic, partition) pairs that are rejected; the others
+    are appended. With *appended*, all of them are appended, and the error is returned nevertheless.
     """
 
     code: int
@@ -108,7 +108,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Drop:
-    """Close the connection: before anything is done, or after (*appended*), without an answer."""
+    """Close the connection without an answer, before or after (*appended*) executing."""
 
     appended: bool = False
 
@@ -138,11 +138,11 @@ class Omit:
 
 @dataclass(frozen=True)
 class Mangle:
-    """Do what is asked for and send something else than the answer.
+    """Execute the request and send modified data instead of the answer.
 
-    *change* is given the framed answer and returns what is sent. Ready-made ones: :func:`garbage`,
+    *change* receives the framed answer and returns the data to send. Available are :func:`garbage`,
     :func:`truncated`, :func:`wrong_correlation_id`, :func:`huge_length`, :func:`negative_length`,
-    :func:`twice`. With *disconnect* the connection is closed behind it.
+    :func:`twice`. With *disconnect* the connection is closed afterwards.
     """
 
     change: Callable[[bytes], bytes]
@@ -155,47 +155,47 @@ class Mangle:
 
 
 def garbage(framed: bytes) -> bytes:
-    """A frame that belongs to the request and holds nothing sensible."""
+    """Return a frame with the request's correlation id and otherwise invalid content."""
     return framed[:8] + b"\xff" * (len(framed) - 8)
 
 
 def truncated(framed: bytes) -> bytes:
-    """A frame that is well-formed and holds only a half of the answer."""
+    """Return a well-formed frame with only the first half of the answer."""
     half = framed[4 : 4 + max(4, (len(framed) - 4) // 2)]
     return len(half).to_bytes(4, "big") + half
 
 
 def cut_short(framed: bytes) -> bytes:
-    """The first half of a frame; the rest never comes."""
+    """Return the first half of a frame; the rest is never sent."""
     return framed[: len(framed) // 2]
 
 
 def wrong_correlation_id(framed: bytes) -> bytes:
-    """The answer to a request that was never sent."""
+    """Return the answer to a request that was never sent."""
     return framed[:4] + (0x7FFF_FFF0).to_bytes(4, "big") + framed[8:]
 
 
 def huge_length(framed: bytes) -> bytes:
-    """A length of 2 GiB in front of the answer."""
+    """Return the answer with a frame length of 2 GiB."""
     return (2**31 - 1).to_bytes(4, "big") + framed[4:]
 
 
 def negative_length(framed: bytes) -> bytes:
-    """A length below zero in front of the answer."""
+    """Return the answer with a negative frame length."""
     return b"\xff" * 4 + framed[4:]
 
 
 def twice(framed: bytes) -> bytes:
-    """The answer, and the same answer again, which nobody asked for."""
+    """Return the answer twice."""
     return framed * 2
 
 
 @dataclass(eq=False)
 class Hold:
-    """Keep the request until :meth:`release`, then go on with another action.
+    """Hold the request until :meth:`release`, then perform another action.
 
-    A broker handles the requests of one connection one after the other: those behind a held one
-    wait with it.
+    A broker processes the requests of a connection one after the other, so later requests on the
+    same connection are held as well.
     """
 
     then: Action = proceed
@@ -208,9 +208,9 @@ class Hold:
             self.then(exchange)
 
     def wait_until_held(self) -> None:
-        """Wait until the request is here."""
+        """Wait until the request has arrived."""
         self._arrived.wait()
 
     def release(self) -> None:
-        """Let the request go on; may be called before it has come."""
+        """Release the request. May be called before it arrives."""
         self._released.set()

@@ -1,16 +1,16 @@
 """The scripted cluster's state, and the requests that its brokers answer.
 
 Supported: ApiVersions 0-4, Metadata 0-12, InitProducerId 0-5 (without transactional id),
-Produce 3-12. Requests are decoded and answers encoded by kafka-python's classes. Deviations from
-Apache Kafka 4.3 that a test may meet:
+Produce 3-12. kafka-python's classes decode requests and encode answers. Deviations from
+Apache Kafka 4.3 that may be relevant for tests:
 
-* A stopped broker leaves the metadata at once. Its partitions have no leader until
-  ``move_leader`` or ``start``: nobody is elected.
-* All brokers are replicas of all partitions and in sync; ``acks`` makes no difference but for 0.
-* ``allow_auto_topic_creation`` is obeyed as by a broker that allows it, if the cluster was made
-  with ``auto_create``; the topic is there, with leaders, in the same answer.
-* Produce checks what :mod:`._scripted_log` says. Nothing is throttled.
-* Authorized operations and topic ids are left out.
+* A stopped broker is removed from the metadata immediately. Its partitions have no leader until
+  ``move_leader`` or ``start``: there is no leader election.
+* All brokers are in-sync replicas of all partitions; ``acks`` has no effect except for 0.
+* ``allow_auto_topic_creation`` has an effect if the cluster was created with ``auto_create``. The
+  new topic, with leaders, is included in the same answer.
+* Produce performs the checks listed in :mod:`._scripted_log`. There is no throttling.
+* Authorized operations and topic ids are omitted.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer.testing._scripted_log import PartitionLog, Refused
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer.testing._scripted_log import AppendError, PartitionLog
 
-#: Versions that are answered: request class -> (first, last).
+#: Supported versions: request class -> (first, last).
 VERSIONS: dict[Any, tuple[int, int]] = {
     ProduceRequest: (3, 12),
     MetadataRequest: (0, 12),
@@ -45,7 +45,7 @@ VERSIONS: dict[Any, tuple[int, int]] = {
     InitProducerIdRequest: (0, 5),
 }
 
-#: How tests and scripts call the requests.
+#: Names of the requests in tests and scripts.
 NAMES: dict[str, Any] = {
     "produce": ProduceRequest,
     "metadata": MetadataRequest,
@@ -70,7 +70,7 @@ class BrokerState:
     host: str
     port: int
     running: bool = True
-    #: Does it answer at all: false is a host that swallows everything.
+    #: Whether it answers at all; if false, the host silently drops everything.
     reachable: bool = True
 
 
@@ -85,20 +85,20 @@ class ClusterState:
         self._producer_ids = itertools.count(1000)
 
     def add_topic(self, name: str, partitions: int) -> None:
-        """A topic whose partitions are led by the brokers in turn."""
+        """Add a topic whose partitions are led by the brokers in turn."""
         if name in self.topics:
-            raise ValueError(f"there is a topic {name!r} already")
+            raise ValueError(f"topic {name!r} already exists")
         ids = itertools.cycle(self.brokers)
         self.topics[name] = [Partition(next(ids)) for _ in range(partitions)]
 
     def leader(self, partition: Partition) -> int:
-        """Who leads *partition*, -1 for nobody."""
+        """Return the leader of *partition*, or -1 if there is none."""
         return partition.leader if self.brokers[partition.leader].running else -1
 
     # Answering -------------------------------------------------------------------------------
 
     def perform(self, broker: int, request: Any, skip: Collection[tuple[str, int]]) -> Any:
-        """Do what *request* asks for, and return the answer."""
+        """Execute *request* and return the answer."""
         match request:
             case ProduceRequest():
                 return self._produce(broker, request, skip)
@@ -116,7 +116,7 @@ class ClusterState:
         raise AssertionError(f"no answer for {request.name}")
 
     def refuse(self, request: Any, code: int) -> Any:
-        """The answer that refuses all of *request* with *code*."""
+        """Return the answer that rejects all of *request* with *code*."""
         match request:
             case ProduceRequest():
                 return _produce_answer(
@@ -236,7 +236,7 @@ class ClusterState:
             return answer
         try:
             base_offset = partition.log.append(bytes(data.records), zstd_allowed=version >= 7)
-        except Refused as error:
+        except AppendError as error:
             answer = _produced(data.index, error.code)
             answer.error_message = error.text
             return answer
@@ -244,7 +244,7 @@ class ClusterState:
 
 
 def _may_be(name: str) -> bool:
-    """Whether a topic may have this name."""
+    """Return whether a topic may have this name."""
     return re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None and name not in (".", "..")
 
 

@@ -1,4 +1,4 @@
-"""The far ends of a scripted cluster's connections."""
+"""The broker's end of a scripted cluster's connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pykaproducer._net.transport import PlainTransport, Transport
 from pykaproducer.testing._scripted_actions import Disconnect
 
-#: How long the cluster waits for one of its threads to end (seconds); they have no reason not to.
+#: Timeout for joining one of the cluster's threads (seconds).
 _JOIN_TIMEOUT = 30.0
 
 
@@ -32,30 +32,30 @@ class BrokerEnd:
         )
 
     def start(self) -> Transport:
-        """The client's end."""
+        """Start the thread and return the client's end."""
         self._theirs.setblocking(False)
         self._thread.start()
         return PlainTransport(self._theirs)
 
     def send(self, data: bytes) -> None:
-        """Send *data*."""
+        """Send *data* to the client, unless the connection is muted."""
         if not self._muted:
             self._ours.sendall(data)
 
     def mute(self) -> None:
-        """Nothing moves any more."""
+        """Stop sending and handling requests, without closing the connection."""
         self._muted = True
 
     def hang_up(self) -> None:
-        """Close the connection, from another thread."""
-        with contextlib.suppress(OSError):  # closed already
+        """Close the connection; called from another thread."""
+        with contextlib.suppress(OSError):  # already closed
             self._ours.shutdown(socket.SHUT_RDWR)
 
     def join(self) -> None:
         """Wait for the thread to end."""
         self._thread.join(_JOIN_TIMEOUT)
         if self._thread.is_alive():
-            raise RuntimeError(f"thread {self._thread.name} does not end")
+            raise RuntimeError(f"thread {self._thread.name} has not ended")
 
     def _serve(self) -> None:
         try:
@@ -65,7 +65,7 @@ class BrokerEnd:
                 if not self._muted:
                     self._handle(self, frame)
         except (Disconnect, OSError):
-            pass  # the script says so, or the client has gone
+            pass  # closed by the script or by the client
         finally:
             self._ours.close()
 
@@ -87,7 +87,7 @@ class NeverConnected(PlainTransport):
         ours.setblocking(False)
         super().__init__(ours)
         try:
-            while True:  # so that it never becomes writable
+            while True:  # fill the buffer, so that the socket never becomes writable
                 ours.send(b"\0" * 65536)
         except BlockingIOError:
             pass

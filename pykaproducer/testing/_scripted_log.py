@@ -1,11 +1,11 @@
-"""The log of one partition, as the scripted broker keeps it: in memory, read by kafka-python.
+"""The log of a partition as kept by a scripted broker: in memory, and decoded by kafka-python.
 
-What a broker checks before it appends (Kafka 4.3: LogValidator, ProducerAppendInfo) is checked
-here in the same order. Deviations, all of them deliberate:
+The checks of a broker before appending (Kafka 4.3: LogValidator, ProducerAppendInfo) are performed
+in the same order. Intentional deviations:
 
-* Nothing expires: neither records nor what is known of a producer id.
-* Sizes are not limited (``max.message.bytes``), timestamps not compared with the time.
-* No transactions: a transactional or control batch is refused as INVALID_RECORD.
+* Nothing expires, neither records nor producer states.
+* There are no limits on sizes (``max.message.bytes``) and timestamps.
+* No transactions: a transactional or control batch is rejected with INVALID_RECORD.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import snappy
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecords
 
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 
-#: A broker remembers so many batches of a producer id, to recognise one that comes again.
+#: Number of batches that a broker remembers per producer id, to detect duplicates.
 _REMEMBERED = 5
 _LAST_SEQUENCE = 2**31 - 1
 
-#: Each decompressor has exceptions of its own.
+#: Errors of the decompressors.
 _NOT_DECOMPRESSED: tuple[type[Exception], ...] = (
     EOFError,
     OSError,
@@ -39,14 +39,14 @@ _NOT_DECOMPRESSED: tuple[type[Exception], ...] = (
 try:
     from zstandard import ZstdError
 except ImportError:
-    pass  # then nothing is decompressed by it
+    pass  # then kafka-python cannot decompress zstd either
 else:
     _NOT_DECOMPRESSED += (ZstdError,)
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedRecord:
-    """One record in the log."""
+    """A record in the log."""
 
     offset: int
     key: bytes | None
@@ -54,13 +54,13 @@ class LoggedRecord:
     headers: tuple[tuple[str, bytes | None], ...]
     #: Milliseconds since the epoch.
     timestamp: int
-    #: Which batch of the log it came in, counted from 0.
+    #: Index of its batch in the log, from 0.
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """What the log keeps of one batch beside its records."""
+    """Properties of a batch in the log."""
 
     base_offset: int
     count: int
@@ -78,8 +78,8 @@ class _ProducerState:
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
-class Refused(Exception):
-    """The batch is not appended; ``code`` is what the broker answers."""
+class AppendError(Exception):
+    """A batch was rejected; ``code`` is the broker's error code."""
 
     def __init__(self, code: int, text: str | None = None) -> None:
         super().__init__(code, text)
@@ -96,17 +96,21 @@ class PartitionLog:
         self._producers: dict[int, _ProducerState] = {}
 
     def append(self, data: bytes, *, zstd_allowed: bool = True) -> int:
-        """Append the batch in *data*: its base offset. :class:`Refused` if it is not appended."""
+        """Append the batch in *data* and return its base offset.
+
+        Raises:
+            AppendError: the batch is rejected.
+        """
         batch, records = _read(data)
         if batch.compression_type == batch.CODEC_ZSTD and not zstd_allowed:
-            raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+            raise AppendError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if batch.is_transactional or batch.is_control_batch:
-            raise Refused(ErrorCode.INVALID_RECORD, "no transactions here")
+            raise AppendError(ErrorCode.INVALID_RECORD, "transactions are not supported")
         base_offset = len(self.records)
         if batch.has_producer_id():
             known = self._check_sequence(batch)
             if known is not None:
-                return known  # it is in the log already: answered as it was then
+                return known  # a duplicate, for which the original offset is returned
             state = self._producers[batch.producer_id]
             state.batches.append((batch.base_sequence, batch.last_sequence, base_offset))
         for number, record in enumerate(records):
@@ -133,11 +137,11 @@ class PartitionLog:
         return base_offset
 
     def _check_sequence(self, batch: Any) -> int | None:
-        """The base offset of the same batch if it is known; None if it is the next one."""
+        """Return the base offset of a duplicate batch, or None if the batch is the next one."""
         epoch, first, last = batch.producer_epoch, batch.base_sequence, batch.last_sequence
         state = self._producers.get(batch.producer_id)
         if state is None:
-            # Of a producer id that it does not know, a broker takes any sequence (KIP-360).
+            # A broker accepts any sequence from an unknown producer id (KIP-360).
             self._producers[batch.producer_id] = _ProducerState(epoch)
             return None
         if epoch == state.epoch:
@@ -145,50 +149,50 @@ class PartitionLog:
                 if (known_first, known_last) == (first, last):
                     return base_offset
         if epoch < state.epoch:
-            raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+            raise AppendError(ErrorCode.INVALID_PRODUCER_EPOCH)
         if epoch > state.epoch:
             if first != 0:
-                raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+                raise AppendError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
             self._producers[batch.producer_id] = _ProducerState(epoch)
             return None
         last_known = state.batches[-1][1]
         expected = 0 if last_known == _LAST_SEQUENCE else last_known + 1
         if first != expected:
-            raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            raise AppendError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return None
 
 
 def _read(data: bytes) -> tuple[Any, list[Any]]:
-    """The one batch in *data*, and its records."""
+    """Decode *data*, which must be a single batch. Return it and its records."""
     try:
         found = list(MemoryRecords(data))
     except CorruptRecordError as error:
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if len(found) != 1 or sum(batch.size_in_bytes for batch in found) != len(data):
-        raise Refused(
-            ErrorCode.INVALID_RECORD, f"{len(found)} whole batches in {len(data)} bytes, not one"
+        raise AppendError(
+            ErrorCode.INVALID_RECORD, f"{len(found)} batches in {len(data)} bytes instead of one"
         )
     batch: Any = found[0]
     if batch.magic != 2:
-        raise Refused(ErrorCode.INVALID_RECORD, f"message format {batch.magic}")
+        raise AppendError(ErrorCode.INVALID_RECORD, f"unsupported message format {batch.magic}")
     if not batch.validate_crc():
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, "wrong checksum")
+        raise AppendError(ErrorCode.CORRUPT_MESSAGE, "wrong checksum")
     return batch, _records(batch)
 
 
 def _records(batch: Any) -> list[Any]:
-    """The records of *batch*, which must be numbered as its header says."""
+    """Return the records of *batch*; their numbers must match its header."""
     try:
         records = list(batch)
     except CorruptRecordError as error:
-        raise Refused(ErrorCode.INVALID_RECORD, str(error)) from error
+        raise AppendError(ErrorCode.INVALID_RECORD, str(error)) from error
     except _NOT_DECOMPRESSED as error:
-        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
     if not records or batch.records_count != len(records):
-        raise Refused(ErrorCode.INVALID_RECORD, f"{len(records)} records")
+        raise AppendError(ErrorCode.INVALID_RECORD, f"{len(records)} records")
     if batch.last_offset_delta != len(records) - 1:
-        raise Refused(ErrorCode.INVALID_RECORD, f"last offset delta {batch.last_offset_delta}")
+        raise AppendError(ErrorCode.INVALID_RECORD, f"last offset delta {batch.last_offset_delta}")
     numbers = [record.offset - batch.base_offset for record in records]
     if numbers != list(range(len(records))):
-        raise Refused(ErrorCode.INVALID_RECORD, "offset deltas are not 0, 1, 2 ...")
+        raise AppendError(ErrorCode.INVALID_RECORD, "offset deltas are not 0, 1, 2 ...")
     return records

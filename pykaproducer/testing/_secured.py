@@ -1,8 +1,8 @@
 """The secured listeners of a test cluster: their properties, files and credentials.
 
-Each :class:`Security` is one more listener of every broker, beside the plain one that brokers and
-the cluster's own methods use. Its settings carry the listener's name, so that listeners with
-different certificates and mechanisms stand side by side in one broker.
+Each :class:`Security` adds a listener to every broker, besides the plain one that brokers and the
+cluster's own methods use. Its settings include the listener's name, so that listeners with
+different certificates and mechanisms can coexist in a broker.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pykaproducer.testing._certificates import CertificateAuthority
 from pykaproducer.testing._storage import ScramCredential
 from pykaproducer.testing.security import Security, UnsecuredTokens
 
-#: A client of the plain listener, and of a TLS listener that asks for no certificate.
+#: The user of plain listeners, and of TLS listeners that do not require a certificate.
 _ANONYMOUS = "ANONYMOUS"
-#: As few as Kafka accepts: tests log in often.
+#: The minimum that Kafka accepts, because tests authenticate often.
 _SCRAM_ITERATIONS = 4096
 _SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
@@ -39,12 +39,12 @@ _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 class SecuredListeners:
-    """All secured listeners of one cluster, from its start to its end."""
+    """All secured listeners of a cluster."""
 
     def __init__(self, listeners: Sequence[Security], directory: Path) -> None:
         self.listeners = list(listeners)
         self.authorizes = any(listener.authorize for listener in listeners)
-        #: What the brokers hold from their first start on.
+        #: Credentials that the brokers have from their first start.
         self.credentials = _scram_credentials(listeners)
         self._super_users = _super_users(listeners)
         self._directory = directory
@@ -81,7 +81,7 @@ class SecuredListeners:
     # The brokers
 
     def properties(self, own: _server.Ports, ports: Sequence[int]) -> dict[str, str]:
-        """What one broker is configured with; its secured listeners are at *ports*."""
+        """Return the configuration of a broker whose secured listeners are at *ports*."""
         host = _server.HOST
         names = [f"SECURED{number}" for number in range(len(self.listeners))]
         placed = [f"{name}://{host}:{port}" for name, port in zip(names, ports, strict=True)]
@@ -114,7 +114,7 @@ class SecuredListeners:
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.location": str(self.ca_file),
                 "ssl.client.auth": listener.client_auth,
-                # A user is known by the plain name, not as CN=name.
+                # Maps a certificate's subject CN=name to the user name.
                 "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/,DEFAULT",
             }
         if listener.mechanism is not None:
@@ -131,15 +131,15 @@ class SecuredListeners:
     # The clients
 
     def settings(self, number: int, user: str | None) -> dict[str, Any]:
-        """What a client of listener *number* is configured with, without the addresses."""
+        """Return the settings of a client of listener *number*, without the addresses."""
         if not 0 <= number < len(self.listeners):
             last = len(self.listeners) - 1
-            raise ValueError(f"there is no listener {number}: the cluster has 0 to {last}")
+            raise ValueError(f"there is no listener {number}; the cluster has 0 to {last}")
         listener = self.listeners[number]
         user = next(iter(listener.users)) if user is None else user
         if user not in listener.users:
             known = ", ".join(listener.users)
-            raise ValueError(f"there is no user {user!r} on listener {number}: it has {known}")
+            raise ValueError(f"there is no user {user!r} on listener {number}; it has {known}")
         out: dict[str, Any] = {"security_protocol": listener.protocol}
         if listener.tls:
             out["ssl_cafile"] = str(self.ca_file)
@@ -158,12 +158,12 @@ class SecuredListeners:
         return out
 
     def revocation_list(self, number: int) -> str:
-        """A file (CRL) that revokes what the brokers show on listener *number*."""
+        """Return the path of a CRL that revokes the brokers' certificates of listener *number*."""
         return str(self._directory / f"revoked-{number}.pem")
 
 
 def _jaas(listener: Security) -> str:
-    """The login module of a listener; with PLAIN it holds the passwords."""
+    """Return the login module of a listener; for PLAIN it contains the passwords."""
     assert listener.mechanism is not None
     words = [_LOGIN_MODULES[listener.mechanism], "required"]
     if listener.mechanism == "PLAIN":
@@ -176,9 +176,9 @@ def _quoted(text: str) -> str:
 
 
 def _super_users(listeners: Sequence[Security]) -> list[str]:
-    """Who may do everything: the cluster itself, and the users of listeners that do not authorize.
+    """Return the super users: the cluster itself, and users of listeners without authorization.
 
-    The authorizer is the broker's, it knows names and no listeners.
+    The authorizer applies to the whole broker and does not distinguish listeners.
     """
     free: set[str] = {_ANONYMOUS}
     bound: set[str] = set()
@@ -186,22 +186,22 @@ def _super_users(listeners: Sequence[Security]) -> list[str]:
         (bound if listener.authorize else free).update(listener.users)
     if both := free & bound:
         raise ValueError(
-            f"user {min(both)!r} is on a listener that authorizes and on one that does not; "
-            "give them other names"
+            f"user {min(both)!r} is on a listener with authorization and on one without; use "
+            "different names"
         )
     return sorted(free)
 
 
 def _scram_credentials(listeners: Sequence[Security]) -> list[ScramCredential]:
-    """The users of the SCRAM listeners; Kafka keeps them for the cluster, not for a listener."""
+    """Return the users of the SCRAM listeners, which Kafka stores per cluster, not per listener."""
     passwords: dict[tuple[str, str], str] = {}
     for listener in listeners:
         if listener.mechanism in _SCRAM_HASHES:
             for user, password in listener.users.items():
                 if passwords.setdefault((listener.mechanism, user), password) != password:
                     raise ValueError(
-                        f"user {user!r} has two passwords for {listener.mechanism}: a cluster "
-                        "knows one"
+                        f"user {user!r} has two passwords for {listener.mechanism}; a cluster "
+                        "supports only one"
                     )
     return [
         scram_credential(mechanism, user, password, os.urandom(16))
@@ -210,7 +210,7 @@ def _scram_credentials(listeners: Sequence[Security]) -> list[ScramCredential]:
 
 
 def scram_credential(mechanism: str, user: str, password: str, salt: bytes) -> ScramCredential:
-    """What a broker keeps of a password (RFC 5802)."""
+    """Derive the credential that a broker stores for a password (RFC 5802)."""
     name = _SCRAM_HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, _SCRAM_ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", name)

@@ -1,4 +1,4 @@
-"""How a broker of the test cluster is configured and started."""
+"""Configuration and command line of a broker of the test cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 HOST = "127.0.0.1"
 
-#: Settings of the environment that would change what a broker does, or add to its output.
+#: Environment variables that would change the behaviour or the output of a broker.
 _UNWANTED = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
@@ -23,7 +23,7 @@ class Ports(NamedTuple):
 def server_properties(
     node_id: int, ports: Sequence[Ports], data: Path, extra: Mapping[str, str]
 ) -> str:
-    """The text of server.properties for one of ``len(ports)`` combined brokers/controllers."""
+    """Return server.properties for one of ``len(ports)`` combined brokers/controllers."""
     mine = ports[node_id]
     replicas = str(min(3, len(ports)))
     properties = {
@@ -32,29 +32,29 @@ def server_properties(
         "controller.quorum.voters": ",".join(
             f"{node}@{HOST}:{port.controller}" for node, port in enumerate(ports)
         ),
-        # Nobody outside this machine can connect.
+        # Only processes on this machine can connect.
         "listeners": f"CLIENT://{HOST}:{mine.client},CONTROLLER://{HOST}:{mine.controller}",
         "advertised.listeners": f"CLIENT://{HOST}:{mine.client}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "CLIENT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),
-        # As many replicas of Kafka's own topics as there are brokers for.
+        # Replicate Kafka's internal topics to as many brokers as possible.
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "share.coordinator.state.topic.replication.factor": replicas,
         "transaction.state.log.min.isr": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "min.insync.replicas": "1",
-        # A single consumer does not wait for others to join its group.
+        # Do not wait for further members when a consumer joins its group.
         "group.initial.rebalance.delay.ms": "0",
-        # Few partitions, quickly made.
+        # Few partitions, for a fast start.
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.num.partitions": "4",
         "share.coordinator.state.topic.num.partitions": "4",
-        # A test may write messages with old timestamps; nothing is to be deleted for its age.
+        # Tests may write messages with old timestamps, which must not be deleted.
         "log.retention.ms": "-1",
-        # A broker that is killed or stopped loses its leaderships after 5 s, not after 9.
+        # A broker that is killed or stopped loses its leaderships after 5 s instead of 9.
         "broker.session.timeout.ms": "5000",
         "broker.heartbeat.interval.ms": "500",
         **extra,
@@ -63,7 +63,7 @@ def server_properties(
 
 
 def behind_proxy(ports: Ports, port: int, proxy: int) -> dict[str, str]:
-    """The properties that add a listener on *port*, known to its clients as the *proxy*'s port."""
+    """Return properties that add a listener on *port*, advertised with the *proxy*'s port."""
     return {
         "listeners": f"CLIENT://{HOST}:{ports.client},PROXIED://{HOST}:{port},"
         f"CONTROLLER://{HOST}:{ports.controller}",
@@ -73,17 +73,17 @@ def behind_proxy(ports: Ports, port: int, proxy: int) -> dict[str, str]:
 
 
 def on_disks(disks: Sequence[Path]) -> dict[str, str]:
-    """Return the properties that spread partitions over *disks*; the metadata is on the first."""
+    """Return properties that spread partitions over *disks*; the first contains the metadata."""
     return {
         "log.dirs": ",".join(map(str, disks)),
         "metadata.log.dir": str(disks[0]),
-        # A disk that has failed is noticed with the next checkpoint.
+        # A failed disk is detected at the next checkpoint.
         "replica.high.watermark.checkpoint.interval.ms": "1000",
     }
 
 
 def _escape(value: str) -> str:
-    """A value in a Java properties file, which has backslash escapes and is Latin-1."""
+    """Escape a value for a Java properties file, which is Latin-1 with backslash escapes."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     if text.startswith(" "):
         text = "\\" + text
@@ -98,20 +98,20 @@ def _utf16_escape(char: str) -> str:
 def command(
     java: Path, heap_mb: int, fast_start: bool, directory: Path, properties: Path
 ) -> list[str]:
-    """The command line of a broker."""
+    """Return the command line of a broker."""
     return [
         str(java),
-        # Only the quick compiler: half the processor time until ready, but half the messages
-        # a second at the broker's limit.
+        # Use only the quick compiler: half the processor time until ready, but half the maximum
+        # throughput of the broker.
         *(["-XX:TieredStopAtLevel=1"] if fast_start else []),
         f"-Xms{heap_mb}m",
         f"-Xmx{heap_mb}m",
         "-XX:+UseG1GC",
         "-XX:MaxGCPauseMillis=20",
         "-XX:+ExitOnOutOfMemoryError",
-        # A broker is killed rather than stopped: it must leave no file outside its directory.
+        # A killed broker must not leave files outside its directory.
         "-XX:-UsePerfData",
-        # The compression libraries are native; without this Java warns of each.
+        # The compression libraries are native; without this option Java warns about each.
         "--enable-native-access=ALL-UNNAMED",
         f"-Djava.io.tmpdir={directory}",
         "-Djava.awt.headless=true",
@@ -123,6 +123,6 @@ def command(
 
 
 def environment(jars: Sequence[Path]) -> dict[str, str]:
-    """The environment of a broker; the class path is too long for a readable command line."""
+    """Return the environment of a broker; it contains the class path, which is very long."""
     inherited = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
     return {**inherited, "CLASSPATH": os.pathsep.join(map(str, jars))}

@@ -1,11 +1,11 @@
-"""What ``kafka-storage format`` writes, without the second Java process that it needs.
+"""The files that ``kafka-storage format`` writes, without running this second Java process.
 
-A broker's data directory holds two files before its first start:
+A broker's data directory contains two files before its first start:
 
-- ``meta.properties``: who the directory belongs to;
-- ``bootstrap.checkpoint``: a snapshot with the feature levels that a new cluster begins with,
-  and the passwords of its users (SCRAM), in record batches of Kafka's own format: a header, the
-  records, a footer.
+- ``meta.properties``: the cluster and the node to which the directory belongs;
+- ``bootstrap.checkpoint``: a snapshot with the initial feature levels of a new cluster and the
+  credentials of its users (SCRAM), as record batches in Kafka's format: a header, the records, a
+  footer.
 
 A test compares both with the output of Kafka's tool.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-#: What Kafka 4.3 formats by default (release 4.3-IV0).
+#: Default feature levels of Kafka 4.3 (release 4.3-IV0).
 FEATURE_LEVELS = {
     "metadata.version": 30,
     "eligible.leader.replicas.version": 1,
@@ -35,16 +35,16 @@ _CONTROL_BATCH = 0x20
 # Types of control records.
 _SNAPSHOT_HEADER = 3
 _SNAPSHOT_FOOTER = 4
-#: The metadata record FeatureLevelRecord: frame version 1, its type 12, its version 0.
+#: The metadata record FeatureLevelRecord: frame version 1, type 12, version 0.
 _FEATURE_LEVEL_RECORD = b"\x01\x0c\x00"
-#: The metadata record UserScramCredentialRecord: frame version 1, its type 11, its version 0.
+#: The metadata record UserScramCredentialRecord: frame version 1, type 11, version 0.
 _SCRAM_RECORD = b"\x01\x0b\x00"
-#: Kafka's numbers of the mechanisms.
+#: Kafka's codes of the mechanisms.
 _SCRAM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 
 class ScramCredential(NamedTuple):
-    """What a cluster keeps of a user's password for one SCRAM mechanism (RFC 5802)."""
+    """A user's credential for one SCRAM mechanism, as a cluster stores it (RFC 5802)."""
 
     mechanism: str
     user: str
@@ -55,10 +55,10 @@ class ScramCredential(NamedTuple):
 
 
 def random_id() -> str:
-    """An identifier in the form that Kafka gives a UUID: base64, 22 characters."""
+    """Return a random id in Kafka's format for UUIDs: base64, 22 characters."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        # As Kafka does: a tool would take a leading dash for an option.
+        # Like Kafka, avoid a leading dash, which a tool would parse as an option.
         if not text.startswith("-"):
             return text
 
@@ -66,13 +66,13 @@ def random_id() -> str:
 def format_directory(
     directory: Path, cluster_id: str, node_id: int, credentials: Iterable[ScramCredential] = ()
 ) -> None:
-    """Make *directory* ready for the first start of node *node_id* of cluster *cluster_id*."""
+    """Format *directory* for the first start of node *node_id* of cluster *cluster_id*."""
     format_disk(directory, cluster_id, node_id)
     (directory / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint(credentials))
 
 
 def format_disk(directory: Path, cluster_id: str, node_id: int) -> None:
-    """Make *directory* ready as one more log directory of node *node_id*."""
+    """Format *directory* as an additional log directory of node *node_id*."""
     directory.mkdir(parents=True)
     (directory / "meta.properties").write_text(
         f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={random_id()}\n"
@@ -82,10 +82,10 @@ def format_disk(directory: Path, cluster_id: str, node_id: int) -> None:
 def bootstrap_checkpoint(
     credentials: Iterable[ScramCredential] = (), timestamp_ms: int = 0
 ) -> bytes:
-    """The snapshot that sets :data:`FEATURE_LEVELS` and makes users known."""
+    """Return the snapshot that sets :data:`FEATURE_LEVELS` and adds users."""
     records = [_feature_level(name, level) for name, level in FEATURE_LEVELS.items()]
     records += map(_scram_credential, credentials)
-    # Version 0, the timestamp of the last log record that the snapshot holds, no tagged fields.
+    # Version 0, timestamp of the last log record in the snapshot, no tagged fields.
     header = struct.pack(">hqb", 0, 0, 0)
     footer = struct.pack(">hb", 0, 0)
     return b"".join(
@@ -129,7 +129,7 @@ def _scram_credential(credential: ScramCredential) -> bytes:
 
 
 def _compact(data: bytes) -> bytes:
-    """Bytes or a text after their length plus one, an unsigned variable-length number."""
+    """Encode bytes or text in compact form: its length plus one as an unsigned varint, its data."""
     number, out = len(data) + 1, bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -163,7 +163,7 @@ def _batch(
 
 
 def _record(offset_delta: int, key: bytes | None, value: bytes) -> bytes:
-    # Attributes and timestamp delta are 0; so is the number of headers.
+    # Attributes and timestamp delta are 0, and there are no headers.
     body = (
         b"\x00\x00"
         + _varint(offset_delta)

@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand."""
+"""A clock that a test controls."""
 
 from __future__ import annotations
 
@@ -9,57 +9,58 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pykaproducer._clock import Bell, Clock, Waitable
+from pykaproducer._util.clock import Clock, Waitable, WakeEvent
 
-#: How often a wait for a raw lock looks at the time (real seconds): nothing can wait for a lock
-#: and for something else at once.
+#: Interval between checks of the time while waiting for a raw lock (real seconds). A thread cannot
+#: wait for a lock and for something else at the same time.
 _LOOK = 0.005
 
 
 class FakeClock(Clock):
-    """Stands still until :meth:`jump`; give it to a producer in place of the real clock.
+    """A clock that stands still until :meth:`jump`, to be used by a producer in a test.
 
-    Threads that wait are really blocked. A jump wakes those whose deadline has come by it, and no
-    others; a thread that begins to wait at the same moment either finds the new time or is woken:
+    Waiting threads are really blocked. A jump wakes exactly those whose deadline it reaches. A
+    thread that begins to wait at the same moment either sees the new time or is woken:
 
-    1. it tells the clock its deadline and how to wake it, under the clock's lock;
-    2. it looks at the time, and waits if the deadline has not come.
+    1. The thread registers its deadline and how to wake it, under the clock's lock.
+    2. It checks the time, and waits if the deadline has not been reached.
 
-    A jump sets the time and picks whom to wake under the same lock. If it comes before step 1, step
-    2 sees the new time; if after, the thread is among those picked, and the wake-up reaches it
-    also between step 2 and the wait: the bell stays rung, or it lies in the selector's socket.
+    A jump sets the time and selects the threads to wake under the same lock. If it occurs before
+    step 1, step 2 sees the new time. If it occurs later, the thread is selected, and is woken even
+    between step 2 and the wait, because the wake-up event stays set, or the wake-up stays in the
+    selector's socket.
 
-    The deadlines of the library are points in time counted from ``send()``, so a test may jump at
-    once, before the threads have got anywhere. Where a wait is counted from what a thread does (a
-    backoff), :meth:`jump_to_next` waits for the thread to get there.
+    The library's deadlines are counted from ``send()``, so a test may jump immediately, whatever
+    the threads have done so far. If a wait is counted from an action of a thread (a backoff),
+    :meth:`jump_to_next` waits until the thread has begun it.
     """
 
     is_real = False
 
     def __init__(self, monotonic: float = 1_000.0, time: float = 1_700_000_000.0) -> None:
-        # Guards all that follows; notified when somebody begins to wait.
+        # Guards all fields below; notified when a thread begins to wait.
         self._changed = threading.Condition()
         self._now = monotonic
         self._epoch = time - monotonic
         self._waiting: dict[int, tuple[float, Callable[[], None]]] = {}
         self._tickets = itertools.count()
 
-    # What a test does ---------------------------------------------------------------------------
+    # For tests ----------------------------------------------------------------------------------
 
     def jump(self, seconds: float) -> None:
-        """Let *seconds* pass."""
+        """Advance the time by *seconds*."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: jump({seconds})")
+            raise ValueError(f"cannot go back in time: jump({seconds})")
         with self._changed:
             self._move_to(self._now + seconds)
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline that a thread waits for at this moment; None if none does."""
+        """Return the earliest deadline for which a thread currently waits, or None."""
         with self._changed:
             return self._earliest()
 
     def jump_to_next(self) -> float:
-        """Wait for a thread to wait for a deadline, and jump to the earliest; how far that was."""
+        """Wait until a thread waits for a deadline; jump to the earliest. Return the distance."""
         with self._changed:
             while (deadline := self._earliest()) is None:
                 self._changed.wait()
@@ -72,12 +73,12 @@ class FakeClock(Clock):
 
     def _move_to(self, now: float) -> None:
         self._now = now
-        # A waiter is woken once: until it is here again it is awake.
+        # Each waiter is woken once; it registers again for the next wait.
         due = [ticket for ticket, (deadline, _) in self._waiting.items() if deadline <= now]
         for wake in [self._waiting.pop(ticket)[1] for ticket in due]:
             wake()
 
-    # What the library does -----------------------------------------------------------------------
+    # For the library ----------------------------------------------------------------------------
 
     def monotonic(self) -> float:
         return self._now
@@ -86,23 +87,23 @@ class FakeClock(Clock):
         return self._epoch + self._now
 
     def thread_time(self) -> float:
-        return 0.0  # no work takes time
+        return 0.0  # work takes no time
 
-    def hear(self, bell: Bell, deadline: float | None) -> bool:
+    def wait(self, event: WakeEvent, deadline: float | None) -> bool:
         if deadline is None:
-            return bell.heard()
-        # What a jump rings may be heard as if somebody had come, and once more the next time:
-        # whoever hears a bell looks at what has come and at the time.
-        with self._waits(deadline, bell.ring):
-            return bell.heard(0) if self._now >= deadline else bell.heard()
+            return event.wait()
+        # A jump sets the event although no item has arrived, and it may stay set for the next
+        # wait. This is harmless, because a woken thread checks its queue and the time.
+        with self._waits(deadline, event.set):
+            return event.wait(0) if self._now >= deadline else event.wait()
 
     def acquire(self, lock: Waitable, deadline: float | None) -> bool:
         if deadline is None:
             return lock.acquire()
-        with self._waits(deadline, _nobody):
+        with self._waits(deadline, _no_wake_up):
             while not lock.acquire(timeout=_LOOK):
                 if self._now >= deadline:
-                    # It may have been released since the last look.
+                    # The lock may have been released since the last attempt.
                     return lock.acquire(blocking=False)
         return True
 
@@ -119,7 +120,7 @@ class FakeClock(Clock):
 
     @contextlib.contextmanager
     def _waits(self, deadline: float, wake: Callable[[], None]) -> Iterator[None]:
-        """Have *wake* called when the time comes to *deadline* meanwhile."""
+        """Within the block, arrange for *wake* to be called when *deadline* is reached."""
         ticket = next(self._tickets)
         with self._changed:
             if deadline > self._now:
@@ -132,8 +133,8 @@ class FakeClock(Clock):
                 self._waiting.pop(ticket, None)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a FakeClock cannot be pickled: time would stand still elsewhere")
+        raise TypeError("a FakeClock cannot be pickled: a copy would not follow its jumps")
 
 
-def _nobody() -> None:
-    """Wake a waiter that looks at the time by itself."""
+def _no_wake_up() -> None:
+    """Do nothing: for waiters that check the time by polling."""

@@ -1,13 +1,13 @@
-"""A real Apache Kafka on loopback, from pip-installed parts.
+"""A real Apache Kafka on loopback, from components installed with pip.
 
-The life of a cluster:
+The life cycle of a cluster:
 
-1. ``_jars`` finds Java and Kafka's jars (and fetches the jars, once per user).
-2. ``_processes`` starts the guard, a small process that owns the brokers and dies with us.
+1. ``_jars`` finds Java and Kafka's jars (and downloads the jars, once per user).
+2. ``_processes`` starts the guard, a small process that manages the brokers and ends with us.
 3. ``_storage`` formats a data directory for each broker, ``_server`` writes its configuration.
-4. The guard starts the brokers; the cluster is ready when each of them answers a metadata
-   request with all of them.
-5. ``stop()`` closes the socket to the guard, which kills the brokers and removes everything.
+4. The guard starts the brokers. The cluster is ready when each broker's metadata response lists all
+   brokers.
+5. ``stop()`` closes the socket to the guard, which kills the brokers and removes all files.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pykaproducer.testing.security import Security
 
 T = TypeVar("T")
 
-#: How long a broker may take to end after SIGTERM before it is killed (seconds).
+#: Time for a broker to end after SIGTERM before it is killed (seconds).
 _TERMINATE_TIMEOUT = 30.0
-#: How often a start is tried when a port was taken before the broker could listen on it.
+#: Maximum number of start attempts if a port is taken before the broker listens on it.
 _PORT_ATTEMPTS = 3
 
 _log = logging.getLogger("pykaproducer.testing")
@@ -48,30 +48,31 @@ class KafkaCluster:
             cluster.create_topic("events", partitions=12)
             producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
 
-    Needs ``pip install "pykaproducer[testing]"``; the first start downloads Kafka.
+    Requires ``pip install "pykaproducer[testing]"``. The first start downloads Kafka.
 
     - *properties* are added to each broker's configuration (``server.properties``).
-    - *heap_mb* is Java's heap for each broker, *startup_timeout* (seconds) bounds a start and a
-      restart.
-    - *fast_start* keeps Java to its quick compiler, which halves the processor time until the
-      brokers are ready, and their greatest throughput with it. By default a single broker,
-      which may be benchmarked, does without, and several brokers use it.
+    - *heap_mb* is Java's heap for each broker; *startup_timeout* (seconds) limits the duration of
+      starts and restarts.
+    - *fast_start* restricts Java to its quick compiler. This halves the processor time until the
+      brokers are ready, and also their maximum throughput. The default is False for a single
+      broker, which may be benchmarked, and True for several.
     - *log_dir* keeps the brokers' logs; otherwise they are removed with the cluster.
-    - *disks* is the number of log directories of each broker: with two or more, :meth:`fail_disk`
-      can take one away.
-    - *proxies*, one for each broker, stand before them for everybody who connects to
-      :attr:`proxied_servers`; the brokers among themselves, and all methods here, go past them.
-    - *security*, one :class:`Security` or several: what clients must bring along. Each is a
-      listener of its own; :meth:`settings` are a client's. The brokers among themselves, and all
-      methods here, use a plain listener on loopback (its ports are those of :attr:`brokers`).
+    - *disks* is the number of log directories of each broker. With two or more, :meth:`fail_disk`
+      can remove one.
+    - *proxies*, one for each broker, are used by clients that connect to :attr:`proxied_servers`.
+      Connections between brokers, and all methods here, bypass them.
+    - *security*, one :class:`Security` or several, defines what is required of clients. Each one
+      adds a separate listener; :meth:`settings` returns the settings of a client. Connections
+      between brokers, and all methods here, use a plain listener on loopback (on the ports of
+      :attr:`brokers`).
 
     Guarantees:
 
-    - No process and no file outlives the ``with`` block, nor the process that owns the cluster,
-      however that ends.
-    - Nothing but this machine can connect.
-    - Every call returns, or raises :class:`ClusterError`, within a bound.
-    - In a forked child ``stop()`` does nothing and what would control a broker raises.
+    - No process and no file outlives the ``with`` block or the process that owns the cluster,
+      however that process ends.
+    - Only this machine can connect.
+    - Every call returns, or raises :class:`ClusterError`, within a time limit.
+    - In a forked child ``stop()`` does nothing, and methods that control a broker raise.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class KafkaCluster:
         if disks < 1:
             raise ValueError(f"disks must be at least 1, not {disks}")
         if proxies and len(proxies) != brokers:
-            raise ValueError(f"{brokers} brokers need as many proxies, not {len(proxies)}")
+            raise ValueError(f"{brokers} brokers need {brokers} proxies, not {len(proxies)}")
         self._security = [security] if isinstance(security, Security) else list(security)
         if proxies and self._security:
-            raise ValueError("proxies stand before the plain listener: leave out security")
+            raise ValueError("proxies cannot be combined with security")
         self._size = brokers
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
@@ -112,7 +113,7 @@ class KafkaCluster:
     # Starting and stopping
 
     def start(self) -> KafkaCluster:
-        """Start the brokers and wait until all of them serve; no effect on a started cluster."""
+        """Start the brokers and wait until all are ready; no effect on a started cluster."""
         if self._processes is not None:
             return self
         java = _jars.java()
@@ -141,103 +142,103 @@ class KafkaCluster:
     ) -> None:
         self.stop()
 
-    # What there is
+    # Clients
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers' addresses: ``"127.0.0.1:p1,127.0.0.1:p2"``; of the first secured listener.
+        """The brokers' addresses, as ``"127.0.0.1:p1,127.0.0.1:p2"``.
 
-        Without security of the plain one.
+        They belong to the first secured listener, or to the plain one without *security*.
         """
         return self._servers(0)
 
     def settings(
         self, user: str | None = None, *, listener: int = 0, **changes: Any
     ) -> dict[str, Any]:
-        """What a client is configured with to come in as *user* through a secured listener.
+        """Return the settings of a client that connects as *user* to a secured listener.
 
-        The names are kafka-python's and :class:`pykaproducer.Producer`'s: ``bootstrap_servers``,
-        ``security_protocol``, ``ssl_cafile``, ``sasl_mechanism`` and so on; *changes* replace or
-        add some. Without *user* it is the listener's first. A listener has the number of its
-        :class:`Security`.
+        The names are those of kafka-python and :class:`pykaproducer.Producer`:
+        ``bootstrap_servers``, ``security_protocol``, ``ssl_cafile``, ``sasl_mechanism`` and so on;
+        *changes* replace or add some. The default *user* is the listener's first. *listener* is the
+        index of its :class:`Security`.
         """
         mine = {} if self._secured is None else self._secured.settings(listener, user)
         return {"bootstrap_servers": self._servers(listener)} | mine | changes
 
     @property
     def proxied_servers(self) -> str:
-        """The proxies' addresses: who starts from them reaches the brokers through them only."""
+        """The proxies' addresses. Clients that use them reach the brokers only through proxies."""
         if not self._proxies:
-            raise ClusterError("the cluster has no proxies: KafkaCluster(proxies=...)")
+            raise ClusterError("the cluster has no proxies; use KafkaCluster(proxies=...)")
         return ",".join(proxy.address for proxy in self._proxies)
 
     @property
     def brokers(self) -> list[Broker]:
-        """The brokers; the broker with identifier *i* is the *i*-th."""
+        """The brokers, with the index equal to the broker id."""
         if self._processes is None:
-            raise ClusterError("the cluster is not running: call start(), or use it in a with")
+            raise ClusterError("the cluster is not running; call start(), or use a with block")
         return list(self._brokers)
 
     # Access control
 
     def allow(self, user: str, topic: str | None, *operations: str) -> None:
-        """Let *user* do something with a topic: ``"WRITE"``, ``"DESCRIBE"``, by default all.
+        """Allow *user* operations on a topic: ``"WRITE"``, ``"DESCRIBE"``, by default all.
 
-        *topic* ``"*"`` is every topic, None the cluster itself (``"IDEMPOTENT_WRITE"``). Returns
-        when every running broker goes by it. Needs ``Security(authorize=True)``.
+        *topic* ``"*"`` means every topic, None the cluster itself (``"IDEMPOTENT_WRITE"``). Returns
+        when every running broker applies the rule. Requires ``Security(authorize=True)``.
         """
         self._rule(_acls.create, _acls.rules(user, topic, operations), True)
 
     def revoke(self, user: str, topic: str | None, *operations: str) -> None:
-        """Take back what :meth:`allow` allowed with the same arguments."""
+        """Revoke what :meth:`allow` allowed with the same arguments."""
         self._rule(_acls.delete, _acls.rules(user, topic, operations), False)
 
     # Faults
 
     def kill(self, i: int) -> None:
-        """End broker *i* at once (SIGKILL), as if its machine had lost power."""
+        """Kill broker *i* (SIGKILL), as if its machine had lost power."""
         if not self._broker(i)._end(signal.SIGKILL, SIGNAL_TIMEOUT):
-            raise ClusterError(f"broker {i} has not ended {SIGNAL_TIMEOUT:g} s after SIGKILL")
+            raise ClusterError(f"broker {i} has not ended within {SIGNAL_TIMEOUT:g} s of SIGKILL")
 
     def terminate(self, i: int) -> None:
-        """Ask broker *i* to end (SIGTERM): it hands over its leaderships; wait until it has.
+        """Shut down broker *i* (SIGTERM), which moves its leaderships, and wait for its end.
 
-        A broker that cannot, because too few others are left, is killed after half a minute.
+        A broker that cannot shut down, because too few others are left, is killed after 30 s.
         """
         broker = self._broker(i)
         if broker.paused:
             self.resume(i)
         if not broker._end(signal.SIGTERM, _TERMINATE_TIMEOUT):
-            _log.warning("broker %d did not end within %.0f s, killing it", i, _TERMINATE_TIMEOUT)
+            _log.warning("broker %d did not end within %.0f s; killing it", i, _TERMINATE_TIMEOUT)
             self.kill(i)
 
     def pause(self, i: int) -> None:
-        """Stop broker *i* in its tracks (SIGSTOP): its sockets stay open and silent."""
+        """Stop broker *i* (SIGSTOP): its sockets stay open, but it does not respond."""
         self._broker(i)._pause()
 
     def resume(self, i: int) -> None:
-        """Let a paused broker go on (SIGCONT)."""
+        """Resume a paused broker (SIGCONT)."""
         self._broker(i)._resume()
 
     def fail_disk(self, i: int) -> None:
-        """Take the last disk of broker *i* away, as if it had died. :meth:`restart` returns it.
+        """Remove the last disk of broker *i*, as if it had failed. :meth:`restart` restores it.
 
-        The broker notices when it next writes a checkpoint there, within a few seconds. It then
-        answers KAFKA_STORAGE_ERROR for the partitions on that disk until it is restarted, while
-        the controller elects another leader for each of them.
+        The broker notices it within a few seconds, when it next writes a checkpoint there. From
+        then on it answers KAFKA_STORAGE_ERROR for the partitions on that disk until it is
+        restarted, while the controller elects another leader for each of them.
         """
         self._broker(i)._fail_disk()
 
     def disk_of(self, i: int, topic: str, partition: int) -> int | None:
-        """Return which disk of broker *i*, from 0, holds a partition; None if it has none."""
+        """Return the disk of broker *i*, from 0, that contains a partition, or None."""
         return self._broker(i)._disk_of(topic, partition)
 
     def restart(self, *ids: int) -> None:
-        """Start brokers again on their ports and their data, and wait until they serve.
+        """Start brokers again with their ports and their data, and wait until they are ready.
 
-        A running one is terminated first. After a majority has ended, start as many at once as
-        make a majority again: a single one cannot serve alone. After a kill the start waits for
-        the end of the old session (``broker.session.timeout.ms``, 5 s).
+        Running brokers are terminated first. If a majority is down, restart enough brokers in one
+        call to restore it, because a single one cannot become ready alone. After a kill, the start
+        waits for the end of the old session (``broker.session.timeout.ms``, 5 s).
         """
         brokers = [self._broker(i) for i in ids]
         for broker in brokers:
@@ -257,44 +258,44 @@ class KafkaCluster:
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Make a topic and wait until every partition has a leader on every running broker.
+        """Create a topic and wait until every partition has a leader on every running broker.
 
-        The replication factor is 3, or the number of brokers if that is less.
+        The default replication factor is 3, or the number of brokers if that is less.
         """
         replicas = min(3, self._size) if replication_factor is None else replication_factor
         self._ask_any(
             lambda port: _admin.create_topic(port, name, partitions, replicas, config or {})
         )
 
-        def has_leaders(metadata: _admin.Metadata) -> bool:
+        def has_leaders(metadata: _admin.FetchedMetadata) -> bool:
             leaders = metadata.leaders.values()
             return len(leaders) >= partitions and min(leaders) >= 0
 
-        self._wait_for_topic(name, has_leaders, "has no leader for each partition")
+        self._wait_for_topic(name, has_leaders, "lacks a leader for some partition")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until no running broker knows it."""
         self._ask_any(lambda port: _admin.delete_topic(port, name))
-        self._wait_for_topic(name, lambda metadata: not metadata.leaders, "is still there")
+        self._wait_for_topic(name, lambda metadata: not metadata.leaders, "still exists")
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition: an index for :meth:`kill` and the others.
+        """Return the leader of a partition, as an index for :meth:`kill` and the others.
 
-        Waits while there is none, or while the one that is named has ended.
+        Waits while there is none, or while the reported leader is not alive.
         """
         deadline = time.monotonic() + self._startup_timeout
         while True:
             metadata = self._ask_any(lambda port: _admin.fetch_metadata(port, topic))
             leader = metadata.leaders.get(partition)
             if leader is None:
-                known = f"partitions {sorted(metadata.leaders)}" if metadata.leaders else "nothing"
-                raise ClusterError(f"no partition {partition}: of topic {topic!r} {known} exists")
+                known = f"partitions {sorted(metadata.leaders)}" if metadata.leaders else "none"
+                raise ClusterError(f"no partition {partition} of topic {topic!r}; it has {known}")
             if leader >= 0 and self._brokers[leader].alive:
                 return leader
             if not _time_left(deadline):
                 raise ClusterError(f"partition {partition} of topic {topic!r} has no leader")
 
-    # The steps
+    # Internal steps
 
     def _start_once(self, java: Path) -> KafkaCluster:
         processes = self._processes = GuardedProcesses()
@@ -308,15 +309,15 @@ class KafkaCluster:
         finally:
             if not started:
                 self.stop()
-        _log.info("Kafka %s serves at %s", _jars.KAFKA_VERSION, self.bootstrap_servers)
+        _log.info("Kafka %s is ready at %s", _jars.KAFKA_VERSION, self.bootstrap_servers)
         return self
 
     def _prepare(self, processes: GuardedProcesses, java: Path) -> list[Broker]:
-        """Lay out the directory of a new cluster."""
+        """Create the directory of a new cluster, and its brokers."""
         directory = processes.directory
         logs = self._log_dir or directory
         logs.mkdir(parents=True, exist_ok=True)
-        # Of the others a broker has one for its proxy, or one for each secured listener.
+        # Additional ports of a broker: one for its proxy, or one for each secured listener.
         others = len(self._security) or bool(self._proxies)
         numbers = processes.reserve((2 + others) * self._size)
         ports = [_server.Ports(*numbers[2 * i : 2 * i + 2]) for i in range(self._size)]
@@ -349,12 +350,12 @@ class KafkaCluster:
         return brokers
 
     def _wait_ready(self, started: list[Broker]) -> None:
-        """Wait until every running broker answers, and names those just *started* as serving."""
+        """Wait until every running broker answers, and lists those just *started*."""
         deadline = time.monotonic() + self._startup_timeout
         expected = frozenset(broker.id for broker in started)
         for broker in self._brokers:
-            # 1. A started broker is alive. 2. It ends. 3. It is taken for one of the others, which
-            # need not run, and the start for a success. So only the others may be down.
+            # 1. A started broker is alive. 2. It ends. 3. It would be skipped like brokers that are
+            # not running, and the start be considered a success. So only others may be down.
             while (broker in started or broker.running) and not broker._serves(expected):
                 for each in started:
                     each._check_started()
@@ -365,7 +366,7 @@ class KafkaCluster:
                     )
 
     def _ask_any(self, request: Callable[[int], T]) -> T:
-        """Make a request to the first broker that answers."""
+        """Send a request to the first broker that answers."""
         failures = []
         for broker in self.brokers:
             if not broker.running:
@@ -374,10 +375,10 @@ class KafkaCluster:
                 return request(broker.port)
             except OSError as error:
                 failures.append(f"broker {broker.id}: {error}")
-        raise ClusterError("no broker answers: " + ("; ".join(failures) or "none is running"))
+        raise ClusterError("no broker answered: " + ("; ".join(failures) or "none is running"))
 
     def _wait_for_topic(
-        self, name: str, wanted: Callable[[_admin.Metadata], bool], otherwise: str
+        self, name: str, wanted: Callable[[_admin.FetchedMetadata], bool], otherwise: str
     ) -> None:
         deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
         for broker in self.brokers:
@@ -391,26 +392,26 @@ class KafkaCluster:
         rules: Sequence[_acls.Rule],
         wanted: bool,
     ) -> None:
-        """Make or delete rules, and wait until every running broker has learnt of it."""
+        """Create or delete rules, and wait until every running broker applies the change."""
         self._ask_any(lambda port: request(port, rules))
         deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
         for broker in self.brokers:
             while broker.running and not broker._goes_by(rules, wanted):
                 if not _time_left(deadline):
-                    raise ClusterError(f"{broker} has not learnt of {rules}")
+                    raise ClusterError(f"{broker} has not applied {rules}")
 
     def _servers(self, listener: int) -> str:
-        """The addresses of a listener, of the plain one if there is no other."""
+        """Return the addresses of a listener, or of the plain one if there is no other."""
         return ",".join(f"{broker.host}:{broker._port_of(listener)}" for broker in self.brokers)
 
     def _broker(self, i: int) -> Broker:
         brokers = self.brokers
         if not 0 <= i < len(brokers):
-            raise ValueError(f"there is no broker {i}: the cluster has 0 to {len(brokers) - 1}")
+            raise ValueError(f"there is no broker {i}; the cluster has 0 to {len(brokers) - 1}")
         return brokers[i]
 
 
 def _time_left(deadline: float) -> bool:
-    """Wait a little; false when *deadline* has come."""
+    """Wait briefly. Return whether *deadline* is still ahead."""
     tick()
     return time.monotonic() < deadline

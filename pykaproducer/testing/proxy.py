@@ -1,11 +1,11 @@
-"""A TCP proxy in front of a broker, with faults: the network as it is on a bad day.
+"""A TCP proxy in front of a broker that injects network faults.
 
-A client follows the addresses that the brokers *advertise*. So a cluster that is to be reached
-through proxies only is told of them, and advertises theirs::
+A client connects to the addresses that the brokers *advertise*. A cluster with proxies therefore
+advertises the proxies' addresses::
 
     with FaultProxy() as proxy, KafkaCluster(proxies=[proxy]) as cluster:
         producer = Producer(bootstrap_servers=cluster.proxied_servers)
-        proxy.cut(Cut.AFTER)            # the next Produce request is written, its answer is lost
+        proxy.cut(Cut.AFTER)        # the next Produce request is written, its response is lost
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Cut", "FaultProxy", "ProxiedRequest"]
 
 T = TypeVar("T")
 
-#: What the thread is asked for is a matter of milliseconds (seconds).
+#: Timeout for calls into the thread (seconds), which normally take milliseconds.
 _SOON = 30.0
 _HOST = "127.0.0.1"
 
@@ -35,40 +35,39 @@ _log = logging.getLogger("pykaproducer.testing")
 
 
 class FaultProxy:
-    """Stands between clients and one server that speaks Kafka's protocol, unencrypted.
+    """A proxy between clients and one server that speaks Kafka's protocol, unencrypted.
 
-    It listens on :attr:`port` of loopback and hands everything on to :attr:`target`, until it is
-    told otherwise. The faults hold until :meth:`restore`, but for the cuts, which happen at once
-    or to the next Produce request that comes.
+    It listens on :attr:`port` of loopback and forwards to :attr:`target`. Faults persist until
+    :meth:`restore`, except for cuts, which happen immediately or with the next Produce request.
 
     Guarantees:
 
-    - One thread, named after the port, and joined by :meth:`close`, whatever state it is in.
+    - One thread, named after the port. :meth:`close` joins it in any state.
     - A command has taken effect when its method returns.
-    - A fault tears nothing that is not its own: frames go on whole and in order.
+    - A fault affects nothing else: frames are forwarded completely and in order.
 
-    Relies on: the port stays ours, also while nobody listens on it (:meth:`refuse`), because a
-    second socket is bound to it. Only Linux keeps it from others then.
+    Relies on: the port stays reserved even while the proxy does not listen (:meth:`refuse`),
+    because a second socket is bound to it. This works only on Linux.
     """
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
-        #: The next Produce requests' fate; under the lock, as the numbers.
+        #: Cuts for the next Produce requests. Guarded by this lock, like the counters.
         self._changed = threading.Condition()
         self._armed: list[Cut] = []
         self._unanswered: dict[ProxiedRequest, None] = {}
         self._cuts = 0
-        # Of the thread alone.
+        # Used by the thread only.
         self._target = target
         self.weather = Weather()
         self._relays: list[Relay] = []
         self._listener: socket.socket | None = None
         self._selector = selectors.DefaultSelector()
         self._closing = False
-        # The way to it.
+        # Commands to the thread.
         self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
-        self._bell, self._wake = socket.socketpair()
-        self._wake.setblocking(False)
-        self._bell.setblocking(False)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
         self._keeper = _bound(0)
         self.port: int = self._keeper.getsockname()[1]
         self._thread = threading.Thread(
@@ -80,8 +79,9 @@ class FaultProxy:
 
     @property
     def target(self) -> tuple[str, int] | None:
-        """Where the server is: host and port, as :class:`KafkaCluster` sets it. None: connecting
-        works, and nothing more.
+        """Host and port of the server, as set by :class:`KafkaCluster`.
+
+        None: clients can connect, but nothing is forwarded.
         """
         return self._target
 
@@ -91,7 +91,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """``"127.0.0.1:port"``: for ``bootstrap_servers``."""
+        """``"127.0.0.1:port"``, for ``bootstrap_servers``."""
         return f"{_HOST}:{self.port}"
 
     def __enter__(self) -> FaultProxy:
@@ -106,46 +106,46 @@ class FaultProxy:
         self.close()
 
     def close(self) -> None:
-        """End every connection and the thread; no effect on a closed proxy."""
+        """Close every connection and end the thread; no effect on a closed proxy."""
         if self._closed:
             return
         self._closed = True
         self._commands.put((self._stop, Future()))
-        self._ring()
+        self._wake_up()
         self._thread.join(_SOON)
         self._keeper.close()
-        self._bell.close()
-        self._wake.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
 
     def __repr__(self) -> str:
         return f"<FaultProxy {self.address} for {self.target}, {self.weather}>"
 
-    # What it has seen --------------------------------------------------------------------------
+    # Observations ------------------------------------------------------------------------------
 
     @property
     def unanswered(self) -> list[ProxiedRequest]:
-        """The Produce requests that have come, whole, and have no answer yet.
+        """The Produce requests that have been received completely and not answered.
 
-        Those of connections that have ended are not among them.
+        Requests of connections that have ended are excluded.
         """
         with self._changed:
             return list(self._unanswered)
 
     @property
     def cuts(self) -> int:
-        """How many Produce requests have been cut as :meth:`cut` had asked for."""
+        """Number of Produce requests cut by :meth:`cut`."""
         with self._changed:
             return self._cuts
 
     @property
     def connections(self) -> int:
-        """How many clients' connections there are, also those that have ended half."""
+        """Number of client connections, including half-closed ones."""
         return len(self._relays)
 
     def wait_for(self, condition: Callable[[], object], timeout: float) -> bool:
-        """Wait until *condition*, over the properties above, is true; false if it never was.
+        """Wait until *condition*, over the properties above, is true. Return false on timeout.
 
-        It is looked at again with each request, each answer and each cut.
+        It is checked after each request, each response and each cut.
         """
         with self._changed:
             return bool(self._changed.wait_for(condition, timeout))
@@ -153,15 +153,15 @@ class FaultProxy:
     # Faults ------------------------------------------------------------------------------------
 
     def cut(self, where: Cut, count: int = 1) -> None:
-        """Cut the connections of the next *count* Produce requests.
+        """Cut the connections of the next *count* Produce requests, at the point *where*.
 
-        Both sides see a reset; see :class:`Cut` for the moment.
+        Both sides see a reset.
         """
         with self._changed:
             self._armed += [where] * count
 
     def cut_all(self) -> int:
-        """Reset every connection, now; how many Produce requests were unanswered."""
+        """Reset every connection, now. Return how many Produce requests were unanswered."""
 
         def reset() -> int:
             lost = len(self.unanswered)
@@ -173,33 +173,33 @@ class FaultProxy:
         return self._call(reset)
 
     def delay(self, seconds: float) -> None:
-        """Have each frame wait, in each direction; those behind it wait at the same time.
+        """Delay each frame in each direction. Delays of successive frames overlap.
 
-        Nothing is lost: what a client has given up still comes to the broker, late.
+        Nothing is lost: requests that a client has given up on still reach the broker, late.
         """
         self._change(delay=seconds)
 
     def throttle(self, bytes_per_second: float) -> None:
-        """Let so many bytes a second through, for each connection and direction."""
+        """Limit the rate of each connection and direction."""
         if bytes_per_second <= 0:
-            raise ValueError("bytes_per_second must be more than 0: use black_hole()")
+            raise ValueError("bytes_per_second must be greater than 0; use black_hole()")
         self._change(rate=bytes_per_second)
 
     def black_hole(self) -> None:
-        """Let nothing through, in no direction: connecting works, and then nothing happens.
+        """Forward nothing in either direction. Clients can still connect.
 
-        What comes waits and goes on after :meth:`restore`, as it does where TCP goes on when a
-        network heals: also what a client has given up meanwhile comes to the broker, late.
+        Data is queued until :meth:`restore`, as TCP does when a network recovers. Requests that a
+        client has given up on reach the broker late.
         """
         self._change(black_hole=True)
 
     def refuse(self) -> None:
-        """Reset every connection and refuse new ones, as where nobody listens."""
+        """Reset every connection and refuse new ones, as if no server were listening."""
         self.cut_all()
         self._call(self._refuse)
 
     def restore(self) -> None:
-        """End every fault; what waits goes on, and cuts that no request has met are off."""
+        """End every fault, forward queued data, and discard pending cuts."""
         with self._changed:
             self._armed.clear()
 
@@ -210,7 +210,7 @@ class FaultProxy:
 
         self._call(clear)
 
-    # For the relays: in the thread -------------------------------------------------------------
+    # Called by the relays in the thread --------------------------------------------------------
 
     def seen(self, request: ProxiedRequest) -> Cut | None:
         with self._changed:
@@ -244,22 +244,22 @@ class FaultProxy:
         self._call(change)
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Have *function* called in the thread; its result."""
+        """Call *function* in the thread and return its result."""
         if self._closed:
             raise ValueError("the proxy is closed")
         future: Future[T] = Future()
         self._commands.put((function, future))
-        self._ring()
+        self._wake_up()
         return future.result(_SOON)
 
-    def _ring(self) -> None:
+    def _wake_up(self) -> None:
         try:
-            self._wake.send(b"\0")
+            self._wake_sender.send(b"\0")
         except BlockingIOError:
-            pass  # it rings already
+            pass  # a wake-up is pending already
 
     def _run(self) -> None:
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         try:
             while not self._closing:
                 self._step()
@@ -271,7 +271,7 @@ class FaultProxy:
             self._selector.close()
 
     def _step(self) -> None:
-        """Wait for the next event, and see to it."""
+        """Wait for the next event and process it."""
         wake: float | None = None
         now = time.monotonic()
         for relay in self._relays:
@@ -288,14 +288,14 @@ class FaultProxy:
         now = time.monotonic()
         for relay in list(self._relays):
             try:
-                relay.work(ready, now)  # type: ignore[arg-type]  # sockets are what we register
+                relay.work(ready, now)  # type: ignore[arg-type]  # only sockets are registered
             except ConnectionIsOver as over:
                 self._relays.remove(relay)
                 self._end(relay, reset=over.reset)
         if self._listener in ready:
             self._accept(self._listener)
-        if self._bell in ready:
-            self._obey()
+        if self._wake_receiver in ready:
+            self._run_commands()
 
     def _watch(self, each: socket.socket, mask: int) -> None:
         key = self._selector.get_map().get(each)
@@ -318,15 +318,15 @@ class FaultProxy:
         try:
             client, _ = listener.accept()
         except OSError:
-            return  # it has gone again
+            return  # the client has closed the connection
         try:
             self._relays.append(Relay(self, client, self._target))
         except OSError as error:
-            _log.warning("%r: no connection more: %s", self, error)
+            _log.warning("%r: cannot open a connection: %s", self, error)
             client.close()
 
-    def _obey(self) -> None:
-        self._bell.recv(4096)
+    def _run_commands(self) -> None:
+        self._wake_receiver.recv(4096)
         while True:
             try:
                 function, future = self._commands.get_nowait()
@@ -353,7 +353,7 @@ class FaultProxy:
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket that has the port and does not listen; several may have it (Linux)."""
+    """Return a socket bound to *port* that does not listen; several may be bound to it (Linux)."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind((_HOST, port))

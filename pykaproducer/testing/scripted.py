@@ -1,17 +1,16 @@
-"""A Kafka cluster in this process that answers as a test tells it to.
+"""A Kafka cluster in this process that responds according to a test's script.
 
-``ScriptedCluster.network`` takes the place of the real network: every connection is a pair of
-connected sockets, with a small thread at the far end that speaks Kafka's protocol through
-kafka-python's classes (and reads records with kafka-python's reader), so that nothing of the
-library is checked against itself. What a real broker would do differently is said at the top of
-``_scripted_apis`` and ``_scripted_log``.
+``ScriptedCluster.network`` replaces the real network. Every connection is a pair of connected
+sockets. A thread at the far end speaks Kafka's protocol using kafka-python's classes and record
+reader, so that the library is never tested against itself. Differences from real brokers are listed
+at the top of ``_scripted_apis`` and ``_scripted_log``.
 
     with ScriptedCluster(topics={"t": 3}) as cluster:
         cluster.next("produce", Refuse(19), Drop(appended=True))
         ...
         assert [record.value for record in cluster.log("t", 0)] == [b"once"]
 
-Without a script every request is answered as by a healthy cluster.
+Without a script, requests are answered as by a healthy cluster.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from pykaproducer._clock import Clock
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
     Network,
     Transport,
 )
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
 from pykaproducer.producer import Producer
 from pykaproducer.testing._scripted_actions import (
@@ -90,18 +89,18 @@ class Received:
     api: str
     version: int
     client_id: str | None
-    #: kafka-python's object
+    #: kafka-python's object.
     request: Any
-    #: Which connection it came over, counted from 0 over all brokers.
+    #: Index of the connection, from 0 over all brokers.
     connection: int
 
 
 class ScriptedCluster:
-    """See above.
+    """An in-process cluster with scripted responses.
 
-    *topics* are names with their number of partitions, led by the brokers in turn. *versions*
-    narrows what the brokers take, for example ``{"produce": (3, 7)}``. Closing it ends all
-    connections and joins its threads.
+    *topics* are names with numbers of partitions, which are led by the brokers in turn. *versions*
+    restricts the supported versions, for example ``{"produce": (3, 7)}``. :meth:`close` ends all
+    connections and joins the threads.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class ScriptedCluster:
         versions: Mapping[str, tuple[int, int]] | None = None,
         auto_create: bool = False,
     ) -> None:
-        # Guards all that follows; notified when a request has come.
+        # Guards all fields below; notified when a request arrives.
         self._changed = threading.Condition(threading.RLock())
         self._state = ClusterState(brokers, dict(versions or {}), auto_create)
         for name, partitions in (topics or {}).items():
@@ -122,7 +121,7 @@ class ScriptedCluster:
         self._connections: list[BrokerEnd] = []
         self._held: set[threading.Event] = set()
         self._closed = False
-        #: In place of the real network.
+        #: Replacement for the real network.
         self.network = ScriptedNetwork(self)
 
     def __enter__(self) -> ScriptedCluster:
@@ -138,19 +137,19 @@ class ScriptedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where to find it, by way of :attr:`network`."""
+        """The brokers' addresses, which are valid for :attr:`network` only."""
         return ",".join(f"{b.host}:{b.port}" for b in self._state.brokers.values())
 
     # The script --------------------------------------------------------------------------------
 
     def producer(self, *, clock: Clock | None = None, **settings: Any) -> Producer:
-        """A producer whose network is this cluster, and whose clock is *clock* if it is given."""
+        """Return a producer that uses this cluster's network, and *clock* if it is given."""
         return _scripted_producer(self.network, clock)(
             **{"bootstrap_servers": self.bootstrap_servers, **settings}
         )
 
     def next(self, api: str, *actions: Action, broker: int | None = None) -> None:
-        """The next requests of *api* (to *broker*) meet *actions*, one each, in this order."""
+        """Apply *actions* to the next requests of *api* (to *broker*), one each, in this order."""
         with self._changed:
             self._script[api].extend((broker, action) for action in actions)
 
@@ -170,17 +169,17 @@ class ScriptedCluster:
             self._state.add_topic(name, partitions)
 
     def move_leader(self, topic: str, partition: int, broker: int) -> None:
-        """*broker* leads the partition from now on."""
+        """Make *broker* the leader of the partition."""
         with self._changed:
             found = self._state.topics[topic][partition]
             found.leader = broker
             found.leader_epoch += 1
 
     def stop(self, broker: int, *, silently: bool = False) -> None:
-        """End the broker: connections are closed, new ones refused.
+        """Stop the broker: its connections are closed and new ones refused.
 
-        *silently*: as if its cable were pulled: connections stay and nothing moves on them, new
-        ones are neither made nor refused.
+        With *silently*, as if its cable were unplugged: connections stay open without any traffic,
+        and new ones are neither established nor refused.
         """
         with self._changed:
             state = self._state.brokers[broker]
@@ -194,50 +193,50 @@ class ScriptedCluster:
                 connection.hang_up()
 
     def start(self, broker: int) -> None:
-        """Begin the broker again, with its log. What was there before it stopped stays lost."""
+        """Start the broker again, with its log. Requests from before the stop stay unanswered."""
         with self._changed:
             state = self._state.brokers[broker]
             state.running = state.reachable = True
 
     def log(self, topic: str, partition: int = 0) -> list[LoggedRecord]:
-        """The records of a partition."""
+        """Return the records of a partition."""
         with self._changed:
             return list(self._state.topics[topic][partition].log.records)
 
     def batches(self, topic: str, partition: int = 0) -> list[LoggedBatch]:
-        """The batches in which the records came."""
+        """Return the batches of a partition."""
         with self._changed:
             return list(self._state.topics[topic][partition].log.batches)
 
-    # What has come -----------------------------------------------------------------------------
+    # Received requests -------------------------------------------------------------------------
 
     def received(self, api: str) -> list[Received]:
-        """The requests of *api* that have come, in the order in which they came."""
+        """Return the received requests of *api*, in order."""
         with self._changed:
             return self._received(api)
 
     def wait_for(self, api: str, count: int) -> list[Received]:
-        """Wait until *count* requests of *api* have come; all of them."""
+        """Wait until *count* requests of *api* have been received, and return all of them."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._received(api)) >= count)
             return self._received(api)
 
     def _received(self, api: str) -> list[Received]:
         if api not in NAMES:
-            raise ValueError(f"{api!r} is none of {', '.join(NAMES)}")
+            raise ValueError(f"unknown request {api!r}; use one of {', '.join(NAMES)}")
         return [received for received in self._history if received.api == api]
 
     def join_connections(self) -> None:
-        """Wait for the brokers to have noticed the end of every connection that was closed."""
+        """Wait until the brokers have noticed the end of every connection that was closed."""
         with self._changed:
             connections = list(self._connections)
         for connection in connections:
             connection.join()
 
-    # Its own -----------------------------------------------------------------------------------
+    # Internals ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End everything; twice does no harm."""
+        """Close all connections and join the threads. Idempotent."""
         with self._changed:
             self._closed = True
             connections = list(self._connections)
@@ -263,7 +262,7 @@ class ScriptedCluster:
         return connection.start()
 
     def _handle(self, connection: BrokerEnd, frame: bytes) -> None:
-        """A request has come."""
+        """Handle a request according to the script."""
         key, version = struct.unpack_from(">hh", frame)
         api, kind = next((api, kind) for api, kind in NAMES.items() if key == kind.API_KEY)
         request = kind.decode(frame, version=version, header=True)
@@ -288,7 +287,7 @@ class ScriptedCluster:
         if first <= version <= last:
             action(exchange)
         elif api == "api_versions":
-            # The one request that is answered, in version 0, whatever its version is.
+            # ApiVersions is answered whatever its version is: in version 0.
             request.API_VERSION = 0
             exchange.answer(exchange.refusal(ErrorCode.UNSUPPORTED_VERSION))
         else:
@@ -323,17 +322,17 @@ def _scripted_producer(network: Network, clock: Clock | None) -> type[Producer]:
 
 
 class ScriptedNetwork(Network):
-    """Leads to the brokers of a :class:`ScriptedCluster`, and nowhere else."""
+    """A network that connects only to the brokers of a :class:`ScriptedCluster`."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         super().__init__(Config.from_kwargs({}))
         self._cluster = cluster
 
-    def forsake(self) -> None:
-        """In the child of a fork: the sockets are the cluster's, which lives in the parent."""
+    def close_inherited(self) -> None:
+        """Do nothing in a forked child: the sockets belong to the cluster in the parent."""
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
-        """The one address of a scripted broker."""
+        """Return the only address of a scripted broker."""
         for broker in self._cluster._state.brokers.values():
             if (broker.host, broker.port) == (host, port):
                 return [Endpoint(socket.AF_UNIX, (host, port))]
@@ -342,5 +341,5 @@ class ScriptedNetwork(Network):
         )
 
     def connect(self, endpoint: Endpoint) -> Transport:
-        """One end of a pair of sockets."""
+        """Return the client's end of a pair of sockets."""
         return self._cluster._connect(endpoint)

@@ -1,4 +1,4 @@
-"""Who may talk to a test cluster, and how: TLS, SASL, access control lists.
+"""Security of a test cluster: TLS, SASL, access control lists.
 
 ::
 
@@ -22,7 +22,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 CERTIFICATES = ("valid", "expired", "other-host")
-#: What the name of an option is made of in the broker's login configuration.
+#: User names that need no quoting in the broker's login configuration.
 _WORD = re.compile(r"[\w.-]+")
 
 
@@ -32,18 +32,18 @@ def _default_users() -> Mapping[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Security:
-    """One listener of a :class:`KafkaCluster` that asks its clients for something.
+    """A secured listener of a :class:`KafkaCluster`.
 
     - *protocol*: ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
     - *mechanism*: with SASL ``"PLAIN"``, ``"SCRAM-SHA-256"``, ``"SCRAM-SHA-512"`` (the default) or
-      ``"OAUTHBEARER"`` (tokens without a signature, made by :class:`UnsecuredTokens`).
-    - *users*: names and passwords. OAUTHBEARER and client certificates use the names alone.
-    - *client_auth*: ``"required"`` wants a certificate of each client; each user has one.
-    - *key_password*: what the private keys of the users are encrypted with.
-    - *authorize*: users may do what :meth:`KafkaCluster.allow` allows them; else everything.
-    - *reauth_ms*: how long a SASL login is good for (``connections.max.reauth.ms``).
-    - *certificate*: what the brokers show: ``"valid"``, ``"expired"`` or ``"other-host"``, a good
-      one for another host.
+      ``"OAUTHBEARER"`` (unsigned tokens, created by :class:`UnsecuredTokens`).
+    - *users*: names and passwords. OAUTHBEARER and client certificates use only the names.
+    - *client_auth*: ``"required"`` demands a client certificate; each user has one.
+    - *key_password*: password with which the users' private keys are encrypted.
+    - *authorize*: users may do only what :meth:`KafkaCluster.allow` allows; default: everything.
+    - *reauth_ms*: lifetime of a SASL session (``connections.max.reauth.ms``).
+    - *certificate*: the brokers' certificate: ``"valid"``, ``"expired"`` or ``"other-host"`` (valid
+      for another host).
     """
 
     protocol: str = "SASL_SSL"
@@ -63,25 +63,25 @@ class Security:
                 object.__setattr__(self, "mechanism", "SCRAM-SHA-512")
             _one_of("mechanism", self.mechanism, MECHANISMS)
         elif self.mechanism is not None or self.reauth_ms is not None:
-            raise ValueError(f"mechanism and reauth_ms belong to SASL, not to {self.protocol}")
+            raise ValueError(f"mechanism and reauth_ms require SASL, not {self.protocol}")
         _one_of("client_auth", self.client_auth, ("none", "required"))
         _one_of("certificate", self.certificate, CERTIFICATES)
         if not self.tls and (self.asks_certificate or self.certificate != "valid"):
-            raise ValueError(f"client_auth and certificate belong to TLS, not to {self.protocol}")
+            raise ValueError(f"client_auth and certificate require TLS, not {self.protocol}")
         if self.key_password is not None and not self.asks_certificate:
-            raise ValueError('key_password belongs to client_auth="required"')
+            raise ValueError('key_password requires client_auth="required"')
         if self.authorize and not self.sasl and not self.asks_certificate:
             raise ValueError(
-                'authorize needs to know who a client is: SASL, or SSL with client_auth="required"'
+                'authorize requires authentication: SASL, or SSL with client_auth="required"'
             )
         if self.reauth_ms is not None and self.reauth_ms < 1:
             raise ValueError(f"reauth_ms must be at least 1, not {self.reauth_ms}")
         if not self.users:
-            raise ValueError("users must name at least one user")
+            raise ValueError("users must contain at least one user")
         if self.mechanism == "PLAIN":
             for name in self.users:
                 if not _WORD.fullmatch(name):
-                    raise ValueError(f"PLAIN takes user names of letters, digits, no {name!r}")
+                    raise ValueError(f"user name {name!r} is not supported by PLAIN; use a-z, 0-9")
 
     @property
     def tls(self) -> bool:
@@ -90,21 +90,21 @@ class Security:
 
     @property
     def sasl(self) -> bool:
-        """Whether clients log in."""
+        """Whether clients authenticate with SASL."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def asks_certificate(self) -> bool:
-        """Whether clients must show a certificate."""
+        """Whether clients must present a certificate."""
         return self.client_auth == "required"
 
 
 class UnsecuredTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     """A token provider for OAUTHBEARER listeners of a :class:`KafkaCluster`.
 
-    Its tokens carry a name and an end and no signature: everybody can make them, so they are good
-    for tests alone. *lifetime* is in seconds; with *reuse* a token is given out again until a fifth
-    of its life is left. ``calls`` counts how often a token was asked for.
+    The tokens contain a name and an expiry time, but no signature. Anybody can create them, so they
+    are only suitable for tests. *lifetime* is in seconds. With *reuse* a token is returned again
+    until a fifth of its lifetime is left. ``calls`` counts the requests for a token.
     """
 
     def __init__(self, user: str, *, lifetime: float = 3600.0, reuse: bool = False) -> None:
@@ -117,7 +117,7 @@ class UnsecuredTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyt
         self._good_until = 0.0
 
     def token(self) -> str:
-        """A new token, or with *reuse* the last."""
+        """Return a new token, or with *reuse* the last one."""
         self.calls += 1
         now = time.time()
         if not self.reuse or now >= self._good_until:

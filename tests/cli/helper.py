@@ -1,4 +1,4 @@
-"""The command line in a process of its own, and what kafka-python's consumer finds afterwards."""
+"""The command line in a separate process, and kafka-python's consumer for reading back."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-#: Nobody listens there.
+#: Refuses connections.
 NOWHERE = "127.0.0.1:9"
 #: How long a command may take on a busy machine (seconds).
 PATIENCE = 120
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line with *arguments*."""
+    """Return the command line with *arguments*."""
     return [sys.executable, "-m", "pykaproducer", *arguments]
 
 
 def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run it to its end."""
+    """Run the command to its end."""
     return subprocess.run(
         command(*arguments), input=data, capture_output=True, timeout=PATIENCE, check=False
     )
 
 
 def consume(servers: str, topic: str, count: int, partitions: Sequence[int] = (0,)) -> list[Any]:
-    """The first *count* messages of a topic; an error if they do not come."""
+    """Return the first *count* messages of a topic; fail if they do not arrive."""
     return list(_records(servers, topic, count, partitions))
 
 
@@ -50,7 +50,7 @@ def _records(servers: str, topic: str, count: int, partitions: Sequence[int]) ->
 
 
 def end_of(servers: str, topic: str, partition: int = 0) -> int:
-    """How many messages a partition has."""
+    """Return the number of messages in a partition."""
     consumer = KafkaConsumer(bootstrap_servers=servers)
     try:
         place = TopicPartition(topic, partition)

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own."""
+"""A command on a separate terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .helper import PATIENCE, command
 
 
 class Terminal:
-    """What a command shows, and the keys that it gets."""
+    """The output of a command, and the keys sent to it."""
 
     def __init__(self, process: subprocess.Popen[bytes], ours: int, theirs: int) -> None:
         self.shown = b""
@@ -25,7 +25,7 @@ class Terminal:
         self._before = termios.tcgetattr(theirs)
 
     def wait_for(self, text: str) -> None:
-        """Read until *text* has been shown since the last time."""
+        """Read until *text* has been shown since the last call."""
         wanted, deadline = text.encode(), time.monotonic() + PATIENCE
         while wanted not in self.shown:
             left = deadline - time.monotonic()
@@ -41,11 +41,11 @@ class Terminal:
         _resize(self._theirs, columns, lines)
 
     def end(self) -> int:
-        """The exit status; what was shown last is in ``shown``."""
+        """Return the exit status; the last output is in ``shown``."""
         deadline = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown[-2000:]
-            # Who does not read it holds up who writes it.
+            # The command blocks if its output is not read.
             if select.select([self._ours], [], [], 0.05)[0]:
                 self.shown += os.read(self._ours, 65536)
         while select.select([self._ours], [], [], 0)[0]:
@@ -53,7 +53,7 @@ class Terminal:
         return self.process.wait()
 
     def is_as_before(self) -> bool:
-        """Whether keys echo, and so on, as they did before the command."""
+        """Return whether the terminal modes are the same as before the command."""
         return termios.tcgetattr(self._theirs) == self._before
 
 
@@ -63,7 +63,7 @@ def _resize(fd: int, columns: int, lines: int) -> None:
 
 @contextlib.contextmanager
 def on_a_terminal(*arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
-    """Run the command with *arguments* there, in a session of its own, as a shell does."""
+    """Run the command on a terminal, in a separate session, as a shell does."""
     ours, theirs = os.openpty()
     _resize(theirs, columns, lines)
     environment = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}

@@ -1,4 +1,4 @@
-"""A mistake in the command is told in the user's words, before anything is read or sent."""
+"""Mistakes in a command line are reported in the user's terms, before anything is read or sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .helper import NOWHERE, PATIENCE, command, run
 
 
 def status_of(arguments: list[str]) -> int | str | None:
-    """The exit status, whichever way main() gives it."""
+    """Return the exit status, whether main() returns it or exits with it."""
     try:
         return main(arguments)
     except SystemExit as end:
@@ -33,21 +33,24 @@ def lines(tmp_path: pathlib.Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["-X", "lingerms=5"], "setting lingerms is not known; the nearest known one is linger_ms"),
+        (
+            ["-X", "lingerms=5"],
+            "setting lingerms is unknown; the most similar setting is linger_ms",
+        ),
         (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given; allowed: a number"),
         (["-X", "acks=2"], "setting acks: '2' was given; allowed: 0, 1 or 'all'"),
-        (["-X", "value_serializer=str"], "value_serializer: it cannot be given as text"),
-        (["-X", "transactional_id=t"], "transactions are not built"),
-        (["-X", "client_id=\udcff"], "-X client_id: the value is not UTF-8"),
+        (["-X", "value_serializer=str"], "value_serializer: it cannot be given as a string"),
+        (["-X", "transactional_id=t"], "transactions are not supported"),
+        (["-X", "client_id=\udcff"], "-X client_id: the value is not valid UTF-8"),
         (["--bootstrap-servers", ""], "setting bootstrap_servers: '' was given"),
         (["--bootstrap-servers", "h:0"], "the port of 'h:0'"),
-        (["--bootstrap-servers", "h", "-X", "bootstrap_servers=h"], "named twice"),
-        (["--header", "name"], "--header name: write it as name=value"),
-        (["--header", "\udcff=value"], "the name of a header is not UTF-8"),
-        (["--key-separator", ""], "--key-separator: it must not be empty"),
-        (["--partition", "-1"], "'-1' is not a whole number from 0 on"),
-        (["--partition", "one"], "'one' is not a whole number from 0 on"),
-        (["--partition", "2147483648"], "'2147483648' is not a whole number"),
+        (["--bootstrap-servers", "h", "-X", "bootstrap_servers=h"], "given twice"),
+        (["--header", "name"], "--header name: expected name=value"),
+        (["--header", "\udcff=value"], "the name is not valid UTF-8"),
+        (["--key-separator", ""], "--key-separator: must not be empty"),
+        (["--partition", "-1"], "'-1' is not an integer >= 0"),
+        (["--partition", "one"], "'one' is not an integer >= 0"),
+        (["--partition", "2147483648"], "'2147483648' is not an integer"),
         (["/no/such/file"], "/no/such/file: No such file or directory"),
         (["/"], "/: Is a directory"),
         (["--rejects", "/no/such/dir/file"], "--rejects /no/such/dir/file: No such file"),
@@ -71,7 +74,7 @@ def test_produce_refuses(
         ([], "the following arguments are required: COMMAND"),
         (["produce"], "the following arguments are required: -t/--topic"),
         (["cluster"], "the following arguments are required: ACTION"),
-        (["cluster", "start", "--brokers", "none"], "'none' is not a whole number from 1 on"),
+        (["cluster", "start", "--brokers", "none"], "'none' is not an integer >= 1"),
         (["demo", "-X", "acks=0"], "acks=0"),
         (["demo", "--partitions", "3", "--bootstrap-servers", NOWHERE], "--partitions"),
         (["demo", "--bootstrap-servers", NOWHERE, "--topic", "no topic"], "not a topic name"),
@@ -98,7 +101,7 @@ def test_the_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixtu
 
 def test_a_file_of_rejects_is_no_input(lines: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["produce", "-t", "events", "--rejects", lines, lines]) == 2
-    assert "it is an input too" in capsys.readouterr().err
+    assert "is also an input file" in capsys.readouterr().err
     assert pathlib.Path(lines).read_bytes() == b"a\nb\n"
 
 
@@ -110,7 +113,7 @@ def test_standard_input_that_is_closed() -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == b"pykaproducer: standard input is closed; name a file\n"
+    assert done.stderr == b"pykaproducer: standard input is closed; name an input file\n"
 
 
 def test_a_reader_that_leaves_causes_no_traceback() -> None:
@@ -139,7 +142,7 @@ def test_the_users_signal_handlers_come_back(lines: str) -> None:
 
 
 def test_the_demo_says_what_it_needs(tmp_path: pathlib.Path) -> None:
-    """Without jars and without what fetches them: one line that says what to install."""
+    """Without the jars and the packages that fetch them, one line names what to install."""
     code = (
         "import sys; sys.modules['jgo'] = None; from pykaproducer.cli import main; "
         "sys.exit(main(['demo']))"

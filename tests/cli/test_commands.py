@@ -1,4 +1,4 @@
-"""The command line, as a user runs it: in a process of its own, with a real broker."""
+"""The command line, as a user runs it: in a separate process, with a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes
     )
 
 
-#: Empty lines, CRLF, bytes that are no text, a line of nearly a megabyte, no terminator at the end.
+#: Empty lines, CRLF, bytes that are not text, a line of nearly a megabyte, no final terminator.
 NASTY = b"\n".join(
     [
         *(b"", b"first\r", b"\xff\xfe\x00", b"", b"x" * 1_000_000),

@@ -13,13 +13,13 @@ from pykaproducer.cli import main
 
 from .helper import PATIENCE
 
-#: bash is on every machine that this runs on; the others are tried where they are.
+#: bash is on every machine that runs these tests; the others are tested where installed.
 SHELLS = ["bash", *(shell for shell in ("zsh", "fish") if shutil.which(shell))]
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A directory with the script of each shell."""
+    """Return a directory with the script of each shell."""
     directory = tmp_path_factory.mktemp("scripts")
     for shell in ("bash", "zsh", "fish"):
         with open(directory / shell, "w") as file, pytest.MonkeyPatch.context() as patch:
@@ -31,7 +31,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def said_by(*arguments: str, directory: pathlib.Path) -> list[str]:
-    """The lines that a shell prints."""
+    """Return the lines that a shell prints."""
     done = subprocess.run(
         arguments, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=directory
     )
@@ -41,7 +41,7 @@ def said_by(*arguments: str, directory: pathlib.Path) -> list[str]:
 
 
 def in_bash(scripts: pathlib.Path, *words: str) -> set[str]:
-    """What bash proposes for the last of *words*."""
+    """Return bash's proposals for the last of *words*."""
     quoted = " ".join(f"'{word}'" for word in ("pykaproducer", *words))
     return set(
         said_by(
@@ -54,7 +54,7 @@ def in_bash(scripts: pathlib.Path, *words: str) -> set[str]:
 
 
 def in_fish(scripts: pathlib.Path, *words: str) -> set[str]:
-    """What fish proposes for the last of *words*."""
+    """Return fish's proposals for the last of *words*."""
     line = " ".join(("pykaproducer", *words))
     lines = said_by("fish", "-c", f"source fish; complete -C '{line}'", directory=scripts)
     return {line.split("\t")[0] for line in lines}
@@ -87,7 +87,7 @@ def test_what_is_proposed(ask: object, scripts: pathlib.Path) -> None:
 
 
 def test_bash_completes_files_where_files_belong(scripts: pathlib.Path) -> None:
-    """With no proposal of ours bash proposes files by itself, unless it is told not to."""
+    """Without proposals from us bash proposes files by itself, unless the script disables it."""
     assert in_bash(scripts, "produce", "-t", "events", "") == {""}
     assert in_bash(scripts, "produce", "--rejects", "") == {""}
 

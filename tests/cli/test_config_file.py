@@ -1,4 +1,4 @@
-"""``--config FILE`` and ``-X``: an existing client.properties works, and -X goes before it."""
+"""``--config FILE`` and ``-X``: an existing client.properties works, and -X takes precedence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from pykaproducer.cli import main
-from pykaproducer.cli.common import UserError, settings_of
+from pykaproducer.cli.common import UserError, resolve_settings
 from pykaproducer.testing import KafkaCluster
 
 from .helper import NOWHERE, run
@@ -17,7 +17,7 @@ from .helper import NOWHERE, run
 
 @pytest.fixture
 def properties(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A file as Java's tools take it."""
+    """Return a file as Java's tools accept it."""
     path = tmp_path / "client.properties"
     path.write_text(
         "# of our cluster\n"
@@ -31,7 +31,7 @@ def properties(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_the_settings_of_a_file(properties: pathlib.Path) -> None:
-    settings = settings_of([], None, str(properties))
+    settings = resolve_settings([], None, str(properties))
     assert settings["bootstrap_servers"] == (("kafka-1", 9092), ("kafka-2", 9092))
     assert settings["linger_ms"] == 20
     assert settings["compression_type"] == "lz4"
@@ -39,17 +39,17 @@ def test_the_settings_of_a_file(properties: pathlib.Path) -> None:
 
 def test_options_go_before_the_file(properties: pathlib.Path) -> None:
     pairs = ["linger_ms=7", "compression.type=none"]
-    settings = settings_of(pairs, "other:1234", str(properties))
+    settings = resolve_settings(pairs, "other:1234", str(properties))
     assert settings["bootstrap_servers"] == (("other", 1234),)
     assert settings["linger_ms"] == 7
     assert settings["compression_type"] is None
 
 
 def test_a_client_id_of_the_file(properties: pathlib.Path) -> None:
-    assert settings_of([], None, str(properties))["client_id"] == "pykaproducer-cli"
+    assert resolve_settings([], None, str(properties))["client_id"] == "pykaproducer-cli"
     with open(properties, "a") as file:
         file.write("client.id=ours\n")
-    assert settings_of([], None, str(properties))["client_id"] == "ours"
+    assert resolve_settings([], None, str(properties))["client_id"] == "ours"
 
 
 def test_settings_of_a_consumer_are_told_of_and_left_out(
@@ -57,7 +57,7 @@ def test_settings_of_a_consumer_are_told_of_and_left_out(
 ) -> None:
     with open(properties, "a") as file:
         file.write("group.id=readers\nauto.offset.reset=earliest\n")
-    assert settings_of([], None, str(properties))["linger_ms"] == 20
+    assert resolve_settings([], None, str(properties))["linger_ms"] == 20
     told = capsys.readouterr().err
     assert "group.id" in told
     assert "auto.offset.reset" in told
@@ -71,21 +71,21 @@ def test_a_name_that_nobody_knows_is_told_of_and_left_out(
     """Such files are shared with other programs."""
     with open(properties, "a") as file:
         file.write("lingerms=5\n")
-    assert settings_of([], None, str(properties))["linger_ms"] == 20
+    assert resolve_settings([], None, str(properties))["linger_ms"] == 20
     assert capsys.readouterr().err == (
-        f"pykaproducer: {properties}: left out: setting lingerms is not known; the nearest known "
-        f"one is linger_ms\n"
+        f"pykaproducer: {properties}: ignored: setting lingerms is unknown; the most similar "
+        f"setting is linger_ms\n"
     )
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("=5", "line 7: there is no name in front of the separator"),
-        ("linger.ms=30", "line 7: linger.ms stands in line 4 already"),
-        ("client.id=\\u12", "line 7: client.id: \\u wants four hexadecimal digits"),
+        ("=5", "line 7: there is no name before the separator"),
+        ("linger.ms=30", "line 7: linger.ms is already set in line 4"),
+        ("client.id=\\u12", "line 7: client.id: \\u must be followed by four hexadecimal digits"),
         ("retries=many", "setting retries: 'many' was given"),
-        ("transactional.id=t", "transactions are not built"),
+        ("transactional.id=t", "transactions are not supported"),
     ],
 )
 def test_a_bad_line_is_one_line_with_the_file_s_name(
@@ -105,7 +105,7 @@ def test_a_bad_line_that_an_option_goes_before_is_a_bad_line(properties: pathlib
     with open(properties, "a") as file:
         file.write("retries=many\n")
     with pytest.raises(UserError, match=r"client\.properties: setting retries"):
-        settings_of(["retries=3"], None, str(properties))
+        resolve_settings(["retries=3"], None, str(properties))
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_together_they_make_no_sense(properties: pathlib.Path) -> None:
     with pytest.raises(UserError, match="delivery_timeout_ms: 5 was given"):
-        settings_of(["delivery_timeout_ms=5"], None, str(properties))
+        resolve_settings(["delivery_timeout_ms=5"], None, str(properties))
 
 
 # -X NAME@FILE -------------------------------------------------------------------------------------
@@ -124,16 +124,16 @@ def test_together_they_make_no_sense(properties: pathlib.Path) -> None:
 def test_a_value_from_a_file_is_nowhere_in_the_command(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a=b@c"
     path.write_text("p=ss@word \n")
-    assert settings_of([f"client_id@{path}"])["client_id"] == "p=ss@word"
+    assert resolve_settings([f"client_id@{path}"])["client_id"] == "p=ss@word"
 
 
 def test_a_value_from_a_pipe(tmp_path: pathlib.Path) -> None:
-    """As bash's <(...) makes it."""
+    """As created by bash's <(...)."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_text, args=("secret\n",))
     writer.start()
-    assert settings_of([f"client_id@{path}"])["client_id"] == "secret"
+    assert resolve_settings([f"client_id@{path}"])["client_id"] == "secret"
     writer.join()
 
 
@@ -141,24 +141,24 @@ def test_a_value_from_a_pipe(tmp_path: pathlib.Path) -> None:
     ("pair", "told"),
     [
         ("client_id@/no/such/file", "-X client_id@/no/such/file: No such file or directory"),
-        ("client_id", "-X client_id: write it as name=value, or as name@file"),
+        ("client_id", "-X client_id: expected name=value or name@file"),
         ("client_id@/", "-X client_id@/: Is a directory"),
     ],
 )
 def test_what_is_no_setting(pair: str, told: str) -> None:
     with pytest.raises(UserError) as error:
-        settings_of([pair])
+        resolve_settings([pair])
     assert str(error.value) == told
 
 
 def test_a_file_that_is_no_text(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "bytes"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="it is no text in UTF-8"):
-        settings_of([f"client_id@{path}"])
+    with pytest.raises(UserError, match="the file is not valid UTF-8"):
+        resolve_settings([f"client_id@{path}"])
 
 
-# Through to the cluster ---------------------------------------------------------------------------
+# With a cluster -----------------------------------------------------------------------------------
 
 
 def test_every_command_takes_it(

@@ -1,4 +1,4 @@
-"""``demo``: what it shows, and that it would see a difference."""
+"""``demo``: its output, and that it detects a difference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_live_on_a_terminal(cluster: KafkaCluster) -> None:
             while piece := os.read(ours, 65536):
                 shown += piece
         except OSError:
-            pass  # that is how Linux says that the other side has closed
+            pass  # on Linux this means that the other side has closed
         os.close(ours)
         assert process.wait(PATIENCE) == 0
     text = shown.decode()

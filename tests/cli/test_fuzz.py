@@ -1,6 +1,6 @@
-"""Any arguments, any properties file, any input: one of three statuses, and no traceback.
+"""Arbitrary arguments, properties files and input: one of three statuses, and no traceback.
 
-``PYKAPRODUCER_FUZZ=20000`` tries so many, with those of ``test_fuzz_broker.py``.
+``PYKAPRODUCER_FUZZ=20000`` tries that many inputs, including those of ``test_fuzz_broker.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import pykaproducer.testing
 from pykaproducer import ConfigurationError, cli
-from pykaproducer._properties import read_properties
+from pykaproducer._config.properties_file import read_properties
 from pykaproducer.cli import main, top
 from pykaproducer.cli._completion import command_of
 from pykaproducer.config import SETTINGS
@@ -30,16 +30,16 @@ from tests.fuzz import tries
 
 from .helper import NOWHERE, PATIENCE, command
 
-#: So that each command ends soon, whatever it was told before.
+#: These come last, so that each command ends soon.
 SHORT = ["--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=40", "-X", "max_block_ms=40"]
-#: What bounds the work of a command.
+#: Options that limit the work of a command.
 BOUNDS = {
     "perf": ["--num-records", "20", "--warmup", "0"],
     "verify": ["--count", "20"],
     "demo": ["--lines", "20"],
 }
 
-# No path leads out of the directory, and no argument holds a zero byte.
+# No path leads out of the directory, and no argument contains a zero byte.
 junk = st.one_of(
     st.sampled_from(["a", "a b", "é", "events", "key"]),
     st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), max_size=12),
@@ -88,11 +88,11 @@ OPTIONS: dict[str, st.SearchStrategy[str] | None] = {
 
 
 def _commands() -> Iterator[tuple[list[str], list[str]]]:
-    """Each command, and the options that it has of those above."""
+    """Yield each command, and which of the options above it has."""
     parser = argparse.ArgumentParser()
     below = parser.add_subparsers()
     for module in cli.COMMANDS:
-        if module is not top:  # which watches what is there, until Ctrl-C
+        if module is not top:  # it watches running processes until Ctrl-C
             module.add_parser(below)
     for each in command_of(parser).all():
         known = {name for option in each.options for name in option.names}
@@ -104,7 +104,7 @@ COMMANDS = list(_commands())
 
 @st.composite
 def arguments(draw: st.DrawFn) -> list[str]:
-    """A command line: mostly of options that there are, with any values."""
+    """Draw a command line: mostly of existing options, with any values."""
     words, known = draw(st.sampled_from(COMMANDS))
     words, first = list(words), "".join(words[:1])
     odd = draw(st.integers(0, 4)) == 0
@@ -120,7 +120,7 @@ def arguments(draw: st.DrawFn) -> list[str]:
 
 
 class Ended(NamedTuple):
-    """How a command has ended."""
+    """The exit status and the output of a command."""
 
     status: int | str | None
     out: str
@@ -128,7 +128,7 @@ class Ended(NamedTuple):
 
 
 def run(words: list[str], stdin: str = os.devnull) -> Ended:
-    """The command in this process, with streams as a terminal's are."""
+    """Run the command in this process, with streams like those of a terminal."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors) for errors in ("strict", None))
     err.reconfigure(errors="backslashreplace")
     status: int | str | None
@@ -150,17 +150,17 @@ def run(words: list[str], stdin: str = os.devnull) -> Ended:
 
 
 def check(ended: Ended) -> None:
-    """What always holds."""
+    """Check what holds for every command line."""
     assert ended.status in (0, 1, 2), ended
     assert "Traceback" not in ended.out + ended.err, ended
     if ended.status == 2:
-        assert ended.err, "a mistake that nobody is told of"
+        assert ended.err, "a mistake that is not reported"
         assert ended.out == "", ended
 
 
 @pytest.fixture(scope="module", autouse=True)
 def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    """A directory with files of some kinds, in which nothing starts Kafka."""
+    """Yield a directory with various files, in which nothing can start Kafka."""
     directory = tmp_path_factory.mktemp("fuzz")
     (directory / "lines").write_bytes(b"a:b\n\xff\xfe\n\nlast")
     (directory / "empty").write_bytes(b"")
@@ -215,7 +215,7 @@ def test_any_properties_file(content: bytes) -> None:
 @tries(100, 0.05)
 @given(contents)
 def test_what_is_read_of_a_properties_file(content: bytes) -> None:
-    """Text, or a mistake in a line that is named."""
+    """Either text, or an error that names the line."""
     pathlib.Path("any.properties").write_bytes(content)
     try:
         read = read_properties("any.properties")

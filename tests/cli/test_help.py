@@ -1,4 +1,4 @@
-"""Every ``--help`` teaches by example, and fits a terminal of 80 columns."""
+"""Every ``--help`` has examples, and fits a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def test_the_help_fits_and_has_examples(
     wide = [line for line in told.splitlines() if len(line) > COLUMNS]
     assert not wide
     assert told.startswith("usage: pykaproducer")
-    if path not in (("cluster",), ("topics",)):  # these send on to their actions
+    if path not in (("cluster",), ("topics",)):  # these only have subcommands
         assert " ".join(("pykaproducer", *path)) in told.partition("\nexample")[2]

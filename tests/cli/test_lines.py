@@ -1,4 +1,4 @@
-"""Input is cut into lines and loses nothing, however it comes."""
+"""Input is split into lines without loss, whatever the pieces in which it arrives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUT = st.lists(
 
 
 def whole(items: list[Lines | Fragment]) -> bytes:
-    """The input again."""
+    """Return the input again."""
     data = b""
     for item in items:
         if isinstance(item, Fragment):

@@ -1,4 +1,4 @@
-"""``load``: every row of a file is a message, or is kept; and what was sent can be verified."""
+"""``load``: every row of a file is sent or kept; and what was sent can be verified."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_each_row_is_an_object_of_json(
     said = done.stderr.decode()
     assert done.returncode == 0, said
     assert f"3 of 3 rows delivered to {topic}" in said
-    assert "verified: 3 rows read back, count and checksum are the same" in said
+    assert "verified: 3 rows read back, count and checksum match" in said
     found = [json.loads(record.value) for record in consume(cluster.bootstrap_servers, topic, 3)]
-    if suffix == "csv":  # where all is text, as it stands
+    if suffix == "csv":  # CSV contains only text, which is sent unchanged
         assert [row["id"] for row in found] == ["1", "2", "3"]
         assert [row["name"] for row in found] == [row["name"] for row in ROWS]
     else:
@@ -93,7 +93,7 @@ def test_a_selection_makes_every_part_of_a_message(
         f"headers.name=name, timestamp=at, partition=shard"
     )
     done = load(cluster, topic, str(tmp_path), "--format", "parquet", "--select", select)
-    assert done.returncode == 2, "the directory has a file that is no Parquet"
+    assert done.returncode == 2, "the directory has a file that is not Parquet"
     assert "row.avsc" in done.stderr.decode()
     done = load(cluster, topic, str(tmp_path / "*.parquet"), "--select", select)
     assert done.returncode == 0, done.stderr.decode()
@@ -108,7 +108,7 @@ def test_a_selection_makes_every_part_of_a_message(
 def test_refused_rows_are_kept_and_can_be_loaded_again(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """Rows that are no message, that the producer refuses, and that the broker refuses."""
+    """Rows that are not a message, that the producer rejects, and that the broker rejects."""
     cluster.create_topic(topic, config={"max.message.bytes": "3000"})
     rows = [{"n": n, "shard": "0", "pad": ""} for n in range(1000)]
     rows[10]["shard"] = "none"
@@ -154,7 +154,7 @@ def test_refused_rows_are_kept_and_can_be_loaded_again(
     ids=["empty struct", "view", "not UTF-8", "dictionary"],
 )
 def test_rows_of_every_type_are_kept(column: Any, tmp_path: pathlib.Path) -> None:
-    """Also where Parquet has no such type, or pyarrow cannot take rows of it."""
+    """Even if Parquet has no such type, or pyarrow cannot take rows of it."""
     rows = pyarrow.record_batch({"column": column, "n": [1, 2]})
     rejects = Rejects(RejectsDirectory.of(str(tmp_path)), "part")
     origin = Origin(rows, "file", 10)
@@ -177,14 +177,14 @@ def test_rejects_that_cannot_be_written_end_the_load_with_a_reason(tmp_path: pat
     rejects.take(Origin(rows, "file", 0), [RefusedRow(0, 0, ValueError("wrong"))])
     summary = Summary()
     rejects.finish(summary)
-    assert "not all refused rows are kept" in summary.troubles[0]
+    assert "not all rejected rows were kept" in summary.troubles[0]
     assert rejects.ends_the_load
 
 
 def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """What had been accepted before it is delivered."""
+    """The rows accepted before it are delivered."""
     cluster.create_topic(topic)
     lines = ["shard,n\n", *(f"0,{n}\n" for n in range(300_000))]
     lines[200_001] = "none,200000\n"
@@ -193,8 +193,8 @@ def test_without_a_place_for_them_the_first_refused_row_ends_the_load(
     done = load(cluster, topic, source, "--select", "value=n, partition=shard")
     said = done.stderr.decode()
     assert done.returncode == 1, said
-    assert f"1 refused; the first: {source}, row 200000: " in said
-    assert "with --rejects DIR such rows are kept, and it goes on" in said
+    assert f"1 not delivered; the first: {source}, row 200000: " in said
+    assert "--rejects DIR keeps such rows and continues" in said
     assert end_of(cluster.bootstrap_servers, topic) == 200_000
 
 
@@ -206,7 +206,7 @@ def test_so_does_a_row_that_the_producer_refuses(
     (tmp_path / "rows.csv").write_text("".join(["shard,n\n", *rows]))
     done = load(cluster, topic, str(tmp_path / "*.csv"), "--select", "value=n, partition=shard")
     assert done.returncode == 1
-    assert "1 refused; the first: " in done.stderr.decode()
+    assert "1 not delivered; the first: " in done.stderr.decode()
     assert end_of(cluster.bootstrap_servers, topic) == 20_000
 
 
@@ -221,7 +221,7 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
     said = done.stderr.decode()
     assert done.returncode == 1, said
     assert "b.csv" in said
-    assert "not all of it was read" in said
+    assert "only a part of it was read" in said
     assert end_of(cluster.bootstrap_servers, topic) >= 1000
 
 
@@ -231,11 +231,11 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
         (["--select", "value=json(*"], "--select: selection: "),
         (["--select", "value=nme"], "name"),
         (["--select", "key=id"], "value"),
-        (["--format", "sql"], "--format sql: only Spark reads it; add --spark MASTER"),
+        (["--format", "sql"], "--format sql: requires Spark; add --spark MASTER"),
         (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given"),
         (["--rejects", "/proc/none"], "--rejects /proc/none: "),
-        (["--select", "value=id, topic=name"], "-t t and topic= in --select: one of them says"),
-        (["--delimiter", ";;"], "--delimiter ;;: it must be one character"),
+        (["--select", "value=id, topic=name"], "-t t conflicts with topic= in --select"),
+        (["--delimiter", ";;"], "--delimiter ;;: must be a single ASCII character"),
         (["-t", "no topic"], "-t: topic 'no topic' is not a topic name"),
         (["/no/such/file.csv"], "/no/such/file.csv: no such file"),
     ],
@@ -253,9 +253,9 @@ def test_a_mistake_is_told_before_anything_is_sent(
 def test_a_topic_must_be_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(tmp_path / "rows.csv")
     assert main(["load", str(tmp_path / "rows.csv")]) == 2
-    assert "no topic: -t TOPIC, or topic=COLUMN in --select" in capsys.readouterr().err
+    assert "no topic given: use -t TOPIC, or topic=COLUMN in --select" in capsys.readouterr().err
     assert main(["load", "-t", "t"]) == 2
-    assert "name a source" in capsys.readouterr().err
+    assert "no source given" in capsys.readouterr().err
 
 
 def test_servers_that_do_not_answer_are_named(tmp_path: pathlib.Path) -> None:
@@ -282,18 +282,18 @@ def test_an_interrupt_ends_it_soon(cluster: KafkaCluster, topic: str, tmp_path: 
             text=True,
         ) as process:
             assert process.stderr is not None
-            # It has found that nobody answers, so it is at work.
+            # It has reported the missing broker, so it is running.
             first = process.stderr.readline()
             process.send_signal(signal.SIGTERM)
             rest = process.communicate(timeout=PATIENCE)[1]
     finally:
         cluster.restart(0)
     assert process.returncode == 128 + signal.SIGTERM, first + rest
-    assert "ended by SIGTERM" in rest
+    assert "stopped by SIGTERM" in rest
 
 
 def test_a_difference_is_found(cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path) -> None:
-    """What --verify would say if the log did not hold what was sent."""
+    """The report of --verify if the log does not hold what was sent."""
     cluster.create_topic(topic)
     write_rows(tmp_path / "rows.csv")
     assert load(cluster, topic, str(tmp_path / "rows.csv")).returncode == 0
@@ -301,7 +301,7 @@ def test_a_difference_is_found(cluster: KafkaCluster, topic: str, tmp_path: path
     summary = Summary({place: Written(3, 10, 0, 2)}, ranges={place: [range(3)]}, checksum=17)
     same, text = verified(summary, Config(bootstrap_servers=cluster.bootstrap_servers))
     assert not same
-    assert text == "NOT VERIFIED: 3 rows were delivered, and the checksums differ"
+    assert text == "NOT VERIFIED: 3 rows were delivered, but the checksums differ"
 
 
 def test_the_script_for_spark_submit_is_there(capsys: pytest.CaptureFixture[str]) -> None:

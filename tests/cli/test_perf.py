@@ -1,4 +1,4 @@
-"""``perf``: its figures are those of what was sent, in the words of Kafka's own tool."""
+"""``perf``: its figures match what was sent, in the format of Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from pykaproducer.cli import main
 from pykaproducer.cli._histogram import Histogram
-from pykaproducer.cli._perf_run import Interval, Load, Run
+from pykaproducer.cli._perf_run import Interval, PerfLoad, Run
 from pykaproducer.cli._signals import Signals
 from pykaproducer.testing import KafkaCluster
 
@@ -51,7 +51,7 @@ def test_the_words_of_kafka_s_own_tool(cluster: KafkaCluster, topic: str) -> Non
 
 
 def test_the_figures_as_json(cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path) -> None:
-    """At a rate: it is kept, and the figures agree with each other."""
+    """At a given rate: the rate is kept, and the figures are consistent."""
     cluster.create_topic(topic)
     picture = tmp_path / "picture.svg"
     done = run(
@@ -161,22 +161,22 @@ def test_control_c_ends_it_with_the_figures(cluster: KafkaCluster, topic: str) -
     found = LAST.fullmatch(out.splitlines()[-1])
     assert found is not None, out
     assert int(found[1]) == end_of(cluster.bootstrap_servers, topic)
-    assert err.splitlines()[-1] == "pykaproducer: ended by SIGINT"
+    assert err.splitlines()[-1] == "pykaproducer: interrupted by SIGINT"
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--plot", "picture.gif"], "must end in .png or .svg"),
-        (["--plot", "/no/such/directory/p.svg"], "there is no directory /no/such/directory"),
-        (["--throughput", "0"], "'0' is not a number of messages a second, or -1"),
-        (["--throughput", "nan"], "'nan' is not a number of messages a second, or -1"),
+        (["--plot", "/no/such/directory/p.svg"], "directory /no/such/directory does not exist"),
+        (["--throughput", "0"], "'0' is neither a rate in messages/s nor -1"),
+        (["--throughput", "nan"], "'nan' is neither a rate in messages/s nor -1"),
         (["--payload-file", "/no/such/file"], "/no/such/file: No such file or directory"),
-        (["--payload-file", "/dev/null"], "there is nothing in it"),
+        (["--payload-file", "/dev/null"], "the file is empty"),
         (["--payload-file", "x", "--record-size", "5"], "not allowed with argument"),
-        (["--payload-file", "/dev/null", "--payload-delimiter", ""], "it must not be empty"),
+        (["--payload-file", "/dev/null", "--payload-delimiter", ""], "must not be empty"),
         (["-t", "no topic"], "is not a topic name"),
-        (["--num-records", "0"], "'0' is not a whole number from 1 on"),
+        (["--num-records", "0"], "'0' is not an integer >= 1"),
     ],
 )
 def test_what_is_refused(
@@ -208,7 +208,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_sent() -> None:
     )
 
 
-# Its parts ----------------------------------------------------------------------------------------
+# Unit tests of its parts --------------------------------------------------------------------------
 
 
 def test_percentiles_are_off_by_less_than_a_percent() -> None:
@@ -235,8 +235,8 @@ def test_no_latency_at_all() -> None:
 
 
 def test_the_course_of_a_long_time_takes_bounded_memory() -> None:
-    """Two intervals become one; nothing that was counted is lost."""
-    measured = Run(Load("t", 0, None, [b""]), *[None] * 4)  # type: ignore[arg-type]
+    """Two intervals are merged into one; no count is lost."""
+    measured = Run(PerfLoad("t", 0, None, [b""]), *[None] * 4)  # type: ignore[arg-type]
     measured.intervals = []
     for second in range(2000):
         interval = Interval(float(second), 1.0)

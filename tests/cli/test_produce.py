@@ -1,4 +1,4 @@
-"""``produce``: every line is delivered as it stands, or kept as it stands."""
+"""``produce``: every line is delivered unchanged, or kept unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
 
 
 def nasty(lines: int) -> bytes:
-    """Lines of every kind: empty, CRLF, no text, a megabyte; the last has no terminator."""
+    """Return lines of every kind: empty, CRLF, not text, a megabyte; the last has no terminator."""
     rng = random.Random(lines)
     kinds = (
         lambda: b"",
@@ -47,7 +47,7 @@ def test_kafka_pythons_consumer_gets_every_byte_in_order(
 
 
 def test_what_comes_through_a_pipe_is_sent_as_it_comes(cluster: KafkaCluster, topic: str) -> None:
-    """As with ``tail -f``: nobody waits for the end of the input, or for a full buffer."""
+    """As with ``tail -f``: lines are sent before the input ends or a buffer is full."""
     cluster.create_topic(topic)
     servers = cluster.bootstrap_servers
     with subprocess.Popen(
@@ -133,7 +133,7 @@ def test_a_bar_on_a_terminal(cluster: KafkaCluster, topic: str, tmp_path: pathli
             while piece := os.read(ours, 65536):
                 shown += piece
         except OSError:
-            pass  # that is how Linux says that the other side has closed
+            pass  # on Linux this means that the other side has closed
         os.close(ours)
         assert process.wait(PATIENCE) == 0
     assert f"to {topic}".encode() in shown
@@ -142,11 +142,11 @@ def test_a_bar_on_a_terminal(cluster: KafkaCluster, topic: str, tmp_path: pathli
     assert b"100,000 of 100,000 lines delivered" in shown
 
 
-# What is not delivered ----------------------------------------------------------------------------
+# Undelivered lines --------------------------------------------------------------------------------
 
 
 def reject(tmp_path: pathlib.Path, data: bytes, *arguments: str) -> tuple[bytes, bytes]:
-    """What a command that cannot deliver everything keeps, and what it says."""
+    """Return what a command that cannot deliver everything keeps, and its error output."""
     rejects = tmp_path / "rejects"
     done = run("produce", "--rejects", str(rejects), *arguments, data=data)
     assert done.returncode == 1, done.stderr.decode()
@@ -161,7 +161,7 @@ def test_rejects_are_the_input_byte_for_byte(end: bytes, tmp_path: pathlib.Path)
     kept, told = reject(tmp_path, data, *arguments)
     assert kept == data
     assert b"0 of 3,001 lines delivered" in told
-    # Why: named once for each kind of failure, and with the server that does not answer.
+    # The reason is named once for each kind of failure, with the server that does not answer.
     assert told.count(b"not delivered within") == 1
     assert NOWHERE.encode() in told
 
@@ -197,7 +197,7 @@ def test_lines_that_are_too_long_are_kept_and_the_others_arrive(
 
 
 def test_a_line_longer_than_memory_passes_through(tmp_path: pathlib.Path) -> None:
-    """A gigabyte without a line's end costs neither a gigabyte of memory nor a byte of it."""
+    """A gigabyte without a line ending is neither held in memory nor cut short."""
     size = 1 << 30
     code = (
         "import resource, sys; from pykaproducer.cli import main; limit = 768 << 20;"
@@ -228,7 +228,7 @@ def test_rejects_that_cannot_be_kept_are_told_of() -> None:
         data=b"a line\n" * 10_000,
     )
     assert done.returncode == 1
-    assert b"/dev/full does not hold all of them: No space left on device" in done.stderr
+    assert b"not all of these lines are in /dev/full: No space left on device" in done.stderr
 
 
 def test_a_partition_that_does_not_exist(cluster: KafkaCluster, topic: str) -> None:
@@ -247,7 +247,7 @@ def test_what_the_broker_refuses_is_kept_with_its_reason(
     cluster.create_topic(topic, config={"max.message.bytes": "1000"})
     data = b"small\n" + b"x" * 5000 + b"\nsmall too\n"
     arguments = ["-t", topic, "--bootstrap-servers", cluster.bootstrap_servers]
-    # Each line a batch of its own, so that the small ones do not travel with the large one.
+    # Each line has its own batch, so that the small ones are not sent together with the large one.
     kept, told = reject(tmp_path, data, *arguments, "-X", "batch_size=0")
     assert kept == b"x" * 5000 + b"\n"
     assert b"2 of 3 lines delivered" in told
@@ -258,7 +258,7 @@ def test_what_the_broker_refuses_is_kept_with_its_reason(
 
 
 def test_a_full_buffer_is_waited_for(cluster: KafkaCluster, topic: str) -> None:
-    """The broker stands still for longer than the buffer lasts; nothing is dropped."""
+    """The broker is stopped for longer than the buffer lasts; nothing is dropped."""
     cluster.create_topic(topic)
     data = b"".join(b"line %d\n" % number for number in range(50_000))
     servers = cluster.bootstrap_servers
@@ -276,7 +276,7 @@ def test_a_full_buffer_is_waited_for(cluster: KafkaCluster, topic: str) -> None:
         assert consume(servers, topic, 1)[0].value == b"the first"
         cluster.pause(0)
         try:
-            # More than the pipe holds: the writer is held up when the buffer is full.
+            # More than the pipe holds: the writer blocks when the buffer is full.
             feeder = threading.Thread(target=_feed, args=(writable, data))
             feeder.start()
             feeder.join(1.0)

@@ -1,4 +1,4 @@
-"""``top``: what a process tells is what is shown, on any terminal, and nothing is left behind."""
+"""``top``: it shows the stats of a process, on any terminal, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from tests.speaker import speaking
 from .helper import PATIENCE, command, consume, end_of, run
 from .terminal import on_a_terminal
 
-#: How one leaves the screen of its own, and shows the cursor again.
+#: The sequences that leave the alternate screen, and show the cursor again.
 LEFT, CURSOR = b"\x1b[?1049l", b"\x1b[?25h"
-#: Of ``perf``: so much that it does not end by itself, and slowly enough for everybody.
+#: For ``perf``: enough to run until it is stopped, and slowly enough for any machine.
 ENDLESS = ("--num-records", "100000000", "--throughput", "1000")
-#: How each picture begins: at the first place of the screen.
+#: Each picture starts with this sequence, which moves the cursor to the top left.
 HOME = "\x1b[H"
 
 
 @pytest.fixture
 def directory() -> Iterator[pathlib.Path]:
-    """A directory with a short name: that of a socket has at most 107 characters."""
+    """Yield a directory with a short name: a socket's path has at most 107 characters."""
     with tempfile.TemporaryDirectory(prefix="top") as name:
         yield pathlib.Path(name)
 
 
 class Busy:
-    """A producer that has delivered a thousand more whenever it is asked."""
+    """A producer that has delivered a thousand more messages at each call."""
 
     def __init__(self, **more: Any) -> None:
         self._more = more
@@ -72,7 +72,7 @@ def test_the_picture_and_the_keys(directory: pathlib.Path) -> None:
         terminal.wait_for("PAUSED")
         terminal.press(b"p")
         terminal.wait_for("q quits   p pauses")
-        terminal.press(b"\x1b[A")  # an arrow is no key of ours
+        terminal.press(b"\x1b[A")  # an arrow key is not bound
         terminal.press(b"q")
         assert terminal.end() == 0
         assert LEFT in terminal.shown
@@ -137,13 +137,13 @@ def test_a_process_that_does_not_answer_is_waited_for(directory: pathlib.Path) -
             terminal.wait_for("no answer for")
         finally:
             answers.set()
-        # The picture goes on: what is delivered is more than nothing a second.
-        terminal.wait_for("in all 3,900")
+        # The picture is updated: the delivery rate is above zero.
+        terminal.wait_for("total 3,900")
         terminal.press(b"q")
         assert terminal.end() == 0
 
 
-# Without one --------------------------------------------------------------------------------------
+# Without a terminal -------------------------------------------------------------------------------
 
 
 def test_one_picture_in_plain_text(directory: pathlib.Path) -> None:
@@ -156,7 +156,7 @@ def test_one_picture_in_plain_text(directory: pathlib.Path) -> None:
     for text in ("app  pid 4711  running", "3% of 33.6 MB", "BrokerWorker"):
         assert text in shown
     assert "gone: UnknownTopicOrPartitionError" in shown
-    assert "2 wait in send()" in shown
+    assert "2 blocked in send()" in shown
 
 
 def test_lines_of_json_until_the_end(directory: pathlib.Path) -> None:
@@ -194,7 +194,7 @@ def test_without_rich(directory: pathlib.Path) -> None:
             assert (b"pip install 'pykaproducer[cli]'" in done.stderr) == (status == 1)
 
 
-# Whom to watch ------------------------------------------------------------------------------------
+# Finding a process --------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_watched(
@@ -203,13 +203,13 @@ def test_what_cannot_be_watched(
     other, gone = directory / "other.sock", directory / "gone.sock"
     (directory / "file").write_bytes(b"")
     with speaking(gone, snapshot):
-        os.link(gone, directory / "left")  # as a process leaves it that was killed
+        os.link(gone, directory / "left")  # as left by a process that was killed
     with speaking(other, lambda: b'{"no": "producer"}\n'):
         for name, status, text in (
             ("nothing", 2, "No such file"),
-            ("file", 2, "it is no socket"),
+            ("file", 2, "not a socket"),
             ("left", 1, "Connection refused"),
-            ("other.sock", 1, "no producer of this version"),
+            ("other.sock", 1, "not from a producer of this version"),
         ):
             assert main(["top", str(directory / name)]) == status
             assert text in capsys.readouterr().err
@@ -244,7 +244,7 @@ def test_finding_the_commands_that_run(
 def test_a_command_can_be_found(
     cluster: KafkaCluster, topic: str, directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is, without an option; and where it is told to listen, and not at all."""
+    """Without an option; with a configured socket; and without any socket."""
     cluster.create_topic(topic)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     there = directory / "pykaproducer"
@@ -282,12 +282,12 @@ def test_a_command_that_is_started_to_be_watched(cluster: KafkaCluster, topic: s
         terminal.end()
         assert LEFT in terminal.shown
         assert b"Traceback" not in terminal.shown
-        # What the command says comes behind the picture.
+        # The command's output comes after the picture.
         assert terminal.shown.split(LEFT)[-1].strip()
     done = run("top", "--json", "--command", "produce", *to, data=b"one\ntwo\n")
     assert done.returncode == 0, done.stderr
     assert b"2 of 2 lines delivered" in done.stderr
-    # Its producer is closed before it has ended.
+    # Its producer is closed before the process has ended.
     few = ("--num-records", "1500", "--throughput", "1000")
     done = run("top", "--json", "--interval", "0.1", "--command", "perf", *to, *few)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``topics``: what a cluster has, as text and as JSON."""
+"""``topics``: the topics of a cluster, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .helper import NOWHERE
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
-    """What ``topics`` prints."""
+    """Return the output of ``topics``."""
     assert main(["topics", *arguments]) == status
     return capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""``trace``: the way of real messages, with times that only go forward, also through errors."""
+"""``trace``: the path of real messages, with increasing times, also through errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pykaproducer.testing.scripted import Refuse, ScriptedCluster
 from .helper import NOWHERE, consume, run
 from .terminal import on_a_terminal
 
-#: The way of a message that meets no trouble.
+#: The path of a message without errors.
 WAY = [
     *("accepted", "dispatched", "partitioned", "forwarded", "sealed", "sent", "answered"),
     "settled",
@@ -93,7 +93,7 @@ def test_on_a_terminal(cluster: KafkaCluster, topic: str) -> None:
         ) as terminal:
             assert terminal.end() == 0
             assert b"sealed" in terminal.shown
-            # The picture of the time, where there is room for it.
+            # The timeline is drawn where there is space for it.
             assert ("━".encode() in terminal.shown) == (columns == 120)
 
 
@@ -126,7 +126,7 @@ def test_what_is_not_delivered(capsys: pytest.CaptureFixture[str]) -> None:
     assert NOWHERE in message["error"]
     assert names(message)[0] == "accepted"
     assert "settled" in names(message)
-    trace.show(trace.Message("t", 3, None, ValueError("no")))
+    trace.show(trace.TracedMessage("t", 3, None, ValueError("no")))
     assert capsys.readouterr().out == "3 B failed: no\n"
 
 

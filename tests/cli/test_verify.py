@@ -1,4 +1,4 @@
-"""``verify``: it says SAME when all is well, and finds everything that is not."""
+"""``verify``: it reports SAME when everything matches, and finds every defect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pykaproducer import DeliveryTimeoutError, Status
 from pykaproducer.cli import main
 from pykaproducer.cli._audit import DEFECTS, Audit, Messages, defect_lines
-from pykaproducer.cli._ledger import SEGMENT, Entry, Ledger, Told
+from pykaproducer.cli._ledger import SEGMENT, Ledger, LedgerEntry, ReportedOutcome
 from pykaproducer.cli._readback import Record
 from pykaproducer.testing import KafkaCluster
 
@@ -20,7 +20,7 @@ from .helper import NOWHERE, PATIENCE, command, consume, run
 
 
 def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
-    """Also on a topic with others' messages, and at once in several partitions."""
+    """Also on a topic with other messages, and in several partitions at once."""
     cluster.create_topic(topic, 3)
     servers = ["--bootstrap-servers", cluster.bootstrap_servers]
     assert run("produce", "-t", topic, *servers, data=b"of another\n" * 10).returncode == 0
@@ -28,10 +28,10 @@ def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
     lines = done.stdout.decode().splitlines()
     assert lines[0].startswith(f"sent    3,000 messages to {topic} at")
-    assert lines[1] == "told    3,000 delivered, 0 failed, 0 failed and perhaps in the log"
+    assert lines[1] == "outcome 3,000 delivered, 0 failed, 0 failed but possibly written"
     assert lines[2].startswith("found   3,000 in the log; by partition: 0: ")
-    assert lines[3:] == ["SAME    every message is in the log once, in order, as it was sent"]
-    # Once more, without keys: the first run's messages are there, too, and do no harm.
+    assert lines[3:] == ["SAME    every message is in the log once, in order, unchanged"]
+    # Once more, without keys: the first run's messages are in the log, too, and are ignored.
     arguments = ["--keys", "0", "--record-size", "8", "--duration", "1", "--rate", "500", "--json"]
     done = run("verify", "-t", topic, *servers, *arguments)
     figures = json.loads(done.stdout)
@@ -42,7 +42,7 @@ def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
 
 
 def test_through_a_bad_time(cluster: KafkaCluster, topic: str) -> None:
-    """What is delivered by retries is there once, in order."""
+    """Messages delivered by retries are in the log once, in order."""
     cluster.create_topic(topic, 2)
     servers = cluster.bootstrap_servers
     arguments = ["--count", "2000", "--rate", "1000", "-X", "request_timeout_ms=300", "--json"]
@@ -72,10 +72,13 @@ def test_what_was_not_delivered_is_told_of(cluster: KafkaCluster, topic: str) ->
     )
     assert done.returncode == 1
     lines = done.stdout.decode().splitlines()
-    assert lines[1].startswith("told    0 delivered, 20 failed")
+    assert lines[1].startswith("outcome 0 delivered, 20 failed")
     assert "20 failed: " in lines[2]
     assert "MESSAGE_SIZE_TOO_LARGE" in lines[2]
-    assert lines[-1] == "FAILED  not all were delivered; the log is what was told"
+    assert (
+        lines[-1]
+        == "FAILED  some messages were not delivered; the log matches the reported outcomes"
+    )
 
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +95,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
         (["-X", "acks=0"], "acks=0: no broker confirms anything"),
         (["-t", "no topic"], "is not a topic name"),
         (["--count", "5", "--duration", "5"], "not allowed with argument"),
-        (["--record-size", "7"], "'7' is not a whole number from 8 on"),
+        (["--record-size", "7"], "'7' is not an integer >= 8"),
     ],
 )
 def test_what_is_refused(
@@ -112,7 +115,7 @@ KEYS = 5
 
 
 class Outcome(NamedTuple):
-    """What a callback is given of a delivery."""
+    """A delivery as a callback receives it."""
 
     value: bytes
     partition: int
@@ -124,7 +127,7 @@ def partition_of(number: int) -> int:
 
 
 class World:
-    """A run of so many messages, all delivered to two partitions; tests then spoil it."""
+    """A run of *count* messages, all delivered to two partitions; tests then add defects."""
 
     def __init__(self, count: int = 20) -> None:
         self.messages = Messages("run", 30, KEYS)
@@ -142,7 +145,7 @@ class World:
         return log[-1]
 
     def tell(self, numbers: Any = None) -> None:
-        """Each message that is in the log is told delivered, where it is first."""
+        """Report each message in the log as delivered at its first offset."""
         told = set()
         for log in self.log.values():
             for record in log:
@@ -152,7 +155,7 @@ class World:
                     self.audit.report(None, Outcome(record.value, *record[:2]))  # type: ignore[arg-type]
 
     def defects(self) -> dict[str, int]:
-        """What is found, without what is not."""
+        """Return the defects that were found."""
         for log in self.log.values():
             for record in log:
                 self.audit.look(record)
@@ -260,7 +263,7 @@ def test_others_do_no_harm() -> None:
     assert (world.audit.found, world.audit.foreign) == (20, 2)
 
 
-# The books ----------------------------------------------------------------------------------------
+# The ledger ---------------------------------------------------------------------------------------
 
 
 def test_many_messages_take_one_segment() -> None:
@@ -268,33 +271,33 @@ def test_many_messages_take_one_segment() -> None:
     count = 4 * SEGMENT
     most = 0
     for number in range(count):
-        ledger.tell(number, Told.DELIVERED)
+        ledger.report(number, ReportedOutcome.DELIVERED)
         most = max(most, ledger.size) if not number % 1000 else most
     assert ledger.size == 4
     for number in range(count):
-        assert ledger.find(number) == (Told.DELIVERED, False)
+        assert ledger.find(number) == (ReportedOutcome.DELIVERED, False)
         most = max(most, ledger.size) if not number % 1000 else most
     assert ledger.size == 4
     assert most <= SEGMENT + 4
     assert list(ledger.lost()) == []
-    assert ledger.find(5) == (Told.DELIVERED, True)
+    assert ledger.find(5) == (ReportedOutcome.DELIVERED, True)
 
 
 def test_the_books_are_a_dictionary() -> None:
-    """Whatever comes, segments open and closed."""
+    """For any sequence of calls, with segments open and closed."""
     rng = random.Random(3)
     ledger = Ledger()
-    told = dict.fromkeys(range(2 * SEGMENT + 1000), Told.DELIVERED)
-    told.update((number, Told.NOT_WRITTEN) for number in rng.sample(range(SEGMENT), 9))
+    told = dict.fromkeys(range(2 * SEGMENT + 1000), ReportedOutcome.DELIVERED)
+    told.update((number, ReportedOutcome.NOT_WRITTEN) for number in rng.sample(range(SEGMENT), 9))
     for number, state in told.items():
-        assert ledger.tell(number, state)
+        assert ledger.report(number, state)
         assert ledger.size <= 3 * SEGMENT
-    assert not ledger.tell(5, Told.DELIVERED)
-    assert not ledger.tell(SEGMENT + 5, Told.DELIVERED)
+    assert not ledger.report(5, ReportedOutcome.DELIVERED)
+    assert not ledger.report(SEGMENT + 5, ReportedOutcome.DELIVERED)
     found: set[int] = set()
     for number in rng.sample(sorted(told), 50_000) + [SEGMENT + 5] * 2:
-        assert ledger.find(number) == Entry(told[number], number in found)
+        assert ledger.find(number) == LedgerEntry(told[number], number in found)
         found.add(number)
-    lost = [n for n, state in told.items() if state is Told.DELIVERED and n not in found]
+    lost = [n for n, state in told.items() if state is ReportedOutcome.DELIVERED and n not in found]
     assert list(ledger.lost()) == lost
-    assert ledger.counts[Told.DELIVERED] == len(told) - 9
+    assert ledger.counts[ReportedOutcome.DELIVERED] == len(told) - 9

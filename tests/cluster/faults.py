@@ -1,4 +1,4 @@
-"""What goes wrong with a cluster, and is put right again whatever a test does."""
+"""Faults of a cluster, which are repaired whatever a test does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 30.0
 
 @contextmanager
 def paused(cluster: KafkaCluster, broker: int = 0) -> Iterator[None]:
-    """Its sockets stay open and are silent inside the block."""
+    """Stop a broker for the duration of the block; its sockets stay open and silent."""
     cluster.pause(broker)
     try:
         yield
@@ -28,7 +28,7 @@ def paused(cluster: KafkaCluster, broker: int = 0) -> Iterator[None]:
 
 @contextmanager
 def down(cluster: KafkaCluster, broker: int = 0) -> Iterator[None]:
-    """Killed at the beginning of the block, and at the end started on the same port again."""
+    """Kill a broker for the duration of the block, and restart it on the same port."""
     cluster.kill(broker)
     try:
         yield
@@ -37,7 +37,7 @@ def down(cluster: KafkaCluster, broker: int = 0) -> Iterator[None]:
 
 
 def move_leaders(cluster: KafkaCluster, topic: str, leaders: Mapping[int, int]) -> None:
-    """Have each partition of *topic* led by the broker named for it; returns when it is.
+    """Make the named brokers the leaders of *topic*'s partitions, and wait for the change.
 
     Every broker has a replica, so nothing is copied.
     """
@@ -85,5 +85,5 @@ def _elect(cluster: KafkaCluster, topic: str, partitions: list[int]) -> None:
 
 
 def _ask_controller(cluster: KafkaCluster, request: Any) -> Any:
-    # Any broker hands it on.
+    # Any broker forwards it.
     return _admin.ask(cluster.brokers[0].port, request, PATIENCE)

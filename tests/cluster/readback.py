@@ -1,4 +1,4 @@
-"""What is really in the log: read back by code that shares nothing with the producer.
+"""Reading the log with code that shares nothing with the producer.
 
 Requests, answers and record batches are encoded and decoded by kafka-python.
 """
@@ -15,12 +15,12 @@ from kafka.record import MemoryRecords
 from pykaproducer import Delivery
 from pykaproducer.testing import KafkaCluster, _admin
 
-#: How long a log may take to show what is waited for (seconds).
+#: How long a log may take to reach the expected offset (seconds).
 PATIENCE = 30.0
 
 
 class Record(NamedTuple):
-    """One message as it stands in the log."""
+    """A message in the log."""
 
     offset: int
     timestamp: int
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """What the header of one record batch says."""
+    """The header of a record batch."""
 
     base_offset: int
     messages: int
@@ -39,12 +39,12 @@ class RecordBatch(NamedTuple):
     #: -1 without idempotence.
     producer_id: int
     base_sequence: int
-    #: Of the whole batch, as it stands in the log.
+    #: The size of the whole batch in the log.
     nbytes: int
 
 
 class Log(NamedTuple):
-    """One partition, from its beginning to its end."""
+    """The contents of a partition, from its beginning to its end."""
 
     records: list[Record]
     batches: list[RecordBatch]
@@ -55,7 +55,7 @@ class Log(NamedTuple):
 
 
 def read_log(cluster: KafkaCluster, topic: str, partition: int = 0, through: int = -1) -> Log:
-    """Everything in a partition; waits until it reaches the offset *through*."""
+    """Return everything in a partition; wait until it reaches the offset *through*."""
     log = Log([], [])
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -73,14 +73,14 @@ def read_log(cluster: KafkaCluster, topic: str, partition: int = 0, through: int
 
 
 def read_values(cluster: KafkaCluster, topic: str, partitions: int) -> list[list[bytes | None]]:
-    """The values in each partition."""
+    """Return the values in each partition."""
     return [read_log(cluster, topic, partition).values for partition in range(partitions)]
 
 
 def assert_in_log(
     cluster: KafkaCluster, deliveries: Sequence[Delivery], values: Sequence[bytes | None]
 ) -> None:
-    """Each message stands where its handle says."""
+    """Check that each message is in the log at the offset that its handle reports."""
     logs: dict[tuple[str, int], dict[int, bytes | None]] = {}
     for delivery, value in zip(deliveries, values, strict=True):
         metadata = delivery.result(0)
@@ -135,7 +135,7 @@ def _decode(data: bytes | None, position: int, log: Log) -> None:
             )
         )
         for record in batch:
-            # A fetch begins with the batch that holds the position.
+            # A fetch starts with the batch that contains the position.
             if record.offset >= position:
                 log.records.append(
                     Record(

@@ -1,4 +1,4 @@
-"""A stream of numbered messages that is under way while something goes wrong."""
+"""A stream of numbered messages that is in flight while a fault happens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pykaproducer.testing import KafkaCluster
 
 from .readback import read_log
 
-#: How long everything may take, with a broker's restart in it (seconds).
+#: How long the whole stream may take, including a broker's restart (seconds).
 PATIENCE = 60
 
 
 class Stream:
-    """Sends numbers to all partitions of a topic, from a thread of its own.
+    """A sender of numbers to all partitions of a topic, in a separate thread.
 
-    At first it keeps some messages under way, and no more, for as long as it runs; after
+    At first it keeps a limited number of messages in flight, for as long as it runs. After
     :meth:`go_on` it sends the rest, up to *count*, without waiting for any.
     """
 
@@ -40,7 +40,7 @@ class Stream:
         settings.setdefault("bootstrap_servers", cluster.bootstrap_servers)
         self.producer = Producer(
             delivery_timeout_ms=PATIENCE * 1000,
-            # Many small batches, so that several are under way.
+            # Many small batches, so that several are in flight.
             batch_max_messages=20,
             **settings,
         )
@@ -62,7 +62,7 @@ class Stream:
         assert not self._thread.is_alive()
 
     def wait_for_more(self, messages: int) -> None:
-        """Until so many more have been reported."""
+        """Wait until *messages* more have been reported."""
         goal = self.reported + messages
         with self._progress:
             assert self._progress.wait_for(lambda: self.reported >= goal, PATIENCE)
@@ -102,10 +102,10 @@ class Stream:
             with self._progress:
                 self._progress.notify_all()
 
-    # What the log holds ------------------------------------------------------------------------
+    # The contents of the log -------------------------------------------------------------------
 
     def in_log(self) -> list[list[int]]:
-        """The numbers in each partition, up to the last that was delivered."""
+        """Return the numbers in each partition, up to the last that was delivered."""
         return [
             [
                 int(value or b"")
@@ -117,21 +117,21 @@ class Stream:
         ]
 
     def expected(self) -> list[list[int]]:
-        """What was sent to each partition."""
+        """Return the numbers sent to each partition."""
         return [[*range(p, self.sent, self.partitions)] for p in range(self.partitions)]
 
     def assert_exactly_once(self) -> None:
-        """Everything was delivered, stands in the log once and in order, and where reported."""
+        """Check that everything was delivered once, in order, and at the reported offsets."""
         assert self.errors == []
         assert self.in_log() == self.expected()
         for offsets, numbers in zip(self.offsets, self.expected(), strict=True):
-            # The broker does not always say where a batch stands that it has had before.
+            # The broker does not always return the offset of a duplicate batch.
             known = {*offsets}
             assert [o for o in offsets if o >= 0] == [o for o in range(len(numbers)) if o in known]
             assert len(offsets) == len(numbers)
 
     def assert_in_order(self) -> None:
-        """Everything was delivered and stands in the log in order, but for what came again late."""
+        """Check that everything was delivered in order, except for late retries."""
         assert self.errors == []
         for numbers, expected in zip(self.in_log(), self.expected(), strict=True):
             assert list(dict.fromkeys(numbers)) == expected

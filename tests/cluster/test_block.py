@@ -24,7 +24,7 @@ def test_every_row_of_a_table_is_in_the_log_once_and_in_order(
     with Producer(
         bootstrap_servers=cluster.bootstrap_servers,
         compression_type=None if compression == "none" else compression,
-        buffer_memory=4 << 20,  # in pieces
+        buffer_memory=4 << 20,  # sent in pieces
     ) as producer:
         found = producer.send_arrow(table, topic).result(60)
         assert producer.send_many(topic, values[:1000], keys[:1000]).result(60).rows == 1000

@@ -1,4 +1,4 @@
-"""A short run of ``python -m benchmarks chaos``: real brokers, real faults, nothing found.
+"""A short run of ``python -m benchmarks chaos``: real brokers, real faults, no defects.
 
 The long run is a command: ``python -m benchmarks chaos --faults 1000``.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lie beside the package; an installed pykaproducer goes before the tree's."""
+    """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
 
 
@@ -41,7 +41,7 @@ def call(*words: str) -> int:
 
 
 def play(path: Path, *words: str) -> dict[str, Any]:
-    """A run in which nothing was found; its one act."""
+    """Run the command, which must find nothing, and return its only act."""
     status = call(*words, "--json", str(path))
     (act,) = json.loads(path.read_text())["acts"]
     assert status == 0, (act["found"], act["examples"])
@@ -53,7 +53,7 @@ def play(path: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("_kafka")
 def test_faults_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing lost, doubled, reordered, denied, unsettled, settled twice, late or left."""
+    """Nothing lost, duplicated, reordered, denied, unsettled, settled twice, late or left over."""
     act = play(tmp_path / "chaos.json", "--seconds", "40", "--producers", "2")
     assert not any(act["found"].values())
     assert act["struck"]

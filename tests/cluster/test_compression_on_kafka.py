@@ -1,4 +1,4 @@
-"""A real broker reads what our compressors write, also when it is longer than a block of theirs."""
+"""A real broker reads the output of our compressors, even if it spans several of their blocks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer._net.transport import Network
-from pykaproducer._wire.compression import compressor
+from pykaproducer._util.compression import compressor
 from pykaproducer.testing import KafkaCluster
 from tests.net.helper import Settings
 from tests.testing.helper import RawClient
 from tests.wire.helper import record_batch
 
-#: Of a record batch's header.
+#: Offsets in the header of a record batch.
 _SIZE, _LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT = 61, 8, 17, 21
 
 
 def compressed(batch: bytes, name: str, level: int | None) -> bytes:
-    """The same batch with its records compressed by us."""
+    """Return the same batch with its records compressed by our code."""
     made = compressor(name, level)
     assert made is not None
     data = bytearray(batch[:_SIZE] + made.compress(memoryview(batch)[_SIZE:]))
@@ -48,7 +48,7 @@ def test_kafka_takes_it_and_gives_it_back(
     with RawClient(Network(Settings()), broker.host, broker.port) as client:
         # The broker decompresses and checks every record before it appends the batch.
         while (answer := client.produce((topic, 0, batch))) != [(0, 0)]:
-            assert answer[0][0] in (3, 5, 6), answer  # it may not know yet that it leads
+            assert answer[0][0] in (3, 5, 6), answer  # it may not know yet that it is the leader
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers,
         auto_offset_reset="earliest",

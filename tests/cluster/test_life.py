@@ -1,4 +1,4 @@
-"""Closing, exiting, forking, and many users at once."""
+"""Closing, exiting, forking, and many concurrent users."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_send_that_waits_for_space_learns_that_the_producer_is_closed(
     assert len(told) == 1
 
 
-# Many users
+# Concurrent users
 
 
 def test_threads_keep_their_order_in_each_partition(cluster: KafkaCluster, topic: str) -> None:
@@ -194,7 +194,7 @@ def test_two_producers_do_not_disturb_each_other(cluster: KafkaCluster, topic: s
         assert mine == [b"%s %d" % (name, i) for i in range(2000)]
 
 
-# Exit and fork, each in a process of its own
+# Exit and fork, each in a separate process
 
 
 EXITS = {
@@ -291,7 +291,7 @@ def test_after_a_fork_the_child_starts_empty_and_works(cluster: KafkaCluster, to
 def test_a_child_that_exits_delivers_its_own_messages_only(
     cluster: KafkaCluster, topic: str
 ) -> None:
-    """A producer made before the fork, as a web server's preload does it."""
+    """A producer made before the fork, as with a web server's preload."""
     cluster.create_topic(topic)
     script = """
         import os, sys

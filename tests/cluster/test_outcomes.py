@@ -1,4 +1,4 @@
-"""How a caller learns what became of a message: handles, callbacks, ``await``; and failures."""
+"""How a caller receives the outcome of a message: handles, callbacks, ``await``; and failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOON = 30
 
 
 class Reports:
-    """What ``on_delivery`` has been told, and a way to wait for it."""
+    """A record of ``on_delivery`` calls, and a way to wait for them."""
 
     def __init__(self, expected: int) -> None:
         self.told: list[tuple[BaseException | None, Delivery]] = []
@@ -58,7 +58,7 @@ def test_each_message_is_reported_once_and_in_order(cluster: KafkaCluster, topic
         for i in range(count):
             producer.send(topic, b"%d" % i, partition=i % 3, on_delivery=reports)
         reports.wait()
-        # Nothing is reported late, or a second time.
+        # Nothing is reported late, or twice.
         producer.flush(SOON)
     assert len(reports.told) == count
     assert reports.threads == {"app-reports"}
@@ -130,7 +130,7 @@ def test_done_callbacks_run_once_before_and_after_the_outcome(
         good.add_errback(lambda error: told.append("never"))
         bad.add_errback(lambda error: told.append(type(error)))
         bad.add_callback(lambda metadata: told.append("never"))
-        # Whoever has a callback has been told.
+        # All callbacks have been called.
         producer.flush(SOON)
         good.add_done_callback(lambda delivery: told.append(("late", delivery)))
     assert len(told) == 4
@@ -148,7 +148,7 @@ def test_done_callbacks_run_once_before_and_after_the_outcome(
 def test_result_times_out_and_the_message_goes_on(cluster: KafkaCluster, topic: str) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=60_000) as producer:
         delivery = producer.send(topic, b"value")
-        with pytest.raises(TimeoutError, match="still on"):
+        with pytest.raises(TimeoutError, match="still being sent"):
             delivery.result(0.01)
         with pytest.raises(TimeoutError):
             delivery.exception(0)
@@ -224,7 +224,7 @@ def test_an_unknown_topic_is_created(cluster: KafkaCluster, topic: str) -> None:
 def test_one_send_before_the_topic_exists_and_none_after_is_delivered(
     cluster: KafkaCluster, topic: str
 ) -> None:
-    """KIP-286: the message waits for its topic, and nobody has to send another to wake it."""
+    """KIP-286: the message waits for its topic, and no further send() is needed."""
     with Producer(
         bootstrap_servers=cluster.bootstrap_servers,
         allow_auto_create_topics=False,
@@ -254,7 +254,7 @@ def test_a_topic_that_never_comes_is_named_in_the_error(cluster: KafkaCluster, t
 def test_a_topic_that_has_just_been_made_gets_everything_in_order(
     cluster: KafkaCluster, topic: str
 ) -> None:
-    """Its leaders may not know yet that they are: they refuse one batch and take the next."""
+    """Its leaders may not know yet that they lead: they reject one batch and accept the next."""
     values = [b"%d" % i for i in range(600)]
     with Producer(
         bootstrap_servers=cluster.bootstrap_servers, partitioner="round_robin", batch_size=500
@@ -271,7 +271,7 @@ def test_a_topic_that_has_just_been_made_gets_everything_in_order(
                 assert len(numbers) == 100
 
 
-# What the broker refuses
+# Rejected messages
 
 
 def test_a_message_that_the_topic_refuses_fails_alone(cluster: KafkaCluster, topic: str) -> None:
@@ -294,7 +294,7 @@ def test_a_message_that_the_topic_refuses_fails_alone(cluster: KafkaCluster, top
 def test_what_was_sent_behind_a_refused_message_is_delivered(
     cluster: KafkaCluster, topic: str, idempotent: bool
 ) -> None:
-    """The batches behind it are under way while it is refused."""
+    """The batches after it are in flight while it is rejected."""
     cluster.create_topic(topic, config={"max.message.bytes": "10000"})
     with Producer(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -343,7 +343,7 @@ def test_flush_tells_of_failures_that_nobody_was_told_of(cluster: KafkaCluster, 
         assert caught.value.count == 2
         assert {type(error) for error in caught.value.errors} == {PartitionerError}
         assert "no partition 5" in str(caught.value)
-        # Told once.
+        # Reported once.
         producer.flush(SOON)
         assert isinstance(unread.exception(0), DeliveryError)
     assert isinstance(reports.wait()[0][0], PartitionerError)

@@ -1,4 +1,4 @@
-"""Which partition a message goes to."""
+"""The partition of a message."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PARTITIONS = 6
 
 @pytest.fixture
 def wide(cluster: KafkaCluster, topic: str) -> str:
-    """A topic of some partitions."""
+    """Return a topic with several partitions."""
     cluster.create_topic(topic, partitions=PARTITIONS)
     return topic
 
 
-#: What the Java client's own tests say of its murmur2.
+#: From the Java client's own tests of murmur2.
 JAVA = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -89,15 +89,15 @@ def test_a_partition_that_does_not_exist_fails_its_message_alone(
         assert error.topic == wide
         assert "no partition 6; the topic has partitions 0 to 5" in str(error)
         assert [before.result(SOON).offset, after.result(SOON).offset] == [0, 1]
-        # The caller may want to send it again: what failed keeps its payload.
+        # The caller may want to send it again: a failed message keeps its payload.
         assert wrong.value == b"wrong"
 
 
-# A partitioner of the user's own
+# A user's partitioner
 
 
 def by_first_byte(key: bytes | None, everything: Sequence[int], available: Sequence[int]) -> int:
-    """Does what the key says; a key may also ask for trouble."""
+    """Choose a partition by the key; some keys make it misbehave."""
     assert list(everything) == list(available) == list(range(PARTITIONS))
     if key == b"raise":
         raise LookupError("no such customer")
@@ -114,7 +114,7 @@ def test_a_callable_decides(cluster: KafkaCluster, wide: str) -> None:
         bootstrap_servers=cluster.bootstrap_servers, partitioner=by_first_byte
     ) as producer:
         deliveries = [producer.send(wide, b"value", key=key) for key in keys]
-        # It is not asked where the caller has decided.
+        # It is not called if the caller has chosen the partition.
         fixed = producer.send(wide, b"value", key=b"raise", partition=4)
         assert fixed.result(SOON).partition == 4
         assert [delivery.result(SOON).partition for delivery in deliveries] == [

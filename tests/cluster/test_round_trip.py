@@ -1,4 +1,4 @@
-"""What is sent is what stands in the log: read back from a real broker, byte for byte."""
+"""The log holds exactly what was sent: read back from a real broker, byte for byte."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ CASES: list[tuple[Any, Any, list[tuple[str, bytes | None]], int]] = [
 
 
 def test_every_field_comes_back_byte_for_byte(cluster: KafkaCluster, topic: str) -> None:
-    # By default a broker refuses what is dated more than an hour ahead.
+    # By default a broker rejects timestamps more than an hour in the future.
     cluster.create_topic(
         topic, partitions=2, config={"message.timestamp.after.max.ms": str(2**63 - 1)}
     )
@@ -179,7 +179,7 @@ def test_every_compression_can_be_read_back(
         bootstrap_servers=cluster.bootstrap_servers,
         compression_type=kind,
         compression_level=level,
-        linger_ms=60_000,  # the flush of close() ends it: one batch
+        linger_ms=60_000,  # the flush of close() ends lingering: one batch
     ) as producer:
         deliveries = [producer.send(topic, value) for value in values]
     assert_in_log(cluster, deliveries, values)
@@ -274,7 +274,7 @@ def test_batches_are_no_larger_than_allowed(
 
 
 class Tagged:
-    """A serializer as kafka-python has them: an object that is told topic and headers."""
+    """A serializer in kafka-python's style: an object that receives topic and headers."""
 
     def serialize(self, topic: str, headers: Any, value: str) -> bytes:
         return f"{topic}/{len(headers or ())}/{value}".encode()

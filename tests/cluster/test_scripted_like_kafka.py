@@ -16,7 +16,7 @@ from tests.net.helper import Settings
 from tests.testing.helper import Closed, RawClient, produce_request
 from tests.wire.helper import record_batch
 
-#: What a conversation is asked for: the client, the topic (2 partitions) and a list to fill.
+#: A conversation: given a client and a topic (2 partitions), it returns the answers.
 Conversation = Callable[[RawClient, str], list[Any]]
 
 _RETRIABLE = (3, 5, 6, 14, 15, 16)
@@ -24,7 +24,7 @@ _RETRIABLE = (3, 5, 6, 14, 15, 16)
 
 @pytest.fixture
 def real(cluster: KafkaCluster, topic: str) -> Iterator[RawClient]:
-    """A client of a real broker that leads both partitions and has a record in each."""
+    """Yield a client of a real broker that leads both partitions and has a record in each."""
     cluster.create_topic(topic, partitions=2)
     broker = cluster.brokers[0]
     with RawClient(Network(Settings()), broker.host, broker.port) as client:
@@ -43,14 +43,14 @@ def scripted(topic: str) -> Iterator[RawClient]:
 
 
 def begin(client: RawClient, topic: str) -> None:
-    """Wait until the broker leads; the first offset is 1 in both partitions then."""
+    """Wait until the broker leads; then the next offset is 1 in both partitions."""
     for partition in (0, 1):
         while (answer := client.produce((topic, partition, record_batch()))) != [(0, 0)]:
             assert answer[0][0] in _RETRIABLE, answer
 
 
 def new_producer_id(client: RawClient) -> int:
-    while True:  # the coordinator of a broker that has just started loads its log
+    while True:  # the coordinator of a broker that has just started is loading its log
         try:
             return client.producer_id()
         except AssertionError as error:
@@ -60,7 +60,7 @@ def new_producer_id(client: RawClient) -> int:
 def send(
     client: RawClient, topic: str, producer_id: int, epoch: int, sequence: int, count: int = 1
 ) -> tuple[int, int]:
-    """One batch of *count* records; (error code, base offset)."""
+    """Send one batch of *count* records; return (error code, base offset)."""
     values = [b"%d" % number for number in range(count)]
     batch = record_batch(*values, producer_id=producer_id, epoch=epoch, sequence=sequence)
     return client.produce((topic, 0, batch))[0]
@@ -74,7 +74,7 @@ def sequences_in_order(client: RawClient, topic: str) -> list[Any]:
 def batches_that_come_again(client: RawClient, topic: str) -> list[Any]:
     pid = new_producer_id(client)
     first = [send(client, topic, pid, 0, sequence, 2) for sequence in range(0, 14, 2)]
-    # The broker knows the last five; the ones before them have left its memory.
+    # The broker remembers the last five and has forgotten the ones before.
     return first + [send(client, topic, pid, 0, sequence, 2) for sequence in range(0, 14, 2)]
 
 
@@ -86,7 +86,7 @@ def sequences_out_of_order(client: RawClient, topic: str) -> list[Any]:
         send(client, topic, pid, 0, 10),
         send(client, topic, pid, 0, 1),
         send(client, topic, pid, 0, 2),
-        # The beginning of one that is there, the end of another.
+        # Partial overlaps: the beginning of a known batch, the end of another.
         send(client, topic, pid, 0, 1, 2),
         send(client, topic, pid, 0, 0, 2),
     ]
@@ -127,7 +127,7 @@ def sequences_at_their_end(client: RawClient, topic: str) -> list[Any]:
 
 
 def patched(batch: bytes, at: int, layout: str, value: int) -> bytes:
-    """*batch* with another value in its header, and the checksum that belongs to it."""
+    """Return *batch* with another value in its header and a matching checksum."""
     data = bytearray(batch)
     struct.pack_into(layout, data, at, value)
     struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
@@ -137,12 +137,12 @@ def patched(batch: bytes, at: int, layout: str, value: int) -> bytes:
 def batches_that_are_none(client: RawClient, topic: str) -> list[Any]:
     good = record_batch(b"one", b"two", b"three")
     offered = [
-        good[:-1] + b"\xff",  # the checksum is not right
+        good[:-1] + b"\xff",  # wrong checksum
         good + good,
         b"",
-        patched(good, 57, ">i", 2),  # fewer records than there are
+        patched(good, 57, ">i", 2),  # fewer records than it contains
         patched(good, 57, ">i", 4),
-        patched(good, 23, ">i", 5),  # another last offset delta
+        patched(good, 23, ">i", 5),  # wrong last offset delta
         good,
     ]
     return [client.produce((topic, 0, data)) for data in offered]

@@ -32,7 +32,7 @@ def test_one_message_may_have_a_deadline_of_its_own(cluster: KafkaCluster, topic
             assert hurried.value == b"1"
         assert patient.exception(SOON) is None
     assert b"2" in read_log(cluster, topic).values
-    # It says how long this one has waited, and not what the setting is.
+    # It reports how long this message has waited, not the setting.
     assert 0.3 <= error.waited < 60
     assert "120 s" not in str(error)
 
@@ -77,7 +77,7 @@ def test_flush_times_out_while_the_broker_is_silent(cluster: KafkaCluster, topic
 def test_a_broker_that_answers_too_late(
     cluster: KafkaCluster, topic: str, idempotent: bool
 ) -> None:
-    """Requests were given up that it takes into the log nevertheless, and come again."""
+    """The producer gives up requests that the broker appends after all, and retries them."""
     cluster.create_topic(topic, partitions=3)
     with Stream(
         cluster, topic, 3, 5000, request_timeout_ms=300, enable_idempotence=idempotent
@@ -100,7 +100,7 @@ def test_a_full_buffer_refuses_after_max_block_ms_and_empties_again(
     cluster: KafkaCluster, topic: str
 ) -> None:
     def fill() -> int:
-        """How many messages are accepted while the broker takes none."""
+        """Return how many messages are accepted while the broker is silent."""
         accepted = 0
         while True:
             try:
@@ -115,7 +115,7 @@ def test_a_full_buffer_refuses_after_max_block_ms_and_empties_again(
         producer.send(topic, b"first").result(SOON)
         with paused(cluster):
             accepted = fill()
-            # Each message costs its bytes and a little more.
+            # Each message costs its bytes and some overhead.
             assert 800 < accepted <= 1000
             with pytest.raises(BufferFullError, match=r"buffer_memory .*50 ms") as caught:
                 producer.send(topic, bytes(1000))

@@ -1,4 +1,4 @@
-"""What the tests of the drop-in share."""
+"""Shared helpers of the tests of the drop-in replacement."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from pykaproducer.confluent import KafkaError, KafkaException, Producer
 from pykaproducer.testing import ScriptedCluster
 
-#: How long anything may take (seconds): tests wait for it, not for the clock.
+#: How long an operation may take (seconds): tests wait for the event, not for the clock.
 SOON = 30
 
 
 class Calls(list[Any]):
-    """A callback that remembers what it was given."""
+    """A callback that records its arguments."""
 
     def __call__(self, *given: Any) -> None:
         self.append(given[0] if len(given) == 1 else given)
 
 
 def on(scripted: ScriptedCluster, **settings: Any) -> Producer:
-    """The drop-in, on a cluster in this process. Settings by their names, with underscores."""
+    """Return the drop-in, connected to an in-process cluster; setting names have underscores."""
     with scripted.producer() as model:
         kind = type(model)
 
@@ -33,16 +33,18 @@ def on(scripted: ScriptedCluster, **settings: Any) -> Producer:
 
 
 def poll_until(producer: Any, done: Callable[[], object]) -> None:
-    """Poll until it is so."""
+    """Poll until *done()* is true."""
     end = time.monotonic() + SOON
     while not done():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         producer.poll(0.05)
 
 
 def outcome(call: Callable[[], object], error: type[Any], exception: type[Any]) -> Any:
-    """What a call does, so that two libraries' can be compared: the kind of exception, and its
-    code if it has one; "fine" if there is none."""
+    """Return the result of a call in a form that is comparable between two libraries.
+
+    That is the kind of exception, and its code if it has one, or "fine" without an exception.
+    """
     try:
         call()
     except exception as raised:
@@ -54,5 +56,5 @@ def outcome(call: Callable[[], object], error: type[Any], exception: type[Any]) 
 
 
 def our_outcome(call: Callable[[], object]) -> Any:
-    """Of a call to the drop-in."""
+    """Return the outcome of a call to the drop-in."""
     return outcome(call, KafkaError, KafkaException)

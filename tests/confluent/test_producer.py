@@ -1,4 +1,4 @@
-"""The drop-in for confluent-kafka's Producer: who is called back, when, and in which thread."""
+"""The drop-in for confluent-kafka's Producer: which callbacks run, when, and in which thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.confluent import (
     TIMESTAMP_CREATE_TIME,
     KafkaError,
@@ -267,10 +267,10 @@ def test_a_forked_child_begins_empty(refusing: str) -> None:
     "method", ["init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"]
 )
 def test_transactions_are_refused(method: str) -> None:
-    with Producer({}) as producer, pytest.raises(KafkaException, match="not built") as raised:
+    with Producer({}) as producer, pytest.raises(KafkaException, match="not supported") as raised:
         getattr(producer, method)()
     assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
-    with pytest.raises(KafkaException, match="transactions are not built"):
+    with pytest.raises(KafkaException, match="transactions are not supported"):
         Producer({"transactional.id": "x"})
 
 
@@ -329,7 +329,7 @@ def test_that_all_brokers_are_down_is_told_when_the_last_one_goes() -> None:
     producer = Producer({"bootstrap.servers": "127.0.0.1:1", "error_cb": errors})
     for down in ({1}, {1, 2, 3}, {1, 2, 3}, {1}, {1, 2, 3}):
         brokers = [{"id": i, "last_error": "lost" if i in down else None} for i in (1, 2, 3)]
-        producer._watch._look_for_errors({"brokers": brokers, "trouble": None})
+        producer._watch._look_for_errors({"brokers": brokers, "cluster_error": None})
     producer._events.serve()
     codes = [error.code() for error in errors]
     assert codes.count(KafkaError._ALL_BROKERS_DOWN) == 2
@@ -361,7 +361,7 @@ def test_a_callback_that_forks_leaves_the_others_to_the_parent(scripted: Scripte
 
 def test_what_finishes_while_room_is_counted_is_counted(scripted: ScriptedCluster) -> None:
     class Late(deque[Any]):
-        """The queue; a message comes when somebody has just asked how many there are."""
+        """A queue to which a message is added just after its length was read."""
 
         came = False
 
@@ -387,7 +387,7 @@ def test_threads_that_poll_at_once_count_each_message_once(scripted: ScriptedClu
     counts: list[int] = []
 
     class Channel:
-        """Between two looks of one thread another one polls."""
+        """A channel that another thread polls between two reads of one thread."""
 
         failed = 0
         _settled = 5

@@ -1,4 +1,4 @@
-"""librdkafka's settings: what each becomes, and that none is forgotten."""
+"""librdkafka's settings: how each is mapped, and that none is missing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from pykaproducer._librdkafka import LIBRDKAFKA
-from pykaproducer.config import Config, own_name
+from pykaproducer._config.librdkafka import LIBRDKAFKA
+from pykaproducer.config import Config, canonical_name
 from pykaproducer.confluent import KafkaError, KafkaException, Producer
 from pykaproducer.confluent.settings import TokenProvider, librdkafka_table, translate
 from pykaproducer.errors import UnsupportedFeatureError
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def names_of_the_library(into: pathlib.Path) -> set[str]:
-    """Every setting that the installed librdkafka knows, as it prints them."""
+    """Return every setting of the installed librdkafka, as it prints them."""
     package = pathlib.Path(confluent_kafka.__file__).parent
     (library,) = package.with_name("confluent_kafka.libs").glob("librdkafka*.so*")
     there, libc = ctypes.CDLL(str(library)), ctypes.CDLL(None)
@@ -41,7 +41,7 @@ def test_no_setting_of_librdkafka_is_forgotten(tmp_path: pathlib.Path) -> None:
 def test_the_table_names_settings_that_there_are() -> None:
     for row in LIBRDKAFKA.values():
         assert row.support
-        assert not row.ours or own_name(row.ours) == row.ours
+        assert not row.ours or canonical_name(row.ours) == row.ours
 
 
 def test_the_page_has_the_table() -> None:
@@ -144,8 +144,8 @@ def test_new_credentials_are_used_from_then_on() -> None:
         ({"acks": 1, "request.required.acks": 0}, '"acks" and "request.required.acks".*differ'),
         ({"lingerms": 1}, 'did you mean "linger.ms"'),
         ({"bootstrap_servers": "a"}, 'did you mean "bootstrap.servers"'),
-        ({"acks": 2}, "brokers take 0, 1 and all"),
-        ({"queuing.strategy": "lifo"}, "is refused: messages go out in order"),
+        ({"acks": 2}, "must be 0, 1 or all"),
+        ({"queuing.strategy": "lifo"}, "is rejected: messages are sent in order"),
         ({"enable.ssl.certificate.verification": False}, "ssl_context"),
         ({"linger.ms": 1_000_000}, "outside allowed range 0..900000"),
         ({"bootstrap.servers": "a:b:c:x/"}, "bootstrap_servers"),

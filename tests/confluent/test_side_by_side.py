@@ -14,7 +14,7 @@ from pykaproducer.testing import KafkaCluster
 
 from .helper import SOON, Calls, our_outcome, outcome
 
-#: Nothing listens there.
+#: Refuses connections.
 NOWHERE: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 

@@ -1,12 +1,12 @@
 """confluent-kafka's own tests of its Producer, with the import changed.
 
-They are in its repository alone, not in its package. So this is no test of the suite, but to be
-run by hand with a checkout, at the version that is installed or near it; it needs the package avro,
-which their tests import::
+These tests are in its repository only, not in its package. So this is not part of the suite, but is
+run by hand with a checkout of the installed version or a similar one. It needs the package avro,
+which the tests import::
 
     python -m tests.confluent.their_tests path/to/confluent-kafka-python
 
-Left out is what belongs to transactions.
+Tests of transactions are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 from pykaproducer import confluent
 from pykaproducer.testing import KafkaCluster
 
-#: Their files about what the drop-in has.
+#: Their test files for features of the drop-in.
 FILES = (
     "tests/test_Producer.py",
     "tests/test_kafka_error.py",
@@ -34,19 +34,19 @@ FILES = (
     "tests/test_Wakeable.py",
     "tests/integration/producer/test_producer_wakeable_poll_flush.py",
 )
-#: What these import.
+#: Modules that these import.
 HELPERS = (
     "tests/__init__.py",
     "tests/common/__init__.py",
     "tests/common/schema_registry/__init__.py",
 )
-#: test_transaction_api wants transactions; the others of Wakeable are about its consumer, and
-#: about functions of its module in C.
+#: test_transaction_api needs transactions; the others of Wakeable test its consumer and functions
+#: of its C module.
 SELECTED = (
     "not test_transaction_api and (not test_Wakeable or test_producer_wakeable) "
     "and not test_consumer and not test_avro"
 )
-#: In place of theirs, which wants Docker.
+#: Replaces theirs, which needs Docker.
 CONFTEST = """
 import uuid
 import pytest
@@ -74,7 +74,7 @@ class Cluster:
 @pytest.fixture(scope="session")
 def kafka_cluster():
     cluster = Cluster()
-    # The first consumer of a cluster waits for the topic of offsets, longer than they do.
+    # The first consumer of a cluster waits for the offsets topic, longer than these tests.
     conf = {{"group.id": "first", "auto.offset.reset": "earliest"}}
     consumer = Consumer(cluster.client_conf(conf))
     consumer.subscribe([cluster.create_topic_and_wait_propogation("first")])
@@ -86,7 +86,7 @@ def kafka_cluster():
 
 
 def with_our_import(text: str) -> str:
-    """A module of theirs that takes from us what we have."""
+    """Return a module of theirs that imports from the drop-in what it provides."""
     lines = text.splitlines(keepends=True)
     imports = [
         node
@@ -106,7 +106,7 @@ def with_our_import(text: str) -> str:
 
 
 def write(source: pathlib.Path, into: pathlib.Path, servers: str) -> None:
-    """Their tests, changed, in the directory *into*."""
+    """Write the changed tests to the directory *into*."""
     for name in (*FILES, *HELPERS):
         text = (source / name).read_text().replace("localhost:9092", servers)
         place = into / name
@@ -117,7 +117,7 @@ def write(source: pathlib.Path, into: pathlib.Path, servers: str) -> None:
 
 
 def main(source: pathlib.Path) -> int:
-    """Run them on a cluster that is started for them; pytest's exit status."""
+    """Run the tests on a cluster started for them; return pytest's exit status."""
     with KafkaCluster() as cluster, tempfile.TemporaryDirectory() as into:
         write(source, pathlib.Path(into), cluster.bootstrap_servers)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -1,10 +1,10 @@
 """A fuzzer of every entry point of compiled code: ``python -m tests.kernel.fuzz --inputs 100000``.
 
-An input is one call, with arguments of any kind: right ones, sequences that lie about their length
-or change it, every layout of Arrow, objects that raise or call back into the kernel. Of each call
-is checked that it raises only what is documented, and that each row it accepts is written, byte for
-byte, as it was passed; of each round of calls, that every callback ran once and that no byte is in
-use at the end.
+An input is one call, with arguments of any kind: valid ones, sequences that lie about their length
+or change it, every layout of Arrow, objects that raise or call back into the kernel. For each call
+the fuzzer checks that it raises only documented exceptions, and that each accepted row is written,
+byte for byte, as it was passed. For each round of calls it checks that every callback ran once and
+that no byte is in use at the end.
 
 Rounds are numbered from the seed on, and a round depends on its number alone. They run in a child
 process: if it crashes or hangs, the number of the round is printed, with the command to repeat it.
@@ -26,18 +26,18 @@ import time
 from .fuzz_calls import Calls
 from .fuzz_private import PrivateCalls
 
-#: Calls of one round.
+#: The number of calls in a round.
 CALLS = 40
-#: A round that takes longer hangs (seconds).
+#: A round that takes longer is considered hung (seconds).
 PATIENCE = 120
 
 
-#: What is called, and how often compared with the others.
+#: The entry points, and their relative frequencies.
 KINDS = {"send": 30, "block": 25, "arrow": 25, "private": 18, "settle": 4}
 
 
 def play(number: int, only: str | None = None) -> None:
-    """One round: its calls, and the end. *only*: calls of this kind alone."""
+    """Play one round to its end; *only*: calls of this kind alone."""
     calls = Calls(number)
     private = PrivateCalls(calls)
     ways = (calls.send, calls.send_block, calls.send_arrow, private.call, calls.settle_some)
@@ -55,8 +55,8 @@ def play(number: int, only: str | None = None) -> None:
 
 
 def play_all(seed: int, inputs: int, progress: str, only: str | None) -> None:
-    """The rounds of a child process; writes the number of each to the file *progress* first."""
-    gc.freeze()  # what is collected is what the rounds make
+    """Play the rounds of a child process; write the number of each to the file *progress* first."""
+    gc.freeze()  # only objects made by the rounds are collected
     with open(progress, "r+b") as file, mmap.mmap(file.fileno(), 8) as current:
         for number in range(seed, seed + -(-inputs // CALLS)):
             current[:8] = struct.pack("q", number)
@@ -66,7 +66,7 @@ def play_all(seed: int, inputs: int, progress: str, only: str | None) -> None:
 
 
 def main() -> int:
-    """Run the rounds; the exit status."""
+    """Run the rounds, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.kernel.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="%(default)s")
     parser.add_argument("--seed", type=int, help="number of the first round; default: a new one")

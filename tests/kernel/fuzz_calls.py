@@ -1,4 +1,4 @@
-"""What the fuzzer calls from outside: send(), columns of objects, Arrow data."""
+"""The public calls of the fuzzer: send(), columns of objects, Arrow data."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 
 from .fuzz_stages import Callback, MisjudgedError, Stages, TooLargeError
 from .helper import ClosedError, NoSpaceError
 from .odd import ANY, WRONG, BoomError, Hostile, Made, Odd, whole
 from .odd_arrow import Arrow, ArrowStream, OddArrow
 
-#: What is documented for send(), send_many() and send_arrow().
+#: The exceptions documented for send(), send_many() and send_arrow().
 DOCUMENTED = (TypeError, ValueError, BufferError, BoomError, NoSpaceError, ClosedError)
 
 MOST_PARTITION = (1 << 31) - 1
@@ -21,7 +21,7 @@ MOST_TIMESTAMP = 1 << 62
 
 
 class Calls(Stages):
-    """Messages by every call, with any arguments; each with what must come of it."""
+    """Messages sent by every call, with any arguments, and their expected results."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -85,18 +85,18 @@ class Calls(Stages):
         if isinstance(callback, Callback):
             self.due.add(callback)
         if expected is WRONG:
-            raise MisjudgedError("a wrong call was accepted")
+            raise MisjudgedError("an invalid call was accepted")
         self.note(handle.chunk, handle.row, content)
         if self.odd.often(0.3):
             self.kept.append(handle)
 
     def _refused(self, expected: Any, error: Exception) -> None:
-        """Raise if the call was right: *expected* says what must come of it."""
+        """Raise if the call was valid, according to *expected*, and must not be rejected."""
         if isinstance(expected, list) and not isinstance(error, (TooLargeError, NoSpaceError)):
-            raise MisjudgedError("a right call was refused") from error
+            raise MisjudgedError("a valid call was rejected") from error
 
     def send_plain(self) -> None:
-        """Send a message that must be accepted, whatever runs at this moment."""
+        """Send a message that must be accepted, whatever else runs at this moment."""
         data = self.odd.raw()
         try:
             handle = self.door.send("t1", data, partition=1)
@@ -105,7 +105,7 @@ class Calls(Stages):
         self.note(handle.chunk, handle.row, (None, data, [], 1, None))
 
     def _callback(self) -> Made:
-        """An ``on_delivery``."""
+        """Return an ``on_delivery`` argument."""
         draw = self.chance.random()
         if draw < 0.5:
             return None, None
@@ -165,7 +165,7 @@ class Calls(Stages):
         self._admit_block("t1", [made], columns)
 
     def _cells(self, count: int) -> Made:
-        """A column of keys or values."""
+        """Return a column of keys or values."""
         plain = self.odd.often(0.6)
         made: list[Made] = []
         for _ in range(count):
@@ -180,7 +180,7 @@ class Calls(Stages):
         return thing, expected
 
     def _header_lists(self, count: int) -> Made:
-        """A column of lists of headers."""
+        """Return a column of lists of headers."""
         return self._of_length(self.odd.column([self.odd.headers() for _ in range(count)]), count)
 
     def _partitions(self, count: int) -> Made:
@@ -190,7 +190,7 @@ class Calls(Stages):
         return self._numbers(count, MOST_TIMESTAMP)
 
     def _numbers(self, count: int, most: int) -> Made:
-        """A column of numbers."""
+        """Return a column of numbers."""
         plain = self.odd.often(0.6)
         made: list[Made] = []
         for _ in range(count):
@@ -199,14 +199,14 @@ class Calls(Stages):
         return self._of_length(self.odd.column(made), count)
 
     def _of_length(self, made: Made, count: int) -> Made:
-        """As *made*, sometimes with another length than the other columns have."""
+        """Return *made*, sometimes with a length other than that of the other columns."""
         thing, expected = made
         if type(thing) is list and self.odd.often(0.03):
             return [*thing, None], ANY
         return thing, expected
 
     def _maybe(self, count: int, maker: Callable[[int], Made]) -> Made:
-        """A column that need not be there."""
+        """Return a column, or None for one that is optional."""
         if self.odd.often(0.6):
             return None, [None] * count
         return maker(count)
@@ -236,7 +236,7 @@ class Calls(Stages):
                 expected = [column * batches for column in expected]
         made: list[_kernel.Columns] = []
         try:
-            # Capsules, and streams, are sometimes wrong; what is accepted must be right.
+            # Capsules and streams are sometimes malformed; accepted data must arrive unchanged.
             made = _kernel.columns_of_arrow(data)
             self._admit_block("t2", made, expected)
         except DOCUMENTED:
@@ -246,7 +246,7 @@ class Calls(Stages):
             data.memory.free()
 
     def _admit_block(self, topic: str, made: list[_kernel.Columns], expected: Any) -> None:
-        """Accept columns; each row must be as *expected* says, column by column."""
+        """Accept columns; each row must match *expected*, column by column."""
         columns = [ANY] * 5 if expected is ANY else expected
         block = _kernel.SentBlock()
         watch = Callback(self) if self.odd.often(0.2) else None
@@ -258,9 +258,9 @@ class Calls(Stages):
         if watch is not None:
             self.due.add(watch)
             if block.refusal is not None or not block.count:
-                watch.calls += 1  # the caller does
+                watch.calls += 1  # normally done by the caller
         if whole(columns) is WRONG:
-            raise MisjudgedError("a wrong column was accepted")
+            raise MisjudgedError("an invalid column was accepted")
         row = 0
         for segment in block.segments:
             for at in range(len(segment.chunk)):

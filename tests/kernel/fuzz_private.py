@@ -1,4 +1,4 @@
-"""What the fuzzer calls inside: classes and functions of the kernel that only the package uses."""
+"""The private calls of the fuzzer: parts of the kernel that only the package uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 
 from .helper import ClosedError, Door, NoSpaceError, pack
 from .odd import BoomError, Hostile
@@ -17,7 +17,7 @@ from .odd import BoomError, Hostile
 if TYPE_CHECKING:
     from .fuzz_calls import Calls
 
-#: What arguments of a wrong kind raise. OverflowError: a number that fits no C type.
+#: Exceptions for arguments of a wrong kind. OverflowError: a number that fits no C type.
 REFUSED = (
     TypeError,
     ValueError,
@@ -46,17 +46,17 @@ CLASSES: tuple[Any, ...] = (
     _kernel.SentBlock,
     _kernel.TopicSlot,
     _kernel.Turn,
-    _kernel.Series,
+    _kernel.SampledStat,
     _kernel.Intercepted,
     _kernel.Admission,
     _kernel.BlockAdmission,
 )
-#: Not called on objects that were made by force: it would make the fuzzer's own methods dead.
+#: Not called on objects made by force, because they would disable the fuzzer's own methods.
 SPARED = {"__class__", "__init_subclass__", "__subclasshook__", "__new__", "__reduce__"}
 
 
 class PrivateCalls:
-    """One call each, with a separate object."""
+    """Single calls, each with a separate object."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -66,7 +66,7 @@ class PrivateCalls:
             self.chunk,
             self.slice,
             self.handle,
-            self.series,
+            self.stat,
             self.partitioner,
             self.budget,
             self.batch,
@@ -77,7 +77,7 @@ class PrivateCalls:
         )
 
     def call(self) -> None:
-        """One input."""
+        """Make one call."""
         try:
             self.chance.choice(self.ways)()
         except REFUSED:
@@ -86,7 +86,7 @@ class PrivateCalls:
     # Arguments ------------------------------------------------------------------------------------
 
     def any(self) -> Any:
-        """A thing of any type."""
+        """Return an object of any type."""
         draw = self.chance.random()
         if draw < 0.35:
             return self.integer()
@@ -101,16 +101,16 @@ class PrivateCalls:
         return self.calls.odd.nonsense()
 
     def integer(self) -> int:
-        """A number around the limits of C's types."""
+        """Return a number around the limits of C's types."""
         power = self.chance.choice([0, 1, 2, 8, 15, 16, 31, 32, 62, 63, 64])
         return self.chance.choice([1, -1]) * (1 << power) + self.chance.choice([-1, 0, 1])
 
     def small(self) -> int:
-        """A number that may be a row's, or a little beyond."""
+        """Return a number that may be a row number or slightly out of range."""
         return self.chance.choice([0, 1, 2, 3, 4, -1, 50, (1 << 32) - 1])
 
     def door(self) -> Door:
-        """A door with a few messages."""
+        """Return a door with a few messages."""
         door = Door()
         for number in range(self.chance.choice([1, 3, 40])):
             data = None if number % 3 else self.calls.odd.raw()
@@ -120,7 +120,7 @@ class PrivateCalls:
     # Classes --------------------------------------------------------------------------------------
 
     def made_by_force(self) -> None:
-        """Without a constructor, or with any arguments of one: whatever is then asked of it."""
+        """Make an object without its constructor, or with arbitrary arguments, and use it."""
         kind = self.chance.choice(CLASSES)
         made = kind.__new__(kind) if self.chance.random() < 0.5 else kind(self.integer_or_any())
         for name in self.chance.sample(dir(made), 6):
@@ -135,11 +135,11 @@ class PrivateCalls:
         repr(made)
 
     def integer_or_any(self) -> Any:
-        """An argument that makes no giant."""
+        """Return an argument that does not allocate huge objects."""
         return self.chance.choice([0, 1, 100, -1, None, "x", 1 << 40, Hostile(self.calls.odd)])
 
     def chunk(self) -> None:
-        """Methods of a chunk with any row numbers, before and after its end."""
+        """Call methods of a chunk with any row numbers, before and after its end."""
         chunk = self.door().chunk()
         for _ in range(5):
             ways: tuple[Callable[[], Any], ...] = (
@@ -168,7 +168,7 @@ class PrivateCalls:
         chunk.split(self.chance.choice([None, self.any_partitioner()]), partitions, available)
 
     def end(self, chunk: _kernel.Chunk) -> None:
-        """Bring a chunk to its end, perhaps twice."""
+        """End a chunk, possibly twice."""
         whole = chunk.whole()
         settled = whole.fail(LookupError(), TimeoutError())
         if settled is not None:
@@ -179,7 +179,7 @@ class PrivateCalls:
         assert chunk.whole().deliver(5) is None
 
     def slice(self) -> None:
-        """Methods of a slice with any arguments."""
+        """Call methods of a slice with any arguments."""
         chunk = self.door().chunk()
         part = chunk.whole()
         for _ in range(4):
@@ -187,14 +187,14 @@ class PrivateCalls:
                 lambda: part.claim(self.integer(), self.integer(), self.any()),
                 lambda: setattr(part, "most", self.any()),
                 lambda: setattr(part, "level", self.any()),
-                part.take_along,
-                part.doubt,
+                part.detach_payload,
+                part.mark_ambiguous,
                 part.unclaim,
                 part.waiting,
                 part.oldest_deadline,
                 part.row_numbers,
                 part.first_error,
-                part.untold_failures,
+                part.unreported_failures,
                 part.wake_waiters,
             )
             try:
@@ -204,14 +204,14 @@ class PrivateCalls:
             if isinstance(found, _kernel.Slice):
                 self.encode([found])
                 settled = found.deliver(
-                    self.small(), self.small(), latency=_kernel.Series(1.0, 3, True), now=2.5
+                    self.small(), self.small(), latency=_kernel.SampledStat(1.0, 3, True), now=2.5
                 )
                 if settled is not None:
                     settled.report(lambda callback, error: None)
         self.end(chunk)
 
     def encode(self, parts: list[Any]) -> None:
-        """Encode a batch with any way of compression and any checksum."""
+        """Encode a batch with any compression and any checksum."""
 
         def compress(buffer: memoryview) -> Any:
             self.calls.odd.disturb()
@@ -229,7 +229,7 @@ class PrivateCalls:
             return
 
     def batch(self) -> None:
-        """Encode what is no list of slices, and slices that have no rows left."""
+        """Encode objects that are not lists of slices, and slices that have no rows left."""
         chunk = self.door().chunk()
         part = chunk.whole()
         claimed = part.claim(1 << 30, 1 << 30)
@@ -239,7 +239,7 @@ class PrivateCalls:
         self.encode(self.chance.choice([[], [self.any()], self.any(), [part]]))
 
     def handle(self) -> None:
-        """Methods of a handle with any arguments, before and after the outcome."""
+        """Call methods of a handle with any arguments, before and after the outcome."""
         door = Door()
         handle = door.send("t", b"value", b"key")
         (chunk,) = door.chunks()
@@ -272,24 +272,24 @@ class PrivateCalls:
             except REFUSED:
                 continue
 
-    def series(self) -> None:
-        """Settings and numbers of a series."""
+    def stat(self) -> None:
+        """Use a SampledStat with any settings and numbers."""
         windows = [1.0, 0.0, -1.0, 1e-300, float("nan"), self.any()]
         counts = [1, 3, 0, -1, 1 << 31, self.any()]
-        series = _kernel.Series(
+        stat = _kernel.SampledStat(
             self.chance.choice(windows), self.chance.choice(counts), self.any() is None
         )
         for _ in range(5):
             try:
-                series.add(self.any(), self.any(), self.chance.choice([1, 0, -1, 1000]))
-                series.lately(self.any())
-                series.percentiles(self.any(), 0.5, self.any())
-                series.spread(self.chance.choice([[0.1, 2], [], self.any()]))
+                stat.add(self.any(), self.any(), self.chance.choice([1, 0, -1, 1000]))
+                stat.recent(self.any())
+                stat.percentiles(self.any(), 0.5, self.any())
+                stat.histogram(self.chance.choice([[0.1, 2], [], self.any()]))
             except REFUSED:
                 continue
 
     def any_partitioner(self) -> _kernel.Partitioner:
-        """A partitioner with any settings."""
+        """Return a partitioner with any settings."""
         made = _kernel.Partitioner(
             self.chance.choice([0, 1, 2, 3, 9, -1]),
             self.chance.choice([0, 1, 2, 3, 9]),
@@ -305,7 +305,7 @@ class PrivateCalls:
         return made
 
     def partitioner(self) -> None:
-        """Which partition a key has, for any numbers."""
+        """Compute the partition of a key with any numbers."""
         _kernel.partition_for(
             self.chance.choice([0, 1, 2, 3, 7]),
             self.chance.choice([b"", b"key", self.any()]),
@@ -313,7 +313,7 @@ class PrivateCalls:
         )
 
     def budget(self) -> None:
-        """Limits and amounts."""
+        """Use a Budget with any limits and amounts."""
         budget = _kernel.Budget(self.any())
         budget.fits(self.any())
         budget.wake_all()
@@ -321,7 +321,7 @@ class PrivateCalls:
     # Sockets, blocks, hooks -----------------------------------------------------------------------
 
     def sockets(self) -> None:
-        """Reading, writing and waiting with any buffers and descriptors."""
+        """Read, write and wait with any buffers and descriptors."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
@@ -346,7 +346,7 @@ class PrivateCalls:
                     continue
 
     def block(self) -> None:
-        """Blocks of columns that are none, and questions to blocks."""
+        """Send blocks of objects that are not columns, and query the blocks."""
         door = Door()
         block = _kernel.SentBlock()
         columns = self.chance.choice(
@@ -375,7 +375,7 @@ class PrivateCalls:
         gc.collect(0)
 
     def settings(self) -> None:
-        """A door with any settings, at which messages are sent."""
+        """Send messages to a door with any settings."""
         door = Door()
         door._open(
             self.chance.choice([_kernel.Budget(self.integer()), door.budget, self.any()]),
@@ -396,7 +396,7 @@ class PrivateCalls:
             self.end(chunk)
 
     def hooks(self) -> None:
-        """Methods of the door that only the pipeline calls."""
+        """Call methods of the door that only the pipeline calls."""
         door = self.door()
         past = _kernel.Intercepted(self.any(), Hostile(self.calls.odd))
         ways: tuple[Callable[[], Any], ...] = (
@@ -417,4 +417,4 @@ class PrivateCalls:
 
 
 def print_no(*outcome: Any) -> None:
-    """A callback that does nothing."""
+    """Do nothing, as a callback."""

@@ -1,6 +1,6 @@
-"""The fuzzer's own stages: what was accepted is taken, split, written, settled and reported.
+"""The fuzzer's own stages: accepted messages are taken, split, written, settled and reported.
 
-Whatever the kernel writes is read by kafka-python and compared with what was passed.
+Everything that the kernel writes is read by kafka-python and compared with the arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import crc32c
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Slice
 
 from .helper import Door, NoSpaceError, pack, read
@@ -21,15 +21,15 @@ PARTITIONS = 4
 
 
 class TooLargeError(ValueError):
-    """In place of the producer's MessageTooLargeError."""
+    """A substitute for the producer's MessageTooLargeError."""
 
 
 class MisjudgedError(Exception):
-    """The kernel has refused a right call, accepted a wrong one, or changed a message."""
+    """The kernel has rejected a valid call, accepted an invalid one, or changed a message."""
 
 
 class FuzzedDoor(Door):
-    """A door with little room, whose hooks call back."""
+    """A door with little buffer space, whose hooks call back."""
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
@@ -79,16 +79,16 @@ class Callback:
 
 
 class Stages:
-    """A door, and what becomes of all that is accepted there."""
+    """A door, and the stages that process everything accepted there."""
 
     def __init__(self, number: int) -> None:
         self.chance = random.Random(number)
-        #: How deep special methods and callbacks are nested; they call back only so far.
+        #: The nesting depth of special methods and callbacks, which is limited.
         self.depth = 0
         self.door = FuzzedDoor(self)
         self.partitioner = _kernel.Partitioner(_kernel.MURMUR2, _kernel.STICKY, sticky_bytes=500)
-        #: Of rows by chunk and number, what must be written: key, value, headers, partition,
-        #: timestamp. A row may be written before the call that sends it has returned.
+        #: The expected content by chunk and row: key, value, headers, partition, timestamp. A row
+        #: may be written before the call that sends it has returned.
         self.accepted: dict[tuple[Any, int], tuple[Any, ...]] = {}
         self.written: dict[tuple[Any, int], tuple[Any, ...]] = {}
         #: Callbacks that must be called, once each.
@@ -101,7 +101,7 @@ class Stages:
         """Call back into the kernel."""
 
     def note(self, chunk: Chunk, row: int, content: tuple[Any, ...]) -> None:
-        """A row was accepted: *content* must be what is written."""
+        """Record that a row was accepted, with *content* as the expected content."""
         place = (chunk.serial, row)
         if place in self.written:
             self._compare(content, self.written.pop(place))
@@ -119,7 +119,7 @@ class Stages:
         for name, wanted, got in zip(
             ("key", "value", "headers", "partition", "timestamp"), expected, found, strict=True
         ):
-            # A partition and a timestamp that were not given are the kernel's choice.
+            # A partition or timestamp that was not given is chosen by the kernel.
             if wanted is ANY or (wanted is None and name in ("partition", "timestamp")):
                 continue
             if wanted != got:
@@ -128,13 +128,13 @@ class Stages:
     # Taken, written, settled ----------------------------------------------------------------------
 
     def settle_some(self) -> None:
-        """Take what has come, and bring one chunk to its end."""
+        """Take new chunks, and finish one chunk."""
         self.taken += self.door._take_all()
         if self.taken:
             self._settle(self.taken.pop(self.chance.randrange(len(self.taken))))
 
     def settle_all(self) -> None:
-        """Bring all that was accepted to its end."""
+        """Finish every accepted message."""
         while True:
             self.taken += self.door._take_all()
             if not self.taken:
@@ -142,18 +142,18 @@ class Stages:
             self._settle(self.taken.pop())
 
     def _settle(self, chunk: Chunk) -> None:
-        """Split a chunk, write what it has, settle and report every row."""
+        """Split a chunk, write its rows, and settle and report every row."""
         slices, strays = chunk.split(self.partitioner, PARTITIONS, pack([0, 1, 3]))
         for part in [*slices, *([] if strays is None else [strays])]:
             if self.chance.random() < 0.2:
-                part.take_along()
+                part.detach_payload()
             while len(part):
                 claimed = part.claim(self.chance.choice([100, 10_000, 1 << 30]), 50, True)
                 if claimed is None:
                     break
                 self._write(claimed)
                 if self.chance.random() < 0.1:
-                    claimed.doubt()
+                    claimed.mark_ambiguous()
                 self._report(self._outcome(claimed))
 
     def _write(self, claimed: Slice) -> None:
@@ -190,11 +190,11 @@ class Stages:
     # The end --------------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """Nothing is in use, nothing was lost, and each callback has run once."""
+        """Check that nothing is in use, nothing was lost, and each callback has run once."""
         used = self.door.budget.used
         if used:
             raise MisjudgedError(f"{used} bytes are in use at the end")
         if self.accepted:
             raise MisjudgedError(f"never written: {self.accepted}")
         if any(callback.calls != 1 for callback in self.due):
-            raise MisjudgedError("a callback has not run, or twice")
+            raise MisjudgedError("a callback has not run, or has run twice")

@@ -1,4 +1,4 @@
-"""The kernel's front door without a producer behind it: its hooks, as simple as they can be."""
+"""The kernel's entry point without a producer, and with the simplest possible hooks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import crc32c
 from kafka.record import MemoryRecords
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Slice
-from pykaproducer.delivery import HandleContext
+from pykaproducer.delivery import ProducerRef
 from pykaproducer.testing import FakeClock
 
 TOPIC = "events"
 
 
 class NoSpaceError(Exception):
-    """In place of the producer's BufferFullError."""
+    """A substitute for the producer's BufferFullError."""
 
 
 class ClosedError(Exception):
-    """In place of the producer's ProducerClosedError."""
+    """A substitute for the producer's ProducerClosedError."""
 
 
 class Door(_kernel.BlockAdmission):
-    """Accepts messages; hands chunks to the test as the dispatcher gets them."""
+    """An admission that hands chunks to the test as the dispatcher would get them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Door(_kernel.BlockAdmission):
         clock: FakeClock | None = None,
     ) -> None:
         self.clock = FakeClock() if clock is None else clock
-        self.home = HandleContext(self.clock)
+        self.home = ProducerRef(self.clock)
         self.told: list[_kernel.TopicSlot] = []
         self.starts = 0
         self.closed = False
@@ -56,11 +56,11 @@ class Door(_kernel.BlockAdmission):
         self.open()
 
     def open(self) -> None:
-        """Start empty, with a separate budget: when it is made, and in the child of a fork."""
+        """Start empty, with a separate budget: at construction, and in the child of a fork."""
         self.budget = _kernel.Budget(self._limit)
         self._open(self.budget, self._announce, self.home, **self._settings)
 
-    # What the kernel asks for -----------------------------------------------------------------
+    # Hooks that the kernel calls --------------------------------------------------------------
 
     def _start(self) -> None:
         if self.closed:
@@ -95,49 +95,49 @@ class Door(_kernel.BlockAdmission):
         assert self.serializers is not None
         return self.serializers[0](key), self.serializers[1](value)
 
-    # What a test asks for ----------------------------------------------------------------------
+    # Methods for tests -------------------------------------------------------------------------
 
     def chunks(self) -> list[Chunk]:
-        """Everything accepted and not yet taken, as the dispatcher would take it."""
+        """Return everything accepted and not yet taken, as the dispatcher would take it."""
         slots, self.told = self.told, []
         return [chunk for slot in slots for chunk in self._take(slot)]
 
     def chunk(self) -> Chunk:
-        """The one chunk that has been filled."""
+        """Return the only chunk that has been filled."""
         (chunk,) = self.chunks()
         return chunk
 
 
 def pack(partitions: Sequence[int]) -> bytes:
-    """Partition numbers as ``split`` takes them."""
+    """Return partition numbers in the form that ``split`` takes."""
     return struct.pack(f"{len(partitions)}i", *partitions)
 
 
 def split(
     chunk: Chunk, partitions: int, partitioner: _kernel.Partitioner | None = None
 ) -> dict[int, Slice]:
-    """The chunk's slices by partition; none astray."""
+    """Return the chunk's slices by partition; no row may have an invalid partition."""
     slices, strays = chunk.split(partitioner, partitions, pack(range(partitions)))
     assert strays is None
     return {part.partition: part for part in slices}
 
 
 def claim(part: Slice, room: int = 1 << 30, most: int = 1 << 30) -> Slice:
-    """Rows of *part* for a batch; there must be some."""
+    """Return rows of *part* for a batch; there must be some."""
     claimed = part.claim(room, most)
     assert claimed is not None
     return claimed
 
 
 def encode(*parts: Slice, **how: Any) -> bytes:
-    """One record batch of claimed slices."""
+    """Return one record batch of claimed slices."""
     batch, count = _kernel.encode_batch(list(parts), crc32c.crc32c, **how)
     assert count == sum(part.count for part in parts)
     return bytes(batch)
 
 
 def read(batch: bytes) -> Any:
-    """kafka-python's view of exactly one record batch, its checksum verified."""
+    """Return kafka-python's view of exactly one record batch, its checksum verified."""
     records = MemoryRecords(batch)
     found = records.next_batch()
     assert not records.has_next()
@@ -147,27 +147,27 @@ def read(batch: bytes) -> Any:
 
 
 def seal(part: Slice, **how: Any) -> Slice:
-    """Claim all of *part* and encode it, as a broker's worker does; what was claimed."""
+    """Claim all of *part*, encode it as a broker's worker does, and return the claimed slice."""
     claimed = claim(part)
     encode(claimed, **how)
     return claimed
 
 
-def no_trouble(callback: object, error: BaseException) -> None:
-    """Given to ``report`` where no callback may raise."""
+def no_error_expected(callback: object, error: BaseException) -> None:
+    """Fail the test, as the argument of ``report`` where no callback may raise."""
     raise AssertionError(f"{callback!r} raised {error!r}")
 
 
 def report(settled: Slice | None) -> bool:
-    """Run the callbacks; True if these were the chunk's last rows."""
-    return settled is not None and settled.report(no_trouble)
+    """Run the callbacks; return True if these were the chunk's last rows."""
+    return settled is not None and settled.report(no_error_expected)
 
 
 def deliver(part: Slice, base_offset: int = 0) -> bool:
-    """Deliver and report; True if these were the chunk's last rows."""
+    """Deliver and report; return True if these were the chunk's last rows."""
     return report(part.deliver(base_offset))
 
 
 def fail(part: Slice) -> bool:
-    """Fail and report; True if these were the chunk's last rows."""
+    """Fail and report; return True if these were the chunk's last rows."""
     return report(part.fail(LookupError("never written"), TimeoutError("perhaps written")))

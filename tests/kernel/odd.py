@@ -1,7 +1,8 @@
-"""Arguments of any kind for the fuzzer, each with what the kernel must make of it.
+"""Arguments of any kind for the fuzzer, each with the expected result.
 
-A generator gives ``(thing, expected)``: *expected* is what must arrive, :data:`WRONG` if the call
-must be refused, :data:`ANY` if it may be accepted or refused, with whatever content.
+A generator method returns ``(thing, expected)``: *expected* is the content that must arrive,
+:data:`WRONG` if the call must be rejected, or :data:`ANY` if it may be accepted, with any content,
+or rejected.
 """
 
 from __future__ import annotations
@@ -38,10 +39,9 @@ class BoomError(Exception):
 
 
 class Odd:
-    """Makes arguments from one random number generator.
+    """A maker of arguments from one random number generator.
 
-    *interfere* is what an odd object calls from its special methods: it may call back into the
-    kernel.
+    Odd objects call *interfere* from their special methods: it may call back into the kernel.
     """
 
     def __init__(self, chance: random.Random, interfere: Callable[[], None]) -> None:
@@ -49,11 +49,11 @@ class Odd:
         self.interfere = interfere
 
     def often(self, share: float) -> bool:
-        """True in *share* of all cases."""
+        """Return True in *share* of all cases."""
         return self.chance.random() < share
 
     def disturb(self) -> None:
-        """Do what a special method does besides its job: nothing, call back, or raise."""
+        """Misbehave as a special method: do nothing, call back, or raise."""
         draw = self.chance.random()
         if draw < 0.5:
             self.interfere()
@@ -61,7 +61,7 @@ class Odd:
             raise BoomError
 
     def raw(self) -> bytes:
-        """Bytes of a length at which the kernel changes its way."""
+        """Return bytes whose length is around a limit in the kernel."""
         lengths = (0, 0, 1, 3, 8, 12, 13, 63, 64, 300, 513)
         if self.often(0.01):
             lengths = (8191, 32_768, 70_000, 262_145, 1_000_000)
@@ -70,7 +70,7 @@ class Odd:
     # Keys, values ------------------------------------------------------------------------------
 
     def payload(self) -> Made:
-        """A key or a value."""
+        """Return a key or a value."""
         data = self.raw()
         makers: tuple[Callable[[bytes], Made], ...] = (
             lambda data: (data, data),
@@ -158,7 +158,7 @@ class Odd:
     # Headers -----------------------------------------------------------------------------------
 
     def headers(self) -> Made:
-        """The headers of one message: expected is a list of pairs, [] for none."""
+        """Return the headers of one message: expected is a list of pairs, [] for none."""
         draw = self.chance.random()
         if draw < 0.3:
             return None, []
@@ -213,11 +213,11 @@ class Odd:
     # Numbers -----------------------------------------------------------------------------------
 
     def number(self, most: int, least: int = 0) -> Made:
-        """A number from *least* to *most*, or None for "not given"."""
+        """Return a number from *least* to *most*, or None for "not given"."""
         odd = self
 
         class Liar(int):
-            """Compares as it likes."""
+            """An integer with random results of comparisons."""
 
             def __le__(self, other: Any) -> bool:
                 odd.disturb()
@@ -248,7 +248,7 @@ class Odd:
     # Columns -----------------------------------------------------------------------------------
 
     def column(self, made: list[Made], *, padded: bool = False) -> Made:
-        """The cells *made* as one argument; expected is a list, one for each row."""
+        """Return the cells *made* as one argument; expected is a list, one for each row."""
         things = [thing for thing, _ in made]
         expected = whole([content for _, content in made])
         draw = self.chance.random()
@@ -293,8 +293,8 @@ class Odd:
 
 
 def whole(parts: list[Any]) -> Any:
-    """Return what must result from a thing made of *parts*."""
-    # What is wrong may stand behind what does as it likes, which is met first.
+    """Return the expected result for an object made of *parts*."""
+    # An unpredictable part may be processed before a wrong one.
     if any(part is ANY for part in parts):
         return ANY
     if any(part is WRONG for part in parts):
@@ -303,7 +303,7 @@ def whole(parts: list[Any]) -> Any:
 
 
 def pretender(odd: Odd, kind: type) -> Any:
-    """Passes ``isinstance(thing, kind)`` and is something else."""
+    """Return an object that passes ``isinstance(thing, kind)`` and is of another type."""
 
     class Pretender(Hostile):
         @property
@@ -314,7 +314,7 @@ def pretender(odd: Odd, kind: type) -> Any:
 
 
 def sequence(odd: Odd, things: list[Any]) -> Any:
-    """A sequence whose length is a guess, and whose items interfere."""
+    """Return a sequence whose length is a guess, and whose items interfere."""
 
     class Sequence:
         def __len__(self) -> int:
@@ -344,7 +344,7 @@ def sequence(odd: Odd, things: list[Any]) -> Any:
 
 
 def shrinking(odd: Odd, things: list[Any]) -> Any:
-    """A sequence of things that change the list while it is read."""
+    """Return a sequence whose items change the list while it is read."""
     shared: list[Any] = []
 
     class Changing(bytes):
@@ -366,7 +366,7 @@ def shrinking(odd: Odd, things: list[Any]) -> Any:
 
 
 def bytes_of(odd: Odd) -> type[bytes]:
-    """A subclass of bytes that lies about itself."""
+    """Return a subclass of bytes that lies about itself."""
 
     class LyingBytes(bytes):
         def __len__(self) -> int:
@@ -390,7 +390,7 @@ def bytes_of(odd: Odd) -> type[bytes]:
 
 
 def bytearray_of(odd: Odd) -> type[bytearray]:
-    """A subclass of bytearray that interferes when it goes."""
+    """Return a subclass of bytearray that interferes when it is freed."""
 
     class LyingBytearray(bytearray):
         def __len__(self) -> int:
@@ -403,7 +403,7 @@ def bytearray_of(odd: Odd) -> type[bytearray]:
 
 
 def list_of(odd: Odd) -> type[list[Any]]:
-    """A subclass of list that lies about itself."""
+    """Return a subclass of list that lies about itself."""
 
     class LyingList(list[Any]):
         def __len__(self) -> int:
@@ -421,7 +421,7 @@ def list_of(odd: Odd) -> type[list[Any]]:
 
 
 def lying_array(odd: Odd) -> type[numpy.ndarray[Any, Any]]:
-    """A subclass of NumPy's array that lies about itself."""
+    """Return a subclass of NumPy's array that lies about itself."""
 
     class LyingArray(numpy.ndarray[Any, Any]):
         def __len__(self) -> int:
@@ -442,7 +442,7 @@ def lying_array(odd: Odd) -> type[numpy.ndarray[Any, Any]]:
 
 
 class Hostile:
-    """Raises or calls back from everything that it is asked."""
+    """An object whose every operation raises or calls back."""
 
     def __init__(self, odd: Odd) -> None:
         self._odd = odd

@@ -1,8 +1,8 @@
-"""Arrow data from hand-made C structs: every layout that is taken, and what no library would make.
+"""Arrow data from hand-made C structs: every accepted layout, and malformed ones.
 
-Each buffer is a piece of ``malloc()`` of exactly its size, so that a sanitizer sees any look beyond
-it. Buffer contents and offsets of arrays that are *expected* to arrive are right; what is broken
-is what a consumer can check: the structs, their pointers, counts and lengths.
+Each buffer is a piece of ``malloc()`` of exactly its size, so that a sanitizer detects any access
+beyond it. Buffer contents and offsets of arrays that are *expected* to arrive are valid; only those
+parts are malformed that a consumer can check: the structs, their pointers, counts and lengths.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Stream._fields_ = [
 
 @_RELEASE
 def _release_schema(at: int) -> None:
-    """The memory is the generator's: only the mark is set."""
+    """Mark the schema as released; the memory belongs to the generator."""
     Schema.from_address(at).release = None
 
 
@@ -96,22 +96,22 @@ class Memory:
         self._pieces: list[int] = []
 
     def put(self, data: bytes) -> int:
-        """The address of a copy of exactly these bytes."""
+        """Return the address of a copy of exactly these bytes."""
         at: int = _libc.malloc(len(data))
         ctypes.memmove(at, data, len(data))
         self._pieces.append(at)
         return at
 
     def pointers(self, addresses: list[int | None]) -> int:
-        """The address of an array of pointers."""
+        """Return the address of an array of pointers."""
         return self.put(struct.pack(f"{len(addresses)}P", *(each or 0 for each in addresses)))
 
     def struct(self, made: ctypes.Structure) -> int:
-        """The address of a copy of *made*."""
+        """Return the address of a copy of *made*."""
         return self.put(bytes(made))
 
     def free(self) -> None:
-        """Give all of it back."""
+        """Free all pieces."""
         while self._pieces:
             _libc.free(self._pieces.pop())
 
@@ -128,12 +128,12 @@ class Node:
         self.buffers = buffers
         self.children: list[Node] = []
         self.dictionary: Node | None = None
-        #: Fields of the structs that are not what they should be.
+        #: Fields of the structs that are overwritten with wrong values.
         self.schema_fields: dict[str, Any] = {}
         self.array_fields: dict[str, Any] = {}
 
     def write(self, memory: Memory) -> tuple[int, int]:
-        """The addresses of an ArrowSchema and an ArrowArray."""
+        """Return the addresses of an ArrowSchema and an ArrowArray."""
         children = [child.write(memory) for child in self.children]
         inner = (None, None) if self.dictionary is None else self.dictionary.write(memory)
         schema = Schema(
@@ -165,7 +165,7 @@ class Node:
 
 
 class Arrow:
-    """An object with ``__arrow_c_array__``, made of a :class:`Node`; to be freed by hand."""
+    """An object with ``__arrow_c_array__``, made of a :class:`Node`; to be freed explicitly."""
 
     def __init__(self, node: Node, odd: Odd) -> None:
         self._odd = odd
@@ -227,7 +227,7 @@ class ArrowStream:
 
 
 def bitmap(valid: list[bool]) -> bytes:
-    """Arrow's validity bitmap."""
+    """Return Arrow's validity bitmap."""
     found = bytearray((len(valid) + 7) // 8)
     for place, each in enumerate(valid):
         found[place >> 3] |= each << (place & 7)
@@ -235,7 +235,7 @@ def bitmap(valid: list[bool]) -> bytes:
 
 
 class OddArrow:
-    """Makes arrays of every layout; each with the cells that must arrive."""
+    """A maker of arrays of every layout, each with the cells that must arrive."""
 
     def __init__(self, odd: Odd) -> None:
         self.odd = odd
@@ -246,7 +246,7 @@ class OddArrow:
     def cells(
         self, count: int, *, nulls: bool = True, text: bool = False
     ) -> tuple[Node, list[Any]]:
-        """A column of *count* rows, with an offset perhaps; *text*: each cell is UTF-8."""
+        """Return a column of *count* rows, possibly with an offset; *text*: each cell is UTF-8."""
         kinds: list[Callable[[list[bytes]], Node]] = [
             lambda data: self._offsets("z", "i", data),
             lambda data: self._offsets("Z", "q", data),
@@ -320,7 +320,7 @@ class OddArrow:
     # Numbers, headers ---------------------------------------------------------------------------
 
     def numbers(self, count: int, most: int, *, time: bool = False) -> tuple[Node, list[Any]]:
-        """A column of numbers of *count* rows, some of them null."""
+        """Return a column of numbers of *count* rows, some of them null."""
         code, kind, highest = self.chance.choice(
             [("b", "c", 127), ("H", "S", 65_535), ("i", "i", 2**31 - 1), ("q", "l", 2**62)]
         )
@@ -334,7 +334,7 @@ class OddArrow:
         return node, self._with_nulls(node, scaled, nulls=True)
 
     def headers(self, count: int) -> tuple[Node, list[Any]]:
-        """A column of lists of key and value."""
+        """Return a column of lists of key and value."""
         lengths = [self.chance.choice([0, 1, 2]) for _ in range(count)]
         keys, names = self.cells(sum(lengths), nulls=False, text=True)
         values, contents = self.cells(sum(lengths))
@@ -354,7 +354,7 @@ class OddArrow:
     # A batch -------------------------------------------------------------------------------------
 
     def batch(self, count: int) -> tuple[Node, dict[str, Any]]:
-        """A record batch of *count* rows with its columns by name."""
+        """Return a record batch of *count* rows with its columns by name."""
         columns: dict[str, tuple[Node, list[Any]]] = {"value": self.cells(count)}
         if self.odd.often(0.6):
             columns["key"] = self.cells(count)
@@ -374,7 +374,7 @@ class OddArrow:
         return node, {name: cells for name, (_, cells) in columns.items()}
 
     def broken(self, node: Node) -> Any:
-        """Break something in *node* or below; what is expected then."""
+        """Break something in *node* or below, and return the expected result."""
         while self.odd.often(0.6):
             if not node.children:
                 break
@@ -400,7 +400,7 @@ class OddArrow:
         return self.chance.choice(breaks)(node)
 
 
-#: Formats that are not those of the columns, or of nothing.
+#: Formats of other types, and invalid ones.
 FORMATS = ["", "w", "w:", "w:-1", "w:x", "w:99999999999999999999", "w: 5", "g", "b", "+s", "+l"]
 FORMATS += ["+vz", "tsm", "tss:UTC", "\xff", "n", "l", "+m", "+r", "vz:", "d:10,2"]
 
@@ -423,6 +423,6 @@ def _format(node: Node, format: str) -> Any:
 
 
 def _without_data(node: Node) -> Any:
-    """Buffers that are needed and not there."""
+    """Remove buffers that are required."""
     node.buffers = [node.buffers[0] if node.buffers else None, *[None] * (len(node.buffers) - 1)]
     return ANY

@@ -1,8 +1,8 @@
 """References and memory over more than a million calls: ``python -m tests.kernel.references``.
 
-Each entry point of the kernel is called rightly and wrongly, with new objects each time. After a
-warm-up, neither Python's memory nor malloc()'s may grow with the number of calls. Nothing depends
-on time: the same calls give the same counts.
+Each entry point of the kernel is called with valid and invalid arguments, with new objects each
+time. After a warm-up, neither Python's memory nor malloc()'s may grow with the number of calls.
+Nothing depends on time: the same calls give the same counts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import crc32c
 import numpy
 import pyarrow
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 
-from .helper import Door, encode, no_trouble, pack
+from .helper import Door, encode, no_error_expected, pack
 
-#: After so many calls what was accepted is brought to its end.
+#: Accepted messages are finished after this many calls.
 ROUND = 100
-#: A leak grows with the calls of every window; a free list or a table finds its size.
+#: A leak grows with the calls of every window; a free list or a table reaches its final size.
 WINDOWS = 4
-#: Growth in a window that is no leak, however many its calls.
+#: Growth in a window that is not a leak, however many calls it has.
 BLOCKS, BYTES = 40, 16 << 10
 
 
@@ -38,7 +38,7 @@ class TooMuchError(Exception):
 
 
 class Wrong:
-    """Raises whatever is asked of it."""
+    """An object whose every attribute and method raises."""
 
     def __len__(self) -> int:
         return 2
@@ -49,7 +49,7 @@ class Wrong:
 
 
 def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Call it; it must raise."""
+    """Call *function*, which must raise."""
     try:
         function(*arguments, **named)
     except Exception:
@@ -58,39 +58,39 @@ def refused(function: Callable[..., Any], *arguments: Any, **named: Any) -> None
 
 
 def fresh(size: int = 3) -> bytes:
-    """Bytes that nothing else refers to."""
+    """Return bytes that nothing else refers to."""
     return bytes(bytearray(b"v" * size))
 
 
 def callback() -> Callable[..., None]:
-    """A function that nothing else refers to."""
+    """Return a function that nothing else refers to."""
     return lambda *outcome: None
 
 
 def finish(door: Door, *, failing: bool = False, partitions: int = 3) -> None:
-    """Bring all that was accepted to its end, as the stages do."""
+    """Finish all accepted messages, as the stages do."""
     partitioner = _kernel.Partitioner(_kernel.MURMUR2, _kernel.STICKY, sticky_bytes=200)
     partitioner.favour(pack(range(partitions)), pack(range(1, partitions + 1)))
-    series = _kernel.Series(1.0, 2, True)
+    stat = _kernel.SampledStat(1.0, 2, True)
     for chunk in door._take_all():
         slices, _ = chunk.split(partitioner, partitions, pack(range(partitions)))
         for part in slices:
-            part.take_along()
+            part.detach_payload()
             claimed = part.claim(1 << 30, 1 << 30)
             assert claimed is not None
             encode(claimed, compress=lambda buffer: bytes(buffer)[:3])
             claimed.unclaim()
-            claimed.doubt()
+            claimed.mark_ambiguous()
             if failing:
                 settled = claimed.fail(LookupError(), TimeoutError())
             else:
-                settled = claimed.deliver(5, 7, latency=series, now=1.0)
+                settled = claimed.deliver(5, 7, latency=stat, now=1.0)
             assert settled is not None
             settled.wake_waiters()
-            settled.report(no_trouble)
+            settled.report(no_error_expected)
 
 
-# Right and wrong calls ----------------------------------------------------------------------------
+# Valid and invalid calls --------------------------------------------------------------------------
 
 
 def send_right(door: Door) -> None:
@@ -115,7 +115,7 @@ def send_wrong(door: Door) -> None:
     refused(door.send, "events", memoryview(fresh(9))[::2], lease)
     refused(door.send, "events", bytes(3 << 20), lease)
     refused(door.send, "", fresh())
-    lease.append(1)  # no buffer of it is left open
+    lease.append(1)  # fails if a buffer is still exported
 
 
 def send_intercepted(door: Door) -> None:
@@ -173,7 +173,7 @@ def arrow_wrong(door: Door) -> None:
 
 
 def block(door: Door, topic: str | None, columns: list[_kernel.Columns]) -> _kernel.SentBlock:
-    """Send columns, and ask everything of the block."""
+    """Send columns, and call every method of the block."""
     sent = _kernel.SentBlock()
     door._send_block(sent, topic, columns, None, callback(), ())
     sent.pending(), sent.failures()
@@ -212,7 +212,7 @@ def handles(door: Door) -> None:
 
 
 def wait_in_loop(handle: _kernel.Delivery) -> None:
-    """As ``await handle`` of a message that has failed."""
+    """Wait as in ``await handle`` of a message that has failed."""
     next(handle.__await__())
 
 
@@ -231,7 +231,7 @@ def chunks(door: Door) -> None:
     refused(part.claim, "x", 1)
     refused(part.deliver, "x")
     part.row_numbers(), part.waiting(), part.oldest_deadline(), part.first_error()
-    part.untold_failures()
+    part.unreported_failures()
     for each in (part, chunk.whole()):
         settled = each.fail(LookupError(), TimeoutError())
         assert settled is not None
@@ -249,7 +249,7 @@ def batches(door: Door) -> None:
     refused(_kernel.encode_batch, [object()], crc32c.crc32c)
     settled = claimed.deliver(-1)
     assert settled is not None
-    settled.report(no_trouble)
+    settled.report(no_error_expected)
 
 
 def small_things(door: Door) -> None:
@@ -257,12 +257,12 @@ def small_things(door: Door) -> None:
     refused(_kernel.partition_for, _kernel.CRC32, "key", 7)
     refused(_kernel.Partitioner, "x", 1)
     refused(_kernel.Partitioner(1, 0).favour, fresh(8), fresh(4))
-    series = _kernel.Series(10.0, 3, True)
-    series.add(1.0, 0.5)
-    series.percentiles(1.0, 0.5, 0.9), series.lately(1.0), series.spread([0.1, 1.0])
-    refused(_kernel.Series, 0.0, 3)
-    refused(series.add, "x", 1)
-    refused(series.spread, [0.1, "x"])
+    stat = _kernel.SampledStat(10.0, 3, True)
+    stat.add(1.0, 0.5)
+    stat.percentiles(1.0, 0.5, 0.9), stat.recent(1.0), stat.histogram([0.1, 1.0])
+    refused(_kernel.SampledStat, 0.0, 3)
+    refused(stat.add, "x", 1)
+    refused(stat.histogram, [0.1, "x"])
     budget = _kernel.Budget(1 << 40)
     budget.fits(1 << 30), budget.wake_all()
     refused(budget.fits, "x")
@@ -303,7 +303,7 @@ CASES: tuple[Callable[[Any], None], ...] = (
 )
 
 
-# What is counted ----------------------------------------------------------------------------------
+# Counters -----------------------------------------------------------------------------------------
 
 
 class CountedDoor(Door):
@@ -322,29 +322,29 @@ class _Usage(ctypes.Structure):
 
     _fields_ = [
         *((f"unused{number}", ctypes.c_size_t) for number in range(4)),
-        ("hblkhd", ctypes.c_size_t),  # mapped one by one
+        ("hblkhd", ctypes.c_size_t),  # mapped separately
         *((f"unused{number}", ctypes.c_size_t) for number in range(4, 6)),
-        ("uordblks", ctypes.c_size_t),  # of the heap
+        ("uordblks", ctypes.c_size_t),  # from the heap
         *((f"unused{number}", ctypes.c_size_t) for number in range(6, 8)),
     ]
 
 
 def allocated_bytes() -> int:
-    """Bytes that malloc() has given out."""
+    """Return the number of bytes allocated by malloc()."""
     library = ctypes.CDLL(None)
     if hasattr(library, "__sanitizer_get_current_allocated_bytes"):
         count = library.__sanitizer_get_current_allocated_bytes
         count.restype = ctypes.c_size_t
         return int(count())
     if not hasattr(library, "mallinfo2"):
-        return 0  # another libc: Python's own blocks must do
+        return 0  # another libc: only Python's own blocks are counted
     library.mallinfo2.restype = _Usage
     usage = library.mallinfo2()
     return int(usage.uordblks + usage.hblkhd)
 
 
 def counts(door: CountedDoor) -> dict[str, int]:
-    """What must not grow with the number of calls."""
+    """Return the counters that must not grow with the number of calls."""
     gc.collect()
     pool = _kernel.pool_use()[1]
     found = {
@@ -359,7 +359,7 @@ def counts(door: CountedDoor) -> dict[str, int]:
 
 
 def check(case: Callable[[Any], None], times: int) -> None:
-    """Run *case* that often; raise if something has grown."""
+    """Run *case* *times* times; raise if a counter has grown."""
     door = CountedDoor()
 
     def play(rounds: int) -> None:
@@ -387,12 +387,12 @@ def check(case: Callable[[Any], None], times: int) -> None:
 
 
 def allowed(name: str) -> int:
-    """Growth that is no leak."""
+    """Return the growth that is not considered a leak."""
     return BYTES if name in ("bytes", "pool") else BLOCKS
 
 
 def main() -> int:
-    """Check every case; the exit status."""
+    """Check every case, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.kernel.references", description=__doc__)
     parser.add_argument(
         "--times",

@@ -1,4 +1,4 @@
-"""``send()``: what is accepted, what is refused, and that a refusal leaves nothing behind."""
+"""``send()``: what it accepts, what it rejects, and that a rejection has no side effects."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CHUNK_BYTES, CHUNK_ROWS, ROW_COST
 
 from .helper import TOPIC, ClosedError, Door, NoSpaceError, claim, deliver, encode, read, split
 
 
 def values(door: Door) -> list[bytes | None]:
-    """Of everything accepted so far, in the order of the chunks."""
+    """Return the values of everything accepted so far, in the order of the chunks."""
     return [chunk.value(row) for chunk in door.chunks() for row in range(len(chunk))]
 
 
-# What is accepted -------------------------------------------------------------------------------
+# Accepted messages ------------------------------------------------------------------------------
 
 
 def test_the_first_message_starts_the_pipeline_and_opens_a_chunk() -> None:
@@ -151,15 +151,15 @@ def test_payload_can_be_read_as_soon_as_it_is_sent() -> None:
     assert door.send(TOPIC).value is None
 
 
-# What is refused --------------------------------------------------------------------------------
+# Rejected messages ------------------------------------------------------------------------------
 
 
 class NotBytes:
-    """Nothing that can be sent."""
+    """An object that cannot be sent."""
 
 
 class Liar(list[Any]):
-    """Says that it is longer than it is."""
+    """A list that reports more items than it has."""
 
     def __len__(self) -> int:
         return 5
@@ -214,7 +214,7 @@ def test_what_can_never_be_right(error: type[Exception], text: str, arguments: A
     assert door.budget.used == 0
     assert door.accepted == 0
     assert door.chunks() == []
-    # and the next one is well
+    # and the next one is accepted
     door.send(TOPIC, b"next")
     assert values(door) == [b"next"]
 
@@ -313,7 +313,7 @@ def test_one_that_closes_while_it_waits() -> None:
 
 
 def test_one_that_closes_while_a_serializer_runs() -> None:
-    """Nobody would take what is accepted after the close."""
+    """Messages accepted after the close would never be taken."""
 
     def closes(value: object) -> bytes:
         door._shut()
@@ -414,7 +414,7 @@ def test_order_is_kept_within_a_topic(script: list[tuple[str, bool]]) -> None:
 
 
 def run_all(*functions: Callable[[], None]) -> None:
-    """Run each in a thread of its own, all started at the same moment."""
+    """Run each in a separate thread, all started at the same moment."""
     failures: list[BaseException] = []
     start = threading.Barrier(len(functions))
 

@@ -1,4 +1,4 @@
-"""Arguments that only the package passes: a wrong one is an exception, never a wild pointer."""
+"""Arguments that only the package passes: an invalid one raises, and is never a wild pointer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import crc32c
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 
 from .helper import TOPIC, Door, claim, deliver, encode, fail, pack
 
@@ -43,7 +43,7 @@ def test_a_row_that_a_chunk_does_not_have_is_refused(row: int) -> None:
         lambda: chunk.pick([0, row]),
     )
     for call in calls:
-        with pytest.raises(IndexError, match=f"row {row} of a chunk that has 3"):
+        with pytest.raises(IndexError, match=f"no row {row} in a chunk of 3 rows"):
             call()
     fail(chunk.whole())
     with pytest.raises(IndexError):
@@ -94,7 +94,7 @@ def test_a_view_of_a_batch_keeps_no_reference() -> None:
 
 
 def test_shares_of_no_partition_are_not_drawn() -> None:
-    """The favoured partition is not an integer, and then no partition has a leader."""
+    """The favoured partition is not an integer, and later no partition has a leader."""
     partitioner = _kernel.Partitioner(_kernel.NO_HASH, _kernel.STICKY)
     partitioner.favour(b"abc", b"abc")
     slices, strays = chunk_of(1).split(partitioner, 2, b"abc")
@@ -108,7 +108,7 @@ def test_a_number_of_partitions_that_cannot_be(partitions: int) -> None:
         chunk_of(1).split(None, partitions, pack([0]))
 
 
-# Series -------------------------------------------------------------------------------------------
+# Sampled statistics -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,18 +116,18 @@ def test_a_number_of_partitions_that_cannot_be(partitions: int) -> None:
 )
 def test_a_series_without_a_window_or_samples_is_refused(window: float, samples: int) -> None:
     with pytest.raises(ValueError, match=r"window|sample"):
-        _kernel.Series(window, samples)
+        _kernel.SampledStat(window, samples)
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("-inf"), float("nan"), 1e300, -1e300])
 def test_a_series_takes_any_number(odd: float) -> None:
-    series = _kernel.Series(1.0, 3, True)
-    series.add(5.0, 0.25)
-    series.add(odd, 0.5)
-    series.add(5.0, odd)
-    series.lately(odd)
-    series.percentiles(odd, 0.5, odd)
-    assert sum(series.spread([0.1, odd, 10.0])) == 3
+    stat = _kernel.SampledStat(1.0, 3, True)
+    stat.add(5.0, 0.25)
+    stat.add(odd, 0.5)
+    stat.add(5.0, odd)
+    stat.recent(odd)
+    stat.percentiles(odd, 0.5, odd)
+    assert sum(stat.histogram([0.1, odd, 10.0])) == 3
 
 
 def test_bounds_that_become_more_while_they_are_read() -> None:
@@ -145,9 +145,9 @@ def test_bounds_that_become_more_while_they_are_read() -> None:
         def __getitem__(self, place: int) -> float:
             return 1e-9
 
-    series = _kernel.Series(1.0, 3, True)
-    series.add(0.0, 0.5)
-    assert series.spread(Bounds()) == [0, 1, 0]  # type: ignore[arg-type]
+    stat = _kernel.SampledStat(1.0, 3, True)
+    stat.add(0.0, 0.5)
+    assert stat.histogram(Bounds()) == [0, 1, 0]  # type: ignore[arg-type]
 
 
 def test_a_clock_that_says_anything_expires_all_or_nothing() -> None:
@@ -215,13 +215,13 @@ def test_none_is_not_taken_for_an_object(call: Callable[[Door], Any]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_kernel_is_copied_or_given_a_state(kind: type) -> None:
-    """A state that another process, or a caller, made up would be taken for pointers."""
+    """A state made up by another process, or by a caller, would be used as pointers."""
     assert not hasattr(kind, "__setstate_cython__")
     assert not [name for name in dir(_kernel) if name.startswith("__pyx_unpickle")]
 
 
 @pytest.mark.parametrize(
-    "thing", [_kernel.Budget(1), _kernel.Series(1.0, 1), _kernel.Intercepted(None, print)]
+    "thing", [_kernel.Budget(1), _kernel.SampledStat(1.0, 1), _kernel.Intercepted(None, print)]
 )
 def test_what_has_no_state_is_not_pickled(thing: object) -> None:
     with pytest.raises(TypeError):

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import ROW_COST, Turn
 from pykaproducer.testing import FakeClock
 
 from .helper import TOPIC, ClosedError, Door, NoSpaceError, deliver
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 30
 
 
 class Queue(Door):
-    """Its senders wait in threads, and the test is notified of each."""
+    """A door whose senders wait in threads, and which notifies the test of each."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
@@ -35,7 +35,7 @@ class Queue(Door):
 
 
 class Sender(threading.Thread):
-    """A thread that sends one message of so many bytes of ``buffer_memory``, and waits for it."""
+    """A thread that sends one message of this many bytes of ``buffer_memory``, and waits for it."""
 
     def __init__(self, door: Queue, cost: int) -> None:
         super().__init__(daemon=True)
@@ -58,7 +58,7 @@ class Sender(threading.Thread):
 
 
 def full(door: Queue, *costs: int) -> list[Callable[[], object]]:
-    """Messages of these sizes, each in a separate chunk; each can be delivered."""
+    """Send messages of these sizes, each in its chunk; return functions to deliver them."""
     chunks = []
     for cost in costs:
         door.send(TOPIC, bytes(cost - ROW_COST))
@@ -70,7 +70,7 @@ def test_a_small_message_does_not_pass_a_large_one_that_waits() -> None:
     door = Queue(limit=1000)
     first, second, third = full(door, 300, 300, 300)
     large = Sender(door, 700)
-    small = Sender(door, 100)  # for which there is room
+    small = Sender(door, 100)  # for which there is space
     first()
     assert (large.turn.granted, small.turn.granted, door.budget.waiting) == (False, False, 2)
     assert door.budget.used == 600
@@ -83,7 +83,7 @@ def test_a_small_message_does_not_pass_a_large_one_that_waits() -> None:
 
 
 def test_all_are_served_for_whom_there_is_room() -> None:
-    """Else each of several threads that send in a loop would find another one in the queue."""
+    """Otherwise threads that send in a loop would always find another one in the queue."""
     door = Queue(limit=1000)
     (leave,) = full(door, 1000)
     senders = [Sender(door, cost) for cost in (200, 300, 400)]
@@ -97,7 +97,7 @@ def test_one_that_gives_up_lets_the_next_pass() -> None:
     full(door, 500)
     large, small = Sender(door, 900), Sender(door, 100)
     door.gives_up.add(900)
-    large.turn.lock.release()  # as the time that it may wait does
+    large.turn.lock.release()  # as when its waiting time ends
     assert not large.accepted()
     assert small.accepted()
     assert (door.budget.used, door.budget.waiting) == (600, 0)
@@ -143,14 +143,14 @@ def test_a_grant_that_an_interrupt_leaves_behind_goes_to_the_next() -> None:
     assert second.turn.granted
     door.gives_up.clear()
     second.join(SOON)
-    # It gave up or not, depending on when it looked: nothing is left reserved either way.
+    # It gave up or not, depending on the timing: nothing is left reserved either way.
     assert (door.budget.used, door.budget.waiting) == (0 if second.error else 600, 0)
 
 
 def test_a_signal_handler_that_sends_does_not_wait_behind_its_own_thread() -> None:
     class Nested(Queue):
         def _wait_for_space(self, turn: Turn) -> None:
-            self.send("small", bytes(100 - ROW_COST))  # must not come here again
+            self.send("small", bytes(100 - ROW_COST))  # must not wait here a second time
             leave()
             assert turn.granted
 
@@ -161,7 +161,7 @@ def test_a_signal_handler_that_sends_does_not_wait_behind_its_own_thread() -> No
 
 
 def test_one_that_must_not_wait_takes_what_there_is() -> None:
-    """A callback: the thread that it would wait for is its own."""
+    """In a callback: the thread that it would wait for is its own."""
 
     class Callback(Queue):
         in_callback = False
@@ -198,7 +198,7 @@ def test_one_that_closes_while_others_wait() -> None:
 
 
 def test_a_fork_while_it_waits() -> None:
-    """The child waits no longer: its buffer is empty, and its message is its own."""
+    """The child stops waiting: its buffer is empty, and its message is not the parent's."""
 
     class Forks(Queue):
         def _wait_for_space(self, turn: Turn) -> None:
@@ -215,7 +215,7 @@ def test_a_fork_while_it_waits() -> None:
 
 
 class NoMemory(FakeClock):
-    """Raises where the kernel asks for the time of a new chunk, once armed."""
+    """A clock that raises when the kernel reads the time of a new chunk, once armed."""
 
     def __init__(self) -> None:
         super().__init__()

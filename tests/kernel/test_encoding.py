@@ -1,4 +1,4 @@
-"""What the kernel writes, read and rebuilt by kafka-python: an implementation of its own."""
+"""The kernel's output, read and rebuilt by kafka-python, an independent implementation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Slice
-from pykaproducer._wire import compression
+from pykaproducer._util import compression
 
 from .helper import TOPIC, Door, claim, encode, read, split
 
 #: (key, value, headers, timestamp)
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
-# Around the sizes at which a varint takes one byte more.
+# Around the sizes at which a varint takes another byte.
 SIZES = st.sampled_from([0, 1, 2, 62, 63, 64, 65, 127, 128, 129, 8190, 8191, 8192, 8193])
 PAYLOAD = st.none() | st.binary(max_size=80) | SIZES.map(lambda size: b"\xa5" * size)
 HEADER = st.tuples(st.text(max_size=70), st.none() | st.binary(max_size=70))
@@ -44,7 +44,7 @@ def as_read(batch: Any) -> list[Message]:
 
 
 def built(messages: list[Message], **how: Any) -> bytes:
-    """kafka-python's encoding of the same messages."""
+    """Return kafka-python's encoding of the same messages."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -57,8 +57,8 @@ def built(messages: list[Message], **how: Any) -> bytes:
     for offset, (key, value, headers, timestamp) in enumerate(messages):
         assert builder.append(offset, timestamp, key, value, headers) is not None
     batch = builder.build()
-    # It writes 0 for the leader epoch, which is the broker's to set and which no checksum covers;
-    # -1 is what the Java client writes.
+    # It writes 0 for the leader epoch, which the broker sets and no checksum covers; the Java
+    # client writes -1.
     struct.pack_into(">i", batch, 12, -1)
     return bytes(batch)
 
@@ -160,7 +160,7 @@ def test_a_codec_must_give_bytes() -> None:
 
 
 def test_a_batch_needs_rows() -> None:
-    with pytest.raises(ValueError, match="needs rows"):
+    with pytest.raises(ValueError, match="requires rows"):
         encode()
 
 

@@ -1,4 +1,4 @@
-"""A few thousand inputs of the fuzzer: see ``fuzz.py``, which runs as many as are wanted."""
+"""A few thousand inputs of the fuzzer: see ``fuzz.py``, which runs any number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 300
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_arguments(kind: str) -> None:
-    """In a separate process, which may crash; always the same inputs."""
+    """Runs in a separate process, which may crash; always with the same inputs."""
     words = ["-m", "tests.kernel.fuzz", "--seed", "1", "--inputs", "1000", "--only", kind]
     ended = subprocess.run(
         [sys.executable, *words],

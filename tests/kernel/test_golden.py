@@ -1,6 +1,6 @@
-"""Record batches written out by hand from the description of the format (KIP-98), as hex.
+"""Record batches written by hand from the description of the format (KIP-98), as hex.
 
-``partition leader epoch`` is -1 and ``base offset`` 0: both are the broker's to set.
+``partition leader epoch`` is -1 and ``base offset`` 0: the broker sets both.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from .helper import TOPIC, Door, claim, encode, split
 
 ONE_RECORD = bytes.fromhex(
     "0000000000000000"  # base offset
-    "0000003d"  # length of what follows: 61
+    "0000003d"  # length of the rest: 61
     "ffffffff"  # partition leader epoch
     "02"  # magic
-    "2b96c458"  # CRC-32C of what follows
+    "2b96c458"  # CRC-32C of the rest
     "0000"  # attributes: no compression, CreateTime
     "00000000"  # last offset delta
     "00000174876e8000"  # base timestamp: 1600000000000
@@ -32,10 +32,10 @@ ONE_RECORD = bytes.fromhex(
 
 THREE_RECORDS = bytes.fromhex(
     "0000000000000000"  # base offset
-    "00000091"  # length of what follows: 145
+    "00000091"  # length of the rest: 145
     "ffffffff"  # partition leader epoch
     "02"  # magic
-    "3dfedd4d"  # CRC-32C of what follows
+    "3dfedd4d"  # CRC-32C of the rest
     "0000"  # attributes
     "00000002"  # last offset delta
     "00000000000003e8"  # base timestamp: the first record's, 1000

@@ -1,4 +1,4 @@
-"""Handles, functions that wait for a row, and what is kept of messages that were not accepted."""
+"""Handles, functions that wait for a row, and the memory kept for messages not accepted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Delivery, Slice, TopicSlot
 
 from .helper import TOPIC, Door, deliver, fail, report
 
 
 def rows(door: Door, *values: bytes) -> tuple[list[Slice], list[Delivery]]:
-    """A slice for each row of one chunk, and the handles."""
+    """Return a slice for each row of one chunk, and the handles."""
     handles = [door.send(TOPIC, value) for value in values]
     chunk = door.chunk()
     return [chunk.pick([row], 0) for row in range(len(values))], handles
@@ -37,9 +37,9 @@ def test_a_look_at_a_handle_does_not_count_as_told() -> None:
     assert settled is not None
     assert "never" in repr(handle)
     assert str(handle.look()) == "never"
-    assert settled.untold_failures() == 1
+    assert settled.unreported_failures() == 1
     assert str(handle.error) == "never"
-    assert settled.untold_failures() == 0
+    assert settled.unreported_failures() == 0
 
 
 def test_each_caller_gets_an_error_of_its_own() -> None:
@@ -62,7 +62,7 @@ def test_each_caller_gets_an_error_of_its_own() -> None:
 
 
 def test_those_who_wait_for_other_rows_are_not_waked() -> None:
-    """Each slice wakes its own: all together cost no more than the chunk has rows."""
+    """Each slice wakes its own waiters: the total cost is proportional to the chunk's rows."""
     (a, b, c), handles = rows(Door(), b"a", b"b", b"c")
     locks = [threading.Lock() for _ in handles]
     for handle, lock in zip(handles, locks, strict=True):
@@ -78,12 +78,12 @@ def test_those_who_wait_for_other_rows_are_not_waked() -> None:
     assert [lock.locked() for lock in locks] == [False, False, False]
 
 
-# Functions that are added while the outcome comes -----------------------------------------------
+# Functions that are added while the row is settled ----------------------------------------------
 
 
 @pytest.fixture
 def in_a_finalizer() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Have something done by a finalizer, at the next object that the kernel makes."""
+    """Run a function in a finalizer, at the next object that the kernel makes."""
 
     class Finalizer:
         def __init__(self, work: Callable[[], object]) -> None:
@@ -139,7 +139,7 @@ def test_a_function_is_not_compared(
     assert handle.when_settled(first)
     settled: list[Slice | None] = []
     in_a_finalizer(lambda: settled.append(part.deliver(0)))
-    # Where a finalizer runs in the middle of the call, the row is settled behind the entry.
+    # Where a finalizer runs in the middle of the call, the row is settled after the check.
     if not handle.when_settled(second):
         second(handle)
     gc.collect()
@@ -221,7 +221,7 @@ def test_names_of_refused_messages_are_not_kept() -> None:
 
 
 def test_a_fork_in_a_serializer() -> None:
-    """The child's message is the child's alone, also with the parent's chunk open for the topic."""
+    """The child's message is separate even if the parent has a chunk open for the topic."""
 
     def forks(value: Any) -> bytes:
         if value == "fork":
@@ -234,7 +234,7 @@ def test_a_fork_in_a_serializer() -> None:
     handle = door.send(TOPIC, "fork")
     assert door.accepted == 1
     assert (len(handle.chunk), handle.row) == (1, 0)
-    assert len(door.told) == 2  # by the parent, and by the child
+    assert len(door.told) == 2  # one reported by the parent, one by the child
     (chunk,) = door._take_all()
     assert chunk is handle.chunk
     deliver(chunk.whole())

@@ -1,4 +1,4 @@
-"""The hashes that decide a key's partition: other clients must find the same."""
+"""The hashes that decide a key's partition: they must match other clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTS = st.integers(1, 1 << 31).map(lambda n: min(n, (1 << 31) - 1)) | st.integ
 
 
 def fnv1a(data: bytes) -> int:
-    """FNV-1a, 32 bits, as a signed number."""
+    """Return FNV-1a, 32 bits, as a signed number."""
     value = 0x811C9DC5
     for byte in data:
         value = (value ^ byte) * 0x01000193 & 0xFFFF_FFFF
@@ -91,14 +91,14 @@ def test_crc32_known_partitions(key: bytes, partition: int) -> None:
 @given(KEYS, COUNTS)
 @example(b"1468509572224", 50)
 def test_fnv1a_takes_the_absolute_value_of_the_remainder(key: bytes, partitions: int) -> None:
-    # Go and C cut towards zero: the remainder of a negative number is negative.
+    # Go and C truncate towards zero: the remainder of a negative number is negative.
     assert partition_for(FNV1A, key, partitions) == abs(fnv1a(key)) % partitions
 
 
 @pytest.mark.parametrize(
     ("key", "partitions", "partition"),
     [
-        (b"1468509572224", 50, 48),  # its hash is the smallest 32 bit integer
+        (b"1468509572224", 50, 48),  # its hash is the smallest 32-bit integer
         (b"1468509572224", 1, 0),
         (b"foo", 100, 73),
         (b"", 100, abs(0x811C9DC5 - (1 << 32)) % 100),
@@ -108,7 +108,7 @@ def test_fnv1a_known_partitions(key: bytes, partitions: int, partition: int) -> 
     assert partition_for(FNV1A, key, partitions) == partition
 
 
-if confluent_kafka is not None:  # no dependency of the tests: one oracle more where it is there
+if confluent_kafka is not None:  # an optional dependency of the tests: an additional oracle
 
     @pytest.mark.parametrize(
         ("hashing", "oracle"),

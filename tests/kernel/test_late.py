@@ -1,8 +1,8 @@
-"""Whoever comes late: the rows expire while a stage holds them, and their memory is gone.
+"""Late access: the rows expire while a stage holds them, and their memory is freed.
 
 A row may be settled and reported by the timer at any moment, wherever it waits. A stage that
-touches it later finds it settled, also if that was the last of its chunk, whose row table has been
-compressed (handles are kept) or freed (none are).
+accesses it later finds it settled. This holds even if that was the last row of its chunk, whose row
+table has been compressed (if handles are kept) or freed (if not).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COUNT = 1000
 
 
 def ended(kept: bool, how: Callable[[Slice], bool]) -> tuple[Chunk, list[Slice], list[Delivery]]:
-    """A chunk whose rows are all reported, slices that stages still hold, handles."""
+    """Return a chunk whose rows are all reported, slices still held by stages, and handles."""
     door = Door()
     handles = [door.send(TOPIC, b"v" * i, b"k", partition=i % 2) for i in range(COUNT)]
     chunk = door.chunk()
@@ -94,7 +94,7 @@ def test_rows_that_expire_while_a_users_partitioner_thinks() -> None:
     door.clock.jump(0.5)
     (late,) = chunk.expired(door.clock.monotonic())
     fail(late)
-    # What is alive can be read; what is not may be gone.
+    # Live rows can be read; others may be freed.
     assert {chunk.key(row) for row in todo[0::2]} == {b"key %d" % i for i in range(0, 100, 2)}
     assert {chunk.key(row) for row in todo[1::2]} <= {None, *(b"key %d" % i for i in range(100))}
     assert chunk.unassigned() == todo[0::2]

@@ -1,4 +1,4 @@
-"""Memory that is used again: nobody else's bytes, whatever the size, in threads side by side."""
+"""Reused memory: it never exposes other data, whatever the size, with several threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from tests.kernel.helper import TOPIC, Door, claim, encode, read, split
 
-#: Below and above what the pool keeps, and around its pieces of 32 KiB and slabs of 2 MiB.
+#: Below and above the sizes that the pool keeps, and around its 32 KiB pieces and 2 MiB slabs.
 SIZES = (1, 500, 32_000, 32_768, 33_000, 262_144, 300_000, 1_000_000, 2_097_152, 2_200_000)
 
 
@@ -36,7 +36,7 @@ def test_a_message_of_any_size_keeps_its_bytes(size: int) -> None:
 
 
 def test_threads_that_take_and_give_memory_do_not_get_each_others() -> None:
-    trouble: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def work(seed: int) -> None:
         choose = random.Random(seed)
@@ -45,7 +45,7 @@ def test_threads_that_take_and_give_memory_do_not_get_each_others() -> None:
                 sizes = choose.choices(SIZES[:7], k=8)
                 there_and_back([bytes([choose.randrange(256)]) * size for size in sizes])
         except BaseException as error:
-            trouble.append(error)
+            errors.append(error)
             raise
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -53,7 +53,7 @@ def test_threads_that_take_and_give_memory_do_not_get_each_others() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert trouble == []
+    assert errors == []
 
 
 def test_rows_of_a_table_that_grew_are_all_there() -> None:
@@ -61,7 +61,7 @@ def test_rows_of_a_table_that_grew_are_all_there() -> None:
 
 
 def test_a_closed_chunk_takes_little_more_than_its_rows() -> None:
-    """Its tables grow by leaps; what is behind the last row is given back."""
+    """Its tables grow in large steps; the space after the last row is released."""
     for rows in (2048, 6144, 10_240, 32_768):
         door = Door()
         before = _kernel.pool_use()[1]
@@ -80,7 +80,7 @@ def test_what_is_not_used_goes_back_to_the_system() -> None:
     for _ in range(400):
         door.send(TOPIC, b"x" * 500_000, partition=0)
     assert _kernel.pool_use()[0] - mapped_before > 150 << 20
-    assert len(door.chunks()) > 10  # and they are gone
+    assert len(door.chunks()) > 10  # and they are freed
     mapped, out = _kernel.pool_use()
     assert out == out_before
     assert mapped - mapped_before <= 16 << 20

@@ -1,4 +1,4 @@
-"""No call of the kernel, right or wrong, keeps memory or a reference. See ``references.py``."""
+"""No call of the kernel, valid or invalid, leaks memory or a reference. See ``references.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series: totals, what came lately, percentiles; and of rows, while they settle."""
+"""Sampled statistics: totals, recent values, percentiles; and statistics of settled rows."""
 
 from __future__ import annotations
 
@@ -7,104 +7,104 @@ import threading
 
 import pytest
 
-from pykaproducer._kernel import Series
+from pykaproducer._kernel import SampledStat
 
 from .helper import TOPIC, Door
 
-#: How wide a bucket is.
+#: The relative width of a bucket.
 WITHIN = 0.07
 
 
 def test_totals_are_for_ever() -> None:
-    series = Series(10.0, 2)
+    stat = SampledStat(10.0, 2)
     for second in range(100):
-        series.add(1000.0 + second, 3.0, 2)
-    assert series.count == 200
-    assert series.sum == 600.0
-    assert series.largest == 3.0
+        stat.add(1000.0 + second, 3.0, 2)
+    assert stat.count == 200
+    assert stat.sum == 600.0
+    assert stat.largest == 3.0
 
 
 def test_lately_is_this_sample_and_those_before_it() -> None:
-    series = Series(10.0, 2)
-    series.add(1000.0, 1.0)
-    series.add(1009.0, 2.0)
-    assert series.lately(1009.0) == (2, 3.0, 2.0, 9.0)
-    series.add(1012.0, 5.0)
-    assert series.lately(1019.0) == (3, 8.0, 5.0, 19.0)
-    # The third sample begins: the first is forgotten, also if nothing is added.
-    assert series.lately(1021.0) == (1, 5.0, 5.0, 11.0)
-    series.add(1021.0, 1.0)
-    assert series.lately(1021.0) == (2, 6.0, 5.0, 11.0)
-    assert series.lately(2000.0)[:3] == (0, 0.0, 0.0)
+    stat = SampledStat(10.0, 2)
+    stat.add(1000.0, 1.0)
+    stat.add(1009.0, 2.0)
+    assert stat.recent(1009.0) == (2, 3.0, 2.0, 9.0)
+    stat.add(1012.0, 5.0)
+    assert stat.recent(1019.0) == (3, 8.0, 5.0, 19.0)
+    # The third sample begins: the first one is dropped, even if nothing is added.
+    assert stat.recent(1021.0) == (1, 5.0, 5.0, 11.0)
+    stat.add(1021.0, 1.0)
+    assert stat.recent(1021.0) == (2, 6.0, 5.0, 11.0)
+    assert stat.recent(2000.0)[:3] == (0, 0.0, 0.0)
 
 
 def test_nothing_yet() -> None:
-    series = Series(10.0, 2, True)
-    assert series.lately(1000.0) == (0, 0.0, 0.0, 0.0)
-    assert series.percentiles(1000.0, 0.5, 0.99) == [None, None]
-    assert series.spread([1.0]) == [0, 0]
+    stat = SampledStat(10.0, 2, True)
+    assert stat.recent(1000.0) == (0, 0.0, 0.0, 0.0)
+    assert stat.percentiles(1000.0, 0.5, 0.99) == [None, None]
+    assert stat.histogram([1.0]) == [0, 0]
 
 
 def test_a_thread_that_looked_at_the_clock_behind_another_one_counts() -> None:
-    series = Series(10.0, 2)
-    series.add(1000.0, 1.0)
-    series.add(1010.1, 1.0)
-    series.add(1009.9, 1.0)
-    assert series.lately(1010.1)[0] == 3
+    stat = SampledStat(10.0, 2)
+    stat.add(1000.0, 1.0)
+    stat.add(1010.1, 1.0)
+    stat.add(1009.9, 1.0)
+    assert stat.recent(1010.1)[0] == 3
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1e-3, 0.1, 10.0, 3600.0])
 def test_percentiles_are_right_within_a_bucket(scale: float) -> None:
     numbers = random.Random(1)
     durations = sorted(numbers.lognormvariate(0, 1) * scale for _ in range(10_000))
-    series = Series(1000.0, 2, True)
+    stat = SampledStat(1000.0, 2, True)
     for duration in numbers.sample(durations, len(durations)):
-        series.add(1.0, duration)
+        stat.add(1.0, duration)
     fractions = (0.5, 0.95, 0.99, 1.0)
-    for fraction, found in zip(fractions, series.percentiles(1.0, *fractions), strict=True):
+    for fraction, found in zip(fractions, stat.percentiles(1.0, *fractions), strict=True):
         exact = durations[min(len(durations) - 1, int(fraction * len(durations)))]
         assert found == pytest.approx(exact, rel=WITHIN, abs=1e-6)
 
 
 def test_no_duration_is_too_short_or_too_long() -> None:
-    series = Series(1000.0, 2, True)
+    stat = SampledStat(1000.0, 2, True)
     for duration in (-1.0, 0.0, 1e-9, 1e9):
-        series.add(1.0, duration)
-    assert series.count == 4
-    assert series.percentiles(1.0, 1.0)[0] is not None
+        stat.add(1.0, duration)
+    assert stat.count == 4
+    assert stat.percentiles(1.0, 1.0)[0] is not None
 
 
 def test_the_spread_since_the_start() -> None:
-    series = Series(1.0, 1, True)
+    stat = SampledStat(1.0, 1, True)
     for second, duration in enumerate([0.0005, 0.003, 0.003, 0.7, 9.0]):
-        series.add(1000.0 + 10 * second, duration)
-    assert series.spread([0.001, 0.01, 1.0]) == [1, 2, 1, 1]
+        stat.add(1000.0 + 10 * second, duration)
+    assert stat.histogram([0.001, 0.01, 1.0]) == [1, 2, 1, 1]
 
 
 def test_many_threads_add_to_one_series() -> None:
-    series = Series(1000.0, 2, True)
+    stat = SampledStat(1000.0, 2, True)
 
     def add() -> None:
         for _ in range(20_000):
-            series.add(1.0, 0.01)
+            stat.add(1.0, 0.01)
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert series.count == 80_000
-    assert series.spread([1.0]) == [80_000, 0]
+    assert stat.count == 80_000
+    assert stat.histogram([1.0]) == [80_000, 0]
 
 
 def test_rows_are_told_while_they_settle() -> None:
-    """Each from its own send(), not from the opening of the chunk."""
+    """Each time is measured from the row's own send(), not from the opening of the chunk."""
     door = Door()
     for _ in range(100):
         door.send(TOPIC, b"value")
         door.clock.jump(0.01)
     (chunk,) = door._take_all()
-    latency = Series(1000.0, 2, True)
+    latency = SampledStat(1000.0, 2, True)
     settled = chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic())
     assert settled is not None
     assert settled.nbytes == chunk.nbytes
@@ -123,7 +123,7 @@ def test_a_row_that_has_its_outcome_is_not_told_again() -> None:
     late = chunk.pick([1, 3]).fail(TimeoutError(), TimeoutError())
     assert late is not None
     assert late.nbytes == 10
-    latency = Series(1000.0, 2, True)
+    latency = SampledStat(1000.0, 2, True)
     settled = chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic())
     assert settled is not None
     assert (latency.count, settled.count, settled.nbytes) == (2, 2, 10)
@@ -137,7 +137,7 @@ def test_a_row_with_a_timeout_of_its_own_counts_from_the_opening_of_its_chunk() 
     door.clock.jump(1.0)
     door.send(TOPIC, b"second", delivery_timeout_ms=5)
     (chunk,) = door._take_all()
-    latency = Series(1000.0, 2, True)
+    latency = SampledStat(1000.0, 2, True)
     settled = chunk.whole().deliver(0, latency=latency, now=door.clock.monotonic())
     assert latency.sum == pytest.approx(2.0)
     assert settled is not None

@@ -1,4 +1,4 @@
-"""A row's life once its chunk is taken: claimed, encoded, delivered or failed, reported."""
+"""A row's life after its chunk is taken: claimed, encoded, delivered or failed, reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CHUNK_ROWS, ROW_COST, Delivery, Slice
 
 from .helper import (
@@ -21,7 +21,7 @@ from .helper import (
     deliver,
     encode,
     fail,
-    no_trouble,
+    no_error_expected,
     read,
     report,
     seal,
@@ -30,7 +30,7 @@ from .helper import (
 
 
 def sent(door: Door, *values: bytes, **how: Any) -> tuple[Slice, list[Delivery]]:
-    """Messages for partition 0: their slice, and their handles."""
+    """Send messages for partition 0, and return their slice and their handles."""
     handles = [door.send(TOPIC, value, partition=0, **how) for value in values]
     return split(door.chunk(), 1)[0], handles
 
@@ -141,7 +141,7 @@ def test_an_expired_row_keeps_its_place_and_its_outcome() -> None:
     settled = batch.deliver(7)
     assert settled is not None
     assert settled.row_numbers() == [0, 2]
-    assert settled.report(no_trouble)
+    assert settled.report(no_error_expected)
     assert [handle.offset for handle in handles] == [7, None, 9]
     assert isinstance(handles[1].error, TimeoutError)  # it may be in the log: it was written
     assert batch.deliver(7) is None
@@ -170,7 +170,7 @@ def test_a_row_fails_with_its_own_error_however_many_there_are() -> None:
     door = Door()
     handles = [door.send(TOPIC, b"%d" % i) for i in range(CHUNK_ROWS)]
     chunk = door.chunk()
-    # Whoever comes to fail what has its outcome already leaves nothing behind.
+    # Failing a row that is already settled leaves no error object.
     first = chunk.pick([0])
     for _ in range(3):
         for row in range(CHUNK_ROWS):
@@ -225,7 +225,7 @@ def test_each_callback_is_told_once_in_order() -> None:
     assert settled is not None
     assert settled.wants_report
     assert told == []
-    assert settled.report(no_trouble)
+    assert settled.report(no_error_expected)
     assert told == [(None, handles[0]), (None, handles[1])]
 
 
@@ -241,7 +241,7 @@ def test_a_callback_gets_the_error_and_can_read_the_payload() -> None:
 
 def test_a_callback_that_raises_harms_only_its_own() -> None:
     told: list[bytes | None] = []
-    trouble: list[Any] = []
+    errors: list[Any] = []
     door = Door()
 
     def raises(error: object, handle: Delivery) -> None:
@@ -257,9 +257,9 @@ def test_a_callback_that_raises_harms_only_its_own() -> None:
         door.send(TOPIC, value, partition=0, on_delivery=callback)
     settled = seal(split(door.chunk(), 1)[0]).deliver(0)
     assert settled is not None
-    assert settled.report(lambda callback, error: trouble.append((callback, type(error))))
+    assert settled.report(lambda callback, error: errors.append((callback, type(error))))
     assert told == [b"a", b"d"]
-    assert trouble == [(raises, ArithmeticError), (exits, SystemExit)]
+    assert errors == [(raises, ArithmeticError), (exits, SystemExit)]
     assert door.budget.used == 0
 
 
@@ -321,7 +321,7 @@ def test_a_chunk_that_is_given_up_lets_its_callbacks_go() -> None:
     assert gone() is None
 
 
-# Who has been told ------------------------------------------------------------------------------
+# Reported failures ------------------------------------------------------------------------------
 
 
 def test_failures_that_nobody_was_told_of() -> None:
@@ -330,12 +330,12 @@ def test_failures_that_nobody_was_told_of() -> None:
     settled = part.fail(LookupError("this one"), TimeoutError())
     assert settled is not None
     settled.finish()
-    assert settled.untold_failures() == 2
+    assert settled.unreported_failures() == 2
     assert str(settled.first_error()) == "this one"
     assert str(a.failure()) == "this one"
-    assert settled.untold_failures() == 1
+    assert settled.unreported_failures() == 1
     assert str(b.exception()) == "this one"
-    assert settled.untold_failures() == 0
+    assert settled.unreported_failures() == 0
 
 
 def test_a_callback_counts_as_told_and_a_pending_look_does_not() -> None:
@@ -345,7 +345,7 @@ def test_a_callback_counts_as_told_and_a_pending_look_does_not() -> None:
     settled = door.chunk().whole().fail(LookupError(), TimeoutError())
     assert settled is not None
     report(settled)
-    assert settled.untold_failures() == 1
+    assert settled.unreported_failures() == 1
 
 
 def test_delivered_rows_have_no_errors_also_when_nothing_is_left_of_them() -> None:
@@ -355,7 +355,7 @@ def test_delivered_rows_have_no_errors_also_when_nothing_is_left_of_them() -> No
     handles.clear()
     assert settled.finish()
     assert settled.first_error() is None
-    assert settled.untold_failures() == 0
+    assert settled.unreported_failures() == 0
     assert settled.waiting() == 0
 
 
@@ -384,15 +384,15 @@ def test_what_waits_takes_its_payload_along() -> None:
     rows = 100 * ROW_COST
     each = (door.budget.used - rows) // 4
     waiting, dead = slices[2], slices[3]
-    waiting.take_along()
+    waiting.detach_payload()
     assert door.budget.used == rows + 4 * each
     for partition in (0, 1):
         deliver(seal(slices[partition]))
-    # Memory is freed block by block, and nearly every one holds rows of the dead partition too.
+    # Memory is freed block by block, and nearly every block holds rows of the dead partition too.
     assert door.budget.used > rows + 3 * each
-    dead.take_along()
+    dead.detach_payload()
     assert door.budget.used == rows + 2 * each
-    dead.take_along()  # it is alone there: nothing moves
+    dead.detach_payload()  # it is alone there: nothing moves
     assert door.budget.used == rows + 2 * each
     assert [
         (record.key, record.value, record.headers) for record in read(encode(claim(waiting)))
@@ -408,13 +408,13 @@ def test_empty_messages_do_not_pin_a_block_either() -> None:
     for number in range(10):
         door.send(TOPIC, None if number % 2 else bytes(100), partition=number % 2)
     slices = split(door.chunk(), 2)
-    slices[1].take_along()
+    slices[1].detach_payload()
     deliver(seal(slices[0]))
     assert door.budget.used == 10 * ROW_COST
 
 
 class Waits(Door):
-    """Does *meanwhile* while a ``send()`` waits, which then has its space or gives up."""
+    """A door that runs *meanwhile* while a ``send()`` waits, which then may get its space."""
 
     meanwhile: Callable[[], object]
 
@@ -432,7 +432,7 @@ def test_one_that_waits_gets_its_space_once_there_is_enough() -> None:
     encode(first)
     door.meanwhile = lambda: deliver(first)
     with pytest.raises(NoSpaceError):
-        door.send(TOPIC, b"cd")  # what rows cost comes back with the last of their chunk
+        door.send(TOPIC, b"cd")  # the cost of rows is released with the last row of their chunk
     assert door.budget.waiting == 0
     door.meanwhile = lambda: deliver(rest)
     assert door.send(TOPIC, b"cd").topic == TOPIC
@@ -440,12 +440,12 @@ def test_one_that_waits_gets_its_space_once_there_is_enough() -> None:
 
 
 def test_space_that_an_encoder_held_is_announced_too() -> None:
-    """A row that expires while its batch is encoded: its bytes come back after the encoder."""
+    """A row that expires while its batch is encoded: its bytes are released after the encoder."""
     door = Waits(limit=2 * ROW_COST + 2000)
     part, _ = sent(door, bytes(1000))
     claimed = claim(part)
     fail(claimed)
-    assert door.budget.used == 1000  # the encoder may read it
+    assert door.budget.used == 1000  # the encoder may be reading it
     batches: list[list[bytes]] = []
     door.meanwhile = lambda: batches.append(in_batch(claimed))
     door.send(TOPIC, bytes(2000))
@@ -465,7 +465,7 @@ def test_a_kept_handle_reads_a_failed_payload_when_the_space_is_given_back() -> 
 
 @pytest.mark.parametrize("copies", [1, 2, 254, 255, 256, 300])
 def test_any_number_of_handles_of_one_row(copies: int) -> None:
-    """A callback, and each function added later, is given a handle of its own."""
+    """A callback, and each function added later, is given a separate handle."""
     kept: list[Delivery] = []
     door = Door()
     part, handles = sent(door, b"value", on_delivery=lambda error, handle: kept.append(handle))
@@ -515,7 +515,7 @@ def test_fields_before_and_after() -> None:
     assert (handle.partition, handle.offset, handle.timestamp) == (4, 11, 9)
 
 
-# What the garbage collector sees ------------------------------------------------------------------
+# Visibility for the garbage collector ------------------------------------------------------------
 
 
 def test_messages_are_nothing_to_the_garbage_collector() -> None:
@@ -547,7 +547,7 @@ def test_a_handle_is_small() -> None:
     assert sys.getsizeof(Door().send(TOPIC)) <= 32
 
 
-# What else a handle is ----------------------------------------------------------------------------
+# Other properties of handles ----------------------------------------------------------------------
 
 
 def test_handles_of_one_message_are_equal() -> None:

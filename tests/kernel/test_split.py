@@ -27,7 +27,7 @@ from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, read, repor
 
 
 def chunk_of(*rows: tuple[bytes | None, int | None], size: int = 10) -> Chunk:
-    """A chunk of messages, each with its key and the partition that was asked for."""
+    """Return a chunk of messages, each with its key and the requested partition."""
     door = Door()
     for key, partition in rows:
         door.send(TOPIC, bytes(size), key, partition=partition)
@@ -144,7 +144,7 @@ def test_random_is_spread() -> None:
 
 
 def test_sticky_fills_a_partition_before_it_takes_another() -> None:
-    chunk = keyless(1000, size=88)  # 100 bytes with what a record adds
+    chunk = keyless(1000, size=88)  # 100 bytes with the overhead of a record
     split(chunk, 4, Partitioner(NO_HASH, STICKY, sticky_bytes=1000, seed=7))
     runs: list[list[int]] = []
     for partition in places(chunk):
@@ -246,7 +246,7 @@ def test_a_chunk_may_be_split_after_some_of_it_has_expired() -> None:
 def test_a_row_that_has_expired_is_not_partitioned(
     size: int, partitioner: Partitioner | None
 ) -> None:
-    """The key of such a row may be gone: whatever partition it were given would come from there."""
+    """The key of such a row may be freed, and its partition would be computed from it."""
     door = Door()
     for i in range(9):
         timeout = 1000 if i % 3 else 10
@@ -268,7 +268,7 @@ def test_a_row_that_has_expired_is_not_partitioned(
 
 
 def test_rows_of_an_expired_chunk_are_in_no_slice() -> None:
-    """All have their outcome, and the last has not been reported."""
+    """All rows are settled, and the last one has not been reported."""
     door = Door()
     for _ in range(3):
         door.send(TOPIC, b"value", b"key", delivery_timeout_ms=10)
@@ -284,12 +284,12 @@ def test_rows_of_an_expired_chunk_are_in_no_slice() -> None:
 
 def test_numbers_of_partitions_that_cannot_be_are_refused() -> None:
     for partitions in (0, -1):
-        with pytest.raises(ValueError, match="at least one partition"):
+        with pytest.raises(ValueError, match="must be at least 1, not"):
             partition_for(FNV1A, b"key", partitions)
     with pytest.raises(ValueError, match="-1 partitions"):
         keyless(1).split(None, -1, b"")
     partitioner = Partitioner(NO_HASH, STICKY)
-    with pytest.raises(ValueError, match="one bound for each partition"):
+    with pytest.raises(ValueError, match="bounds must have one entry for each"):
         partitioner.favour(pack([0]), struct.pack("2I", 1, 2))
 
 

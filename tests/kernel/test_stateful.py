@@ -1,8 +1,8 @@
-"""The kernel under any interleaving of what the stages do to it.
+"""The kernel under any interleaving of the stages' calls.
 
 The rules are the stages' steps, in any order: send, take, split, claim, encode, deliver part of a
-batch, lose a batch and seal it again, expire, fail, report late. A plain model in Python says what
-must come of each message.
+batch, lose a batch and seal it again, expire, fail, report late. A plain model in Python computes
+the expected result for each message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pykaproducer._kernel import MURMUR2, STICKY, Chunk, Delivery, Partitioner, Slice
 
-from .helper import TOPIC, Door, NoSpaceError, encode, no_trouble, pack, read
+from .helper import TOPIC, Door, NoSpaceError, encode, no_error_expected, pack, read
 
 PARTITIONS = 3
 LIMIT = 3 << 20
@@ -26,7 +26,7 @@ SIZES = st.sampled_from([0, 1, 60, 500, 513, 4_000, 300_000, 1_000_000])
 
 @dataclass(eq=False)
 class Message:
-    """What the model knows of one message."""
+    """The model's state of one message."""
 
     number: int
     value: bytes | None
@@ -49,7 +49,7 @@ class Sealed:
 
 
 class Stages(RuleBasedStateMachine):
-    """The model, and what the stages hold."""
+    """The model, and the objects held by the stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Stages(RuleBasedStateMachine):
         self.open: list[Message] = []
         self.taken: list[Chunk] = []
         self.live: list[Chunk] = []
-        self.lanes: dict[int, list[Slice]] = {p: [] for p in range(PARTITIONS)}
+        self.buffers: dict[int, list[Slice]] = {p: [] for p in range(PARTITIONS)}
         self.sealed: list[Sealed] = []
         self.settled: list[Slice] = []
         self.reported = 0
@@ -141,7 +141,7 @@ class Stages(RuleBasedStateMachine):
         slices, strays = chunk.split(self.partitioner, PARTITIONS, pack(sorted(leaders)))
         assert strays is None
         for part in slices:
-            self.lanes[part.partition].append(part)
+            self.buffers[part.partition].append(part)
 
     @rule(
         partition=st.integers(0, PARTITIONS - 1),
@@ -150,17 +150,17 @@ class Stages(RuleBasedStateMachine):
         look=st.booleans(),
     )
     def seal(self, partition: int, room: int, most: int, look: bool) -> None:
-        lane = self.lanes[partition]
+        buffer = self.buffers[partition]
         parts: list[Slice] = []
-        while lane and most > 0:
-            part = lane[0].claim(room, most, not parts)
+        while buffer and most > 0:
+            part = buffer[0].claim(room, most, not parts)
             if part is not None:
                 parts.append(part)
                 room -= part.nbytes + 16 * part.count
                 most -= part.count
-            if lane[0].count:
+            if buffer[0].count:
                 break
-            lane.pop(0)
+            buffer.pop(0)
         if not parts:
             return
         expected = [self.messages[p.chunk.serial, row] for p in parts for row in p.row_numbers()]
@@ -177,8 +177,8 @@ class Stages(RuleBasedStateMachine):
     @rule(partition=st.integers(0, PARTITIONS - 1), sealed=st.booleans())
     def wait(self, partition: int, sealed: bool) -> None:
         waiting = [part for batch in self.sealed for part in batch.parts]
-        for part in waiting if sealed else self.lanes[partition]:
-            part.take_along()
+        for part in waiting if sealed else self.buffers[partition]:
+            part.detach_payload()
 
     @precondition(lambda self: self.sealed)
     @rule(which=st.integers(0, 100), known=st.booleans())
@@ -204,7 +204,7 @@ class Stages(RuleBasedStateMachine):
     @precondition(lambda self: self.sealed)
     @rule(which=st.integers(0, 100))
     def never_written(self, which: int) -> None:
-        """A partition's newest batch goes round again: its rows are sealed anew."""
+        """Retry a partition's newest batch: its rows are sealed again."""
         partition = self.sealed[which % len(self.sealed)].parts[0].partition
         batch = [b for b in self.sealed if b.parts[0].partition == partition][-1]
         self.sealed.remove(batch)
@@ -212,7 +212,7 @@ class Stages(RuleBasedStateMachine):
             part.unclaim()
             for row in part.row_numbers():
                 self.messages[part.chunk.serial, row].written = False
-        self.lanes[batch.parts[0].partition][:0] = batch.parts
+        self.buffers[batch.parts[0].partition][:0] = batch.parts
 
     @rule(seconds=st.sampled_from([0.5, 1.5, 4]))
     def time_passes(self, seconds: float) -> None:
@@ -256,7 +256,7 @@ class Stages(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100))
     def report(self, which: int) -> None:
         settled = self.settled.pop(which % len(self.settled))
-        last = settled.report(no_trouble) if settled.wants_report else settled.finish()
+        last = settled.report(no_error_expected) if settled.wants_report else settled.finish()
         self.reported += settled.count
         if last:
             assert settled.chunk.serial not in self.finished
@@ -270,7 +270,7 @@ class Stages(RuleBasedStateMachine):
             if message.number % 3 == 0:
                 message.handle = None
 
-    # What always holds -------------------------------------------------------------------------
+    # Invariants ---------------------------------------------------------------------------------
 
     @invariant()
     def budget(self) -> None:
@@ -302,7 +302,7 @@ class Stages(RuleBasedStateMachine):
                 assert (handle.key, handle.value) == (message.key, message.value)
 
     def teardown(self) -> None:
-        """Whatever is left is failed and reported: nothing may remain reserved."""
+        """Fail and report the remaining rows: nothing may remain reserved."""
         self.take()
         for chunk in [*self.live]:
             self.fail_all(chunk.whole())
@@ -310,10 +310,10 @@ class Stages(RuleBasedStateMachine):
             self.report(0)
         assert self.door.budget.used == 0
         assert self.reported == self.door.accepted
-        # Stages that still hold something find it settled.
+        # Stages that still hold a slice find it settled.
         for chunk in self.taken:
             assert chunk.split(self.partitioner, PARTITIONS, b"") == ([], None)
-        for part in (part for lane in self.lanes.values() for part in lane):
+        for part in (part for buffer in self.buffers.values() for part in buffer):
             assert part.claim(1 << 30, 1 << 30) is None
         for batch in self.sealed:
             assert all(part.deliver(0) is None for part in batch.parts)

@@ -1,4 +1,4 @@
-"""``json()`` and ``avro()``: what others read of it is what was in the columns."""
+"""``json()`` and ``avro()``: other readers decode the contents of the columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = st.text(max_size=8) | st.sampled_from(
 )
 INT = st.integers(-(2**63), 2**63 - 1)
 
-#: Types, and cells of them.
+#: Types, and strategies for their cells.
 COLUMNS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (pyarrow.string(), TEXT),
     (pyarrow.large_string(), TEXT),
@@ -60,7 +60,7 @@ COLUMNS: list[tuple[Any, st.SearchStrategy[Any]]] = [
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Any, list[dict[str, Any]]]:
-    """A batch that is a slice of a longer one, and its rows as json.loads() would give them."""
+    """Draw a batch that is a slice of a longer one, and its rows as from json.loads()."""
     rows = draw(st.integers(0, 5))
     chosen = draw(st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=4))
     names = draw(st.lists(TEXT, min_size=len(chosen), max_size=len(chosen), unique=True))
@@ -101,7 +101,7 @@ def test_json_says_what_was_in_the_columns(table: tuple[Any, list[dict[str, Any]
     assert found.refused == []
     texts = found.batch.column("value").to_pylist()
     assert [json.loads(text) for text in texts] == expected
-    # and a float is not a whole number, nor is -0.0 the same as 0.0
+    # and a float differs from an integer, and -0.0 from 0.0
     assert [json.dumps(json.loads(text), sort_keys=True) for text in texts] == [
         json.dumps(row, sort_keys=True) for row in expected
     ]
@@ -158,7 +158,7 @@ def test_json_of_types_that_it_does_not_have() -> None:
 
 
 def text_of_any_bytes(cells: list[bytes | None]) -> Any:
-    """A column of strings as a file may have it: what it says is not checked."""
+    """Return a column of strings whose bytes are not validated."""
     array = pyarrow.array(cells, pyarrow.binary())
     return pyarrow.Array.from_buffers(pyarrow.string(), len(cells), array.buffers())
 
@@ -183,7 +183,7 @@ def test_times_outside_of_the_calendar_are_told() -> None:
     for text in ("value=t", "value=json(t)"):
         found = encoded(text, batch)
         assert found.rows == [0]
-        assert "outside of the calendar" in str(found.refused[0][1])
+        assert "outside the calendar" in str(found.refused[0][1])
 
 
 # Avro
@@ -264,7 +264,7 @@ def orders(rows: list[dict[str, Any]]) -> Any:
 
 @pytest.fixture
 def avro(tmp_path: pathlib.Path) -> str:
-    """An expression that encodes orders. Its file is gone when rows are encoded."""
+    """Return an expression that encodes orders; its file is deleted before rows are encoded."""
     path = tmp_path / "it's.avsc"
     path.write_text(json.dumps(ORDER))
     return f"avro(*, '{str(path).replace(chr(39), chr(39) * 2)}')"
@@ -273,7 +273,7 @@ def avro(tmp_path: pathlib.Path) -> str:
 def read(record: bytes, schema: Any = ORDER) -> Any:
     data = io.BytesIO(record)
     found = fastavro.schemaless_reader(data, fastavro.parse_schema(schema), None)
-    assert not data.read(), "something is left behind the record"
+    assert not data.read(), "there are bytes after the record"
     return found
 
 
@@ -318,7 +318,7 @@ def test_a_row_that_does_not_fit_is_told_and_the_others_are_encoded(
 ) -> None:
     rows = [order(id=number) for number in range(9)]
     rows[4] |= change
-    # A slice of a longer batch, of which other rows would not fit.
+    # A slice of a longer batch, whose other rows would not fit.
     batch = orders([order(**change), *rows, order(**change)]).slice(1, 9)
     found = encoded(f"value={avro}, key='k'", batch)
     assert [row for row, _ in found.refused] == [4]
@@ -328,7 +328,7 @@ def test_a_row_that_does_not_fit_is_told_and_the_others_are_encoded(
 
 
 def inline(kind: Any, column: Any) -> list[Any]:
-    """What a column gives for a field of a type, or the error of each row."""
+    """Return the values of a column for a field of a type, or the error of each row."""
     schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
     found = encoded(f"value=avro(a, '{json.dumps(schema)}')", pyarrow.record_batch({"a": column}))
     cells: list[Any] = [read(record, schema)["a"] for record in found.batch["value"].to_pylist()]

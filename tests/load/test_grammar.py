@@ -1,4 +1,4 @@
-"""The grammar of ``--select``: what can be written, and where a mistake is shown."""
+"""The grammar of ``--select``: what it accepts, and the position of errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer._load.grammar import Avro, Column, Entry, Item, Json, Literal
+from pykaproducer._load.grammar import Avro, Column, Item, Json, Literal, SelectEntry
 from pykaproducer._load.select import Selection, SelectionError
 
 NAME = st.text(min_size=1, max_size=8) | st.sampled_from(
@@ -27,14 +27,14 @@ LITERAL = st.builds(Literal, st.none() | st.integers() | st.text(max_size=8))
 CONTENT = COLUMN | LITERAL | st.builds(Json, ITEMS) | st.builds(Avro, ITEMS, st.text(max_size=8))
 NUMBERS = COLUMN | st.builds(Literal, st.none() | NUMBER)
 TOPIC = COLUMN | st.builds(Literal, st.text(min_size=1, max_size=8))
-HEADERS = st.lists(st.builds(Entry, st.just("headers"), NAME, CONTENT), max_size=3) | st.builds(
-    Entry, st.just("headers"), st.none(), COLUMN
-).map(lambda entry: [entry])
+HEADERS = st.lists(
+    st.builds(SelectEntry, st.just("headers"), NAME, CONTENT), max_size=3
+) | st.builds(SelectEntry, st.just("headers"), st.none(), COLUMN).map(lambda entry: [entry])
 
 
 @st.composite
 def selections(draw: st.DrawFn) -> Selection:
-    found = [Entry("value", None, draw(CONTENT)), *draw(HEADERS)]
+    found = [SelectEntry("value", None, draw(CONTENT)), *draw(HEADERS)]
     for field, kind in (
         ("key", CONTENT),
         ("timestamp", NUMBERS),
@@ -42,7 +42,7 @@ def selections(draw: st.DrawFn) -> Selection:
         ("topic", TOPIC),
     ):
         if draw(st.booleans()):
-            found.append(Entry(field, None, draw(kind)))
+            found.append(SelectEntry(field, None, draw(kind)))
     return Selection(tuple(draw(st.permutations(found))))
 
 
@@ -71,13 +71,13 @@ def test_blanks_and_lines_do_not_matter() -> None:
     ("text", "position", "said"),
     [
         ("", 0, "expected a field"),
-        ("key=a", 5, "no value; add value=json(*)"),
+        ("key=a", 5, "no value given; add value=json(*)"),
         ("value", 5, "expected = after value; found the end"),
-        ("value=", 6, "expected a column, 'text', a whole number, null, json"),
+        ("value=", 6, "expected a column, 'text', an integer, null, json"),
         ("valeu=a", 0, "no field 'valeu'; fields are key, value"),
-        ("value=a, value=b", 9, "value is there twice"),
-        ("value=a, headers=h, headers.x=b", 20, "headers is there twice"),
-        ("value=jsn(a)", 6, "no function jsn(); there are json and avro"),
+        ("value=a, value=b", 9, "value is given twice"),
+        ("value=a, headers=h, headers.x=b", 20, "headers is given twice"),
+        ("value=jsn(a)", 6, "no function jsn(); use json or avro"),
         ("value=json()", 11, "expected a column or *; found ')'"),
         ("value=json(a b)", 13, "expected a comma, 'as' and a name, or )"),
         ("value=avro(a)", 12, "expected a comma and the schema"),
@@ -87,13 +87,13 @@ def test_blanks_and_lines_do_not_matter() -> None:
         ("value=5a", 6, "neither a number nor a name"),
         ("value='abc", 6, "the ' that opens here is never closed"),
         ("value=a b", 8, "expected a comma or the end"),
-        ("value=a, partition=-1", 19, "partition takes a column or a whole number, not -1"),
-        ("value=a, partition=2147483648", 19, "partition takes"),
-        ("value=a, timestamp='now'", 19, "a whole number of milliseconds since 1970"),
-        ("value=a, topic=''", 15, "topic takes a column or 'text'"),
-        ("value=a, topic=null", 15, "topic takes a column or 'text'"),
-        ("value=a, topic=json(a)", 15, "topic takes a column or a literal, not json()"),
-        ("value=a, headers='x'", 17, "a single one is headers.NAME="),
+        ("value=a, partition=-1", 19, "partition requires a column or an integer, not -1"),
+        ("value=a, partition=2147483648", 19, "partition requires"),
+        ("value=a, timestamp='now'", 19, "an integer of milliseconds since 1970"),
+        ("value=a, topic=''", 15, "topic requires a column or 'text'"),
+        ("value=a, topic=null", 15, "topic requires a column or 'text'"),
+        ("value=a, topic=json(a)", 15, "topic requires a column or a literal, not json()"),
+        ("value=a, headers='x'", 17, "for a single one use headers.NAME="),
         ("value=a, headers.=b", 17, "expected the name of a header"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``--select``: what is written is what is sent; what is wrong is shown where it is wrong."""
+"""``--select``: the selected columns are sent unchanged; errors point at their position."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pykaproducer._load.mapping import Mapped
 from pykaproducer._load.select import Selection, SelectionError
 from pykaproducer.testing import ScriptedCluster
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 30
 
 
 def mapped(text: str, columns: dict[str, Any]) -> Mapped:
-    """What the selection makes of a batch, after a way through a pickle."""
+    """Return the result of the selection for a batch, after pickling it."""
     batch = pyarrow.record_batch(columns)
     selection: Selection = pickle.loads(pickle.dumps(Selection.parse(text)))
     mapping = pickle.loads(pickle.dumps(selection.bind(batch.schema)))
@@ -34,11 +34,11 @@ def sent(text: str, columns: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-# What is sent
+# Sent columns
 
 
 def addresses(array: Any) -> list[int | None]:
-    """Where the memory of a column is."""
+    """Return the memory addresses of a column."""
     return [None if buffer is None else buffer.address for buffer in array.buffers()]
 
 
@@ -210,7 +210,7 @@ def test_the_producer_takes_what_is_made() -> None:
     assert (one[0].timestamp, two[0].timestamp) == (1000, 5)
 
 
-# What does not fit
+# Type errors
 
 SCHEMA = pyarrow.schema(
     [
@@ -231,21 +231,21 @@ SCHEMA = pyarrow.schema(
 @pytest.mark.parametrize(
     ("text", "position", "said"),
     [
-        ("value=userid", 6, "no column userid; did you mean user_id?; there are: user_id, s,"),
+        ("value=userid", 6, "no column userid; did you mean user_id?; available: user_id, s,"),
         ("value=USER_ID", 6, "did you mean user_id?"),
-        ("key=1, value=json(s, zzz)", 21, "no column zzz; there are: user_id"),
-        ("value=a.b", 6, "no column a; write `a.b`"),
-        ("value=s.y", 6, "s has no field y; there are: x"),
-        ("value=user_id.y", 6, "user_id is int64, not a struct: no field y"),
-        ("value=json(user_id.*)", 11, "user_id is int64, not a struct"),
-        ("value=twice", 6, "the source has 2 columns twice"),
-        ("value=s", 6, "which has no text; write json(s)"),
-        ("value=json(d)", 6, "there is no JSON for the type duration[s]"),
-        ("value=json(s.x, s.*)", 16, "two members would be called x; write 'as'"),
-        ("value=user_id, topic=user_id", 21, "a topic is text"),
-        ("value=user_id, partition=s", 25, "a partition is a whole number"),
-        ("value=user_id, timestamp=s", 25, "a timestamp is a time, a date"),
-        ("value=user_id, headers=h", 23, "headers are a list of structs of key and value"),
+        ("key=1, value=json(s, zzz)", 21, "no column zzz; available: user_id"),
+        ("value=a.b", 6, "no column a; use `a.b`"),
+        ("value=s.y", 6, "s has no field y; available: x"),
+        ("value=user_id.y", 6, "user_id is int64; .y requires a struct"),
+        ("value=json(user_id.*)", 11, "user_id is int64; .* requires a struct"),
+        ("value=twice", 6, "the source has 2 columns named twice"),
+        ("value=s", 6, "which has no text form; use json(s)"),
+        ("value=json(d)", 6, "type duration[s] has no JSON representation"),
+        ("value=json(s.x, s.*)", 16, "two members are named x; rename one"),
+        ("value=user_id, topic=user_id", 21, "a topic must be text"),
+        ("value=user_id, partition=s", 25, "a partition must be an integer"),
+        ("value=user_id, timestamp=s", 25, "a timestamp must be a timestamp, a date"),
+        ("value=user_id, headers=h", 23, "headers must be a list of structs of key and value"),
     ],
 )
 def test_what_does_not_fit_the_source_is_shown(text: str, position: int, said: str) -> None:
@@ -266,14 +266,14 @@ def test_an_avro_schema_that_does_not_fit_is_shown(tmp_path: pathlib.Path) -> No
         return f'{{"type":"record","name":"r","fields":{fields}}}'
 
     assert "x.avsc: the Avro schema cannot be read: No such file" in error("*", "x.avsc")
-    assert "the Avro schema is not right: " in error("*", "{")
-    assert "the Avro schema is not right: " in error("*", record('"lung"'))
-    assert "is not right: " in error("*", '{"type":"record"}')
+    assert "the Avro schema is invalid: " in error("*", "{")
+    assert "the Avro schema is invalid: " in error("*", record('"lung"'))
+    assert "is invalid: " in error("*", '{"type":"record"}')
     assert "not the schema of a record" in error("*", '{"type":"array","items":"int"}')
     assert "the schema has no field s" in error("user_id, s", record('"long"'))
     assert "the schema has no field user" in error("s as user", record('"long"'))
     asks = record('"long"},{"name":"x","type":"long"')
-    assert "asks for x, which has no default and is not given" in error("*", asks)
+    assert "requires x, which has no default; add it" in error("*", asks)
     assert "user_id: the schema has string, the column is int64" in error("*", record('"string"'))
     path = tmp_path / "bad.avsc"
     path.write_text("[]")
@@ -303,5 +303,5 @@ def test_any_other_source_is_sent_as_json() -> None:
 
 
 def test_a_column_value_among_others_is_not_sent_alone() -> None:
-    with pytest.raises(SelectionError, match=r"no part of a message \(sensor\); say what to send"):
+    with pytest.raises(SelectionError, match=r"not part of a message \(sensor\); use --select"):
         default({"sensor": [1], "value": [1.5]})

@@ -14,12 +14,12 @@ import pyarrow
 import pytest
 from pyarrow import orc, parquet
 
-from pykaproducer._load.sources import Options, Source, SourceBatch, SourceError, open_source
+from pykaproducer._load.sources import LoadSource, Options, SourceBatch, SourceError, open_source
 
 
 @pytest.fixture
 def there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A directory for files, and the current one."""
+    """Return a directory for files, which is the current directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -45,11 +45,11 @@ def error(*names: str, **options: Any) -> str:
     return str(caught.value)
 
 
-def until_error(source: Source) -> tuple[list[SourceBatch], str]:
-    """What is read before the error, and its text."""
+def until_error(source: LoadSource) -> tuple[list[SourceBatch], str]:
+    """Return the batches read before the error, and its text."""
     found: list[SourceBatch] = []
     with pytest.raises(SourceError) as caught:
-        found.extend(source.batches())  # keeps what came before the error
+        found.extend(source.batches())  # keeps the batches read before the error
     return found, str(caught.value)
 
 
@@ -88,9 +88,9 @@ def test_zstd(there: pathlib.Path) -> None:
 
 def test_a_format_that_is_named_goes_before_the_suffix(there: pathlib.Path) -> None:
     write("table.txt", "a;b\n1;2\n")
-    assert "format cannot be told from its name; say --format (parquet" in error("table.txt")
+    assert "unknown file suffix; name the format with --format (parquet" in error("table.txt")
     assert rows("table.txt", format="csv", delimiter=";") == [{"a": "1", "b": "2"}]
-    assert "no format 'xml'; formats are parquet" in error("table.txt", format="xml")
+    assert "unknown format 'xml'; use one of parquet" in error("table.txt", format="xml")
 
 
 # CSV
@@ -121,7 +121,7 @@ def test_a_bad_row_of_csv_is_told_after_the_rows_before_it(there: pathlib.Path) 
     assert found
     assert found[0].first_row == 0
     assert "x.csv: " in text
-    assert "400002" in text  # the line of it
+    assert "400002" in text  # the number of the line
     assert "Expected 2 columns, got 1" in text
 
 
@@ -131,7 +131,7 @@ def test_a_late_row_of_another_type(there: pathlib.Path) -> None:
     found, text = until_error(open_source(["x.csv"], Options(infer_types=True)))
     assert found
     assert "invalid value 'one'" in text
-    assert "or leave --infer-types out" in text
+    assert "or omit --infer-types" in text
 
 
 def test_csv_that_is_not_utf8(there: pathlib.Path) -> None:
@@ -170,9 +170,7 @@ def test_a_bad_line_of_json_is_told_before_anything_is_read(there: pathlib.Path)
 
 def test_json_that_is_no_lines(there: pathlib.Path) -> None:
     write("x.json", '[\n  {"a": 1},\n  {"a": 2}\n]\n')
-    assert "each line must be a JSON object (of an array, jq -c '.[]' makes lines)" in error(
-        "x.json"
-    )
+    assert "each line must be a JSON object (jq -c '.[]' converts an array)" in error("x.json")
     write("x.jsonl", '{"a":1}\n{"a":"x"}\n')
     assert "Column(/a) changed from number to string in row 1" in error("x.jsonl")
 
@@ -219,18 +217,18 @@ def test_columns_that_do_not_go_together(there: pathlib.Path) -> None:
     write_parquet("a.parquet", {"x": [1]})
     write_parquet("b.parquet", {"x": ["text"]})
     text = error("a.parquet", "b.parquet")
-    assert text.startswith("b.parquet: its columns do not go with those of the files before it: ")
+    assert text.startswith("b.parquet: its columns are incompatible with the files before it: ")
     assert "Field x has incompatible types: int64 vs string" in text
     write("top/a=1/x.csv", "a\n1\n")
     assert "column a is in the file and in its directory" in error("top")
     write("twice.csv", "a,a\n1,2\n")
-    assert "two of its columns are called 'a'" in error("twice.csv")
+    assert "two columns are named 'a'" in error("twice.csv")
 
 
 def test_an_empty_file_among_others_has_no_rows(there: pathlib.Path) -> None:
     for name in ("1.csv", "2.csv"):
         write(name, b"")
-    assert error("*.csv") == "*.csv: empty: not even names of columns are there"
+    assert error("*.csv") == "*.csv: empty: there are no columns"
     write("3.csv", "a\n1\n")
     write("4.csv", "a\n")
     assert rows("*.csv") == [{"a": "1"}]
@@ -243,9 +241,9 @@ def test_an_empty_file_among_others_has_no_rows(there: pathlib.Path) -> None:
     ("name", "said"),
     [
         ("nowhere.csv", "nowhere.csv: no such file or directory"),
-        ("no*.csv", "no*.csv: no file is called so"),
-        ("empty", "empty: there is no file in it"),
-        ("s3://bucket/x.parquet", "only files are read here; --spark reads"),
+        ("no*.csv", "no*.csv: no file matches"),
+        ("empty", "empty: the directory contains no files"),
+        ("s3://bucket/x.parquet", "URIs can only be read with --spark"),
     ],
 )
 def test_nothing_is_there(there: pathlib.Path, name: str, said: str) -> None:
@@ -253,7 +251,7 @@ def test_nothing_is_there(there: pathlib.Path, name: str, said: str) -> None:
     assert said in error(name)
 
 
-# Where it comes from
+# Kinds of sources
 
 
 def test_batches_say_their_file_their_row_and_how_far_it_is(there: pathlib.Path) -> None:
@@ -310,7 +308,7 @@ def test_a_file_that_is_not_what_it_says(there: pathlib.Path) -> None:
     for name in ("x.parquet", "x.orc"):
         write(name, b"no such thing" * 100)
         assert error(name).startswith(f"{name}: ")
-        assert "(if it is of another format, say which with --format)" in error(name)
+        assert "(for another format, use --format)" in error(name)
 
 
 def test_what_was_read_before_a_broken_place_is_not_lost(there: pathlib.Path) -> None:

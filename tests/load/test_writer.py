@@ -1,4 +1,4 @@
-"""The writer: each row is delivered or refused, with its number, however the batches are cut."""
+"""The writer: each row is delivered or rejected, with its number, however the batches are cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOON = 30
 
 
 class Kept:
-    """Keeps what is refused."""
+    """A collector of rejected rows."""
 
     wants_rows = True
     ends_the_load = False
@@ -72,7 +72,7 @@ def test_batches_larger_than_the_buffer_arrive_in_order(cluster: ScriptedCluster
 
 
 def test_a_full_buffer_is_waited_for(cluster: ScriptedCluster) -> None:
-    """Longer than max_block_ms: what fills it has a deadline."""
+    """Longer than max_block_ms: the messages that fill the buffer have a deadline."""
     hold = Hold()
     with cluster.producer(buffer_memory=20_000, max_block_ms=1) as producer:
         producer.send("t", b"first", partition=0).result(SOON)
@@ -90,7 +90,7 @@ def test_a_full_buffer_is_waited_for(cluster: ScriptedCluster) -> None:
 
 
 def test_rows_that_lie_small_and_travel_large_are_waited_for(cluster: ScriptedCluster) -> None:
-    """A dictionary's rows are numbers in Arrow, and whole in the buffer: they go in by pieces."""
+    """A dictionary's rows are indices in Arrow, but full values in the buffer: sent in pieces."""
     hold = Hold()
     values = pyarrow.array(["x" * 1000] * 1000).dictionary_encode()
     with cluster.producer(buffer_memory=100_000, max_block_ms=1) as producer:
@@ -109,7 +109,7 @@ def test_rows_that_lie_small_and_travel_large_are_waited_for(cluster: ScriptedCl
 
 
 def test_what_is_kept_is_bounded_while_the_oldest_row_waits() -> None:
-    """One partition's broker is silent, and thousands of rows behind it have their outcome."""
+    """One partition's broker is silent, and thousands of rows after it are settled."""
     hold = Hold()
     with ScriptedCluster(2, {"t": 2}) as cluster:
         cluster.move_leader("t", 0, 0)
@@ -127,7 +127,7 @@ def test_what_is_kept_is_bounded_while_the_oldest_row_waits() -> None:
                 origin = Origin()
                 alive.add(origin)
                 writer.write(batch(value=["x" * 1000] * 20, partition=[1] * 20), origin)
-            # Two megabytes have gone through; no more is kept than the buffer may hold, about.
+            # Two megabytes have been sent; only about as much is kept as the buffer may hold.
             assert len(alive) <= 12
             hold.release()
             assert writer.finish().rows == 2001
@@ -135,11 +135,11 @@ def test_what_is_kept_is_bounded_while_the_oldest_row_waits() -> None:
 
 
 class Origin:
-    """Where rows are from; what the writer keeps as long as they have no outcome."""
+    """The origin of rows, which the writer keeps until they are settled."""
 
 
 def test_rows_that_can_never_be_right_are_refused_each_by_itself(cluster: ScriptedCluster) -> None:
-    """Whichever column is wrong, in whichever order the producer looks at them."""
+    """Whichever column is wrong, in whichever order the producer validates them."""
     kept = Kept()
     values = numbers(range(100))
     topics: list[str | None] = ["t"] * 100
@@ -165,7 +165,7 @@ def test_rows_that_can_never_be_right_are_refused_each_by_itself(cluster: Script
     assert {10 + values.index(row["value"]) for _, row, _ in kept.rows} == {10 + n for n in bad}
     errors = {row - 10: error for row, _, error in kept.rows}
     assert isinstance(errors[20], MessageTooLargeError)
-    # Their numbers are the write's; those of the blocks that were tried nobody knows.
+    # Row numbers refer to the whole write, not to the blocks that were tried.
     assert describe(errors[0]) == "ValueError: column 'topic' is null"
     assert describe(errors[90]).startswith("ValueError: partition must be between 0 and")
     assert "row" not in describe(errors[20])
@@ -213,7 +213,7 @@ def test_a_row_larger_than_the_buffer_is_refused_by_itself(cluster: ScriptedClus
 
 
 def test_dead_letters_of_rows_that_python_cannot_hold(cluster: ScriptedCluster) -> None:
-    """Text that is not UTF-8, a time far away, a header that is null."""
+    """Text that is not UTF-8, a time out of range, a header that is null."""
     cluster.add_topic("lost", 1)
     header = pyarrow.struct({"key": pyarrow.string(), "value": pyarrow.binary()})
     headers = pyarrow.array([[{"key": "h", "value": b"v"}, None], [], []], pyarrow.list_(header))
@@ -232,7 +232,7 @@ def test_dead_letters_of_rows_that_python_cannot_hold(cluster: ScriptedCluster) 
 
 
 def test_headers_of_a_slice(cluster: ScriptedCluster) -> None:
-    """Of lists and of maps: what is counted is what is sent."""
+    """Of lists and of maps: the counted bytes are the bytes sent."""
     pairs = [[("a", b"1")], [("b", b"2"), ("c", None)], None, [("d", b"4")]]
     as_map = pyarrow.array(pairs, pyarrow.map_(pyarrow.string(), pyarrow.binary()))
     kind = pyarrow.struct({"key": pyarrow.string(), "value": pyarrow.binary()})

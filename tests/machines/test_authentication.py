@@ -1,4 +1,4 @@
-"""SASL on one connection: no socket, no clock; the broker's part is kafka-python's classes."""
+"""SASL on one connection, without sockets or a clock; kafka-python's classes act as the broker."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.authentication import (
     Authentication,
     AuthenticationFailed,
@@ -32,16 +33,15 @@ from pykaproducer._machines.session import (
     SessionState,
 )
 from pykaproducer._wire import WireError
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import ApiKey
 from pykaproducer._wire.mechanisms import Mechanism, MechanismError, Plain, Scram
+from pykaproducer._wire.messages import ApiKey
 
 RANGES = {ApiKey.PRODUCE: (0, 12), 17: (0, 1), 36: (0, 2)}
 USER = "alice"
 
 
 class Talkative:
-    """Says two things, and then is content with an empty challenge."""
+    """A mechanism that sends two messages and then accepts an empty challenge."""
 
     def first(self) -> bytes:
         return b"one"
@@ -68,7 +68,7 @@ class Broker:
         self.said: Any = self.session.connected()
 
     def asked(self, kind: Any) -> Any:
-        """The request that the client sent last."""
+        """Return the request that the client sent last."""
         version = int.from_bytes(self.said[6:8], "big")
         request = kind.decode(self.said, version=version, header=True, framed=True)
         assert request.header.request_api_key == kind.API_KEY
@@ -76,7 +76,7 @@ class Broker:
         return request
 
     def tell(self, response: Any, now: float = 0.0) -> Any:
-        """Answer to what was sent last; what the client makes of it."""
+        """Answer the last request and return the client's reaction."""
         number = int.from_bytes(self.said[8:12], "big")
         response.with_header(correlation_id=number)
         self.said = self.session.received(bytes(response.encode(header=True)), now)
@@ -119,7 +119,7 @@ class Broker:
         )
 
     def let_in(self, *, lifetime: int = 0, now: float = 0.0) -> Session:
-        """Go through all of it."""
+        """Run the whole exchange until the connection is open."""
         self.versions()
         self.handshake()
         self.authenticate(b"more")
@@ -165,10 +165,10 @@ def test_an_old_broker_is_spoken_to_in_bare_frames() -> None:
     )
     broker.versions()
     assert broker.handshake() == b"\0\0\0\4\0u\0p"
-    assert broker.session.bare
+    assert broker.session.raw
     assert isinstance(broker.session.received(b"", 0.0), Ready)
-    assert not broker.session.bare
-    assert broker.session.rests_at is None
+    assert not broker.session.raw
+    assert broker.session.reauth_at is None
     sent = broker.session.encode(request())
     assert isinstance(broker.session.received(int(sent[0]).to_bytes(4, "big"), 0.0), Answered)
 
@@ -179,7 +179,7 @@ def test_an_old_broker_and_a_mechanism_that_it_speaks_otherwise() -> None:
     assert "the broker is too old for GSSAPI" in refusal(broker.handshake)
 
 
-# Refusals ---------------------------------------------------------------------------------------
+# Rejections -------------------------------------------------------------------------------------
 
 
 def test_a_wrong_password() -> None:
@@ -249,7 +249,7 @@ def test_questions_without_end() -> None:
     broker = Broker()
     broker.versions()
     broker.handshake()
-    with pytest.raises(AuthenticationFailed, match="questions do not end"):  # noqa: PT012
+    with pytest.raises(AuthenticationFailed, match="too many SASL round trips"):  # noqa: PT012
         for _ in range(1000):
             broker.authenticate(b"and now?")
 
@@ -275,7 +275,7 @@ def test_a_session_of_less_than_no_time_is_an_error() -> None:
     broker = Broker()
     broker.versions()
     broker.handshake()
-    with pytest.raises(WireError, match="a session of -1 ms"):
+    with pytest.raises(WireError, match="a session has a lifetime of -1 ms"):
         broker.authenticate(lifetime=-1)
 
 
@@ -291,7 +291,7 @@ def test_whatever_a_broker_says_is_an_answer_or_an_error(said: bytes, step: str)
         broker.session.received(head + said, 0.0)
 
 
-# Again ------------------------------------------------------------------------------------------
+# Re-authentication ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_whatever_a_broker_says_is_an_answer_or_an_error(said: bytes, step: str)
         (10_000, 1.0, 9.0),
         (4_000, 0.0, 3.0),
         (2_000, 0.0, 1.1),
-        # Brokers refuse whoever comes again within a second.
+        # A broker rejects re-authentication within one second.
         (1, 0.0, 1.1),
     ],
 )
@@ -311,11 +311,11 @@ def test_it_is_done_again_before_its_time_has_passed(
     lifetime: int, random: float, rests_after: float
 ) -> None:
     session = Broker(random=random).let_in(lifetime=lifetime, now=500.0)
-    assert session.rests_at == pytest.approx(500.0 + rests_after)
+    assert session.reauth_at == pytest.approx(500.0 + rests_after)
 
 
 def test_without_a_lifetime_it_is_never_done_again() -> None:
-    assert Broker().let_in(now=500.0).rests_at is None
+    assert Broker().let_in(now=500.0).reauth_at is None
 
 
 def test_what_is_under_way_is_answered_first() -> None:
@@ -325,9 +325,9 @@ def test_what_is_under_way_is_answered_first() -> None:
     (number,) = session.encode(first)
     session.rest()
     assert not session.takes_requests
-    with pytest.raises(IllegalMove, match="READY, resting"):
+    with pytest.raises(IllegalMove, match="READY, re-authentication pending"):
         session.encode(request())
-    with pytest.raises(IllegalMove, match="under way"):
+    with pytest.raises(IllegalMove, match="in flight"):
         session.authenticate_again()
     answered = session.received(int(number).to_bytes(4, "big") + b"ok", 1.0)
     assert answered == Answered(first, 12, b"ok")
@@ -337,7 +337,7 @@ def test_what_is_under_way_is_answered_first() -> None:
     broker.authenticate(b"more")
     assert broker.authenticate(lifetime=1000, now=7.0) is None
     assert session.takes_requests
-    assert session.rests_at == pytest.approx(8.1)
+    assert session.reauth_at == pytest.approx(8.1)
     session.encode(request())
 
 

@@ -1,4 +1,4 @@
-"""The view of the cluster, and how long is waited between attempts."""
+"""The view of the cluster, and the backoff between attempts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.cluster import (
     REWINDS,
     Backoff,
@@ -16,8 +17,7 @@ from pykaproducer._machines.cluster import (
     backoff,
     led_by_others,
 )
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import (
+from pykaproducer._wire.messages import (
     BrokerAddress,
     MetadataAnswer,
     PartitionAnswer,
@@ -36,7 +36,7 @@ def broker(number: int, host: str = "host") -> BrokerAddress:
 def topic(
     name: str, *leaders: int, code: int = 0, epoch: int = -1, topic_id: bytes = b""
 ) -> TopicAnswer:
-    """A topic whose partitions 0, 1 ... are led by *leaders* (-1: none) in that *epoch*."""
+    """Return topic *name* in *epoch*, its partitions 0, 1 ... led by *leaders* (-1: none)."""
     partitions = (
         PartitionAnswer(index, 0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, leader, epoch)
         for index, leader in enumerate(leaders)
@@ -49,7 +49,7 @@ def hint(name: str, partition: int, leader: int, epoch: int = -1) -> LeaderHint:
 
 
 def seen(*answers: MetadataAnswer | TopicAnswer) -> ClusterView:
-    """The view after these answers, one after the other."""
+    """Return the view after applying these answers in order."""
     view = ClusterView()
     for answer in answers:
         if isinstance(answer, TopicAnswer):
@@ -112,7 +112,7 @@ def test_a_topic_that_is_not_there_has_no_partitions_and_says_why() -> None:
 
 
 def test_a_topic_that_was_there_keeps_its_partitions_without_leaders() -> None:
-    """Messages that are partitioned already wait on: a key still means the same partition."""
+    """Messages that already have a partition keep waiting: a key maps to the same partition."""
     gone = topic("t", code=UNKNOWN)
     for view in (seen(topic("t", 0, 1, 2), gone), seen(topic("t", 0, 1, 2), gone, gone)):
         assert (view.topics["t"].partitions, view.topics["t"].error_code) == (3, UNKNOWN)
@@ -126,7 +126,7 @@ def test_a_topic_that_comes_back_is_as_it_is_told() -> None:
     assert view.leader("t", 0) == 5
 
 
-# A broker's hint where a leader has gone (KIP-951) ----------------------------------------------
+# A broker's hint about the new leader (KIP-951) -------------------------------------------------
 
 
 def test_a_hint_changes_one_leader() -> None:
@@ -136,7 +136,7 @@ def test_a_hint_changes_one_leader() -> None:
     assert available(after, "t") == [0, 1, 2]
     assert after.leader("u", 0) == 0
     assert after.brokers == {0: broker(0), 7: broker(7)}
-    # Somebody may hold the view from before.
+    # The old view is immutable: a stage may still hold it.
     assert (before.leader("t", 1), available(before, "t")) == (None, [0, 2])
 
 
@@ -176,7 +176,7 @@ def test_metadata_of_an_older_epoch_than_a_hint_changes_nothing() -> None:
     answer = MetadataAnswer((broker(0),), (topic("t", 0, epoch=4),))
     view = view.with_answer(answer)
     assert view.leader("t", 0) == 7
-    # The old answer does not have the new leader's address.
+    # The old answer does not contain the new leader's address.
     assert view.brokers == {0: broker(0), 7: broker(7)}
     assert view.is_out_of_date(["t"])
 
@@ -216,7 +216,7 @@ def test_a_topic_that_was_created_again_counts_its_epochs_anew() -> None:
     first = topic("t", 1, epoch=5, topic_id=b"first".ljust(16))
     second = topic("t", 2, epoch=0, topic_id=b"second".ljust(16))
     assert seen(first, second).leader("t", 0) == 2
-    # A broker that does not tell the id says that the topic was gone.
+    # A broker that sends no topic id has reported that the topic was gone.
     view = seen(topic("t", 1, epoch=5), topic("t", code=UNKNOWN), topic("t", 2, epoch=0))
     assert view.leader("t", 0) == 2
 
@@ -254,7 +254,7 @@ def test_metadata_goes_before_an_older_hint() -> None:
 
 SECONDS = st.floats(0.001, 1000)
 RANDOM = st.floats(0, 1, exclude_max=True)
-#: What is left out of account when floats are compared.
+#: Tolerance for comparing floats.
 CLOSE = 1e-9
 
 

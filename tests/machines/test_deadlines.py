@@ -1,4 +1,4 @@
-"""One timer for every row, wherever it waits: each expires once, not early, hardly late."""
+"""One timer for every row, wherever it is: each row expires once, never early and barely late."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pykaproducer._kernel import Chunk, Delivery
 from pykaproducer._machines.deadlines import GRAIN, Deadlines
 from tests.kernel.helper import TOPIC, Door, deliver, fail
 
-#: The clock of a Door begins here.
+#: The clock of a Door starts here.
 START = 1000.0
-#: Deadlines are kept in nanoseconds, asked for in seconds.
+#: Deadlines are stored in nanoseconds and returned in seconds.
 ROUNDING = 1e-6
 
 
@@ -26,7 +26,7 @@ class Timer:
         self.deadlines = Deadlines()
 
     def send(self, *timeouts_ms: int) -> list[Delivery]:
-        """A chunk of messages with these deadlines."""
+        """Send a chunk of messages with these timeouts."""
         handles = [
             self.door.send(TOPIC, b"v", partition=ms % 3, delivery_timeout_ms=ms)
             for ms in timeouts_ms
@@ -34,8 +34,8 @@ class Timer:
         self.deadlines.watch(self.door.chunk())
         return handles
 
-    def look(self, now: float) -> int:
-        """Expire what is due; how many chunks that were."""
+    def reschedule(self, now: float) -> int:
+        """Expire the rows that are due and return the number of chunks."""
         due = self.deadlines.expired(now)
         for chunk in due:
             for part in chunk.expired(now):
@@ -56,7 +56,7 @@ def test_each_row_expires_not_early_and_at_most_a_grain_late(chunks: list[list[i
     }
     rounds = 0
     while (now := timer.deadlines.next()) is not None:
-        timer.look(now)
+        timer.reschedule(now)
         rounds += 1
         for handle in [handle for handle in left if handle.done()]:
             assert left[handle] - ROUNDING <= now <= left.pop(handle) + GRAIN + ROUNDING
@@ -71,7 +71,7 @@ def test_rows_that_expire_close_together_expire_together() -> None:
         timer.send(ms)
     now = timer.deadlines.next()
     assert now is not None
-    assert timer.look(now) == 10
+    assert timer.reschedule(now) == 10
     assert timer.deadlines.next() is None
 
 
@@ -80,7 +80,7 @@ def test_nothing_expires_before_its_time() -> None:
     (handle,) = timer.send(1000)
     for early in (START, START + 0.5, START + 0.999_999):
         assert timer.deadlines.expired(early) == []
-    assert timer.look(START + 1 + ROUNDING) == 1
+    assert timer.reschedule(START + 1 + ROUNDING) == 1
     assert handle.failed()
 
 
@@ -97,7 +97,7 @@ def test_a_chunk_with_rows_left_expires_again_with_the_next_of_them() -> None:
     handles = timer.send(3000, 1000, 2000)
     found = []
     while (now := timer.deadlines.next()) is not None:
-        timer.look(now)
+        timer.reschedule(now)
         found.append([handle.done() for handle in handles])
     assert found == [[False, True, False], [False, True, True], [True, True, True]]
 
@@ -109,7 +109,7 @@ def test_the_earliest_goes_first_whatever_was_watched_first() -> None:
     timer.send(5000)
     now = timer.deadlines.next()
     assert now is not None
-    assert timer.look(now) == 1
+    assert timer.reschedule(now) == 1
     assert second.done()
 
 
@@ -129,7 +129,7 @@ def test_what_has_its_outcome_is_not_waited_for() -> None:
     next_ = timer.deadlines.next()
     assert next_ is not None
     assert next_ > START + 2
-    assert timer.look(START + 1.5) == 0
+    assert timer.reschedule(START + 1.5) == 0
 
 
 def test_what_has_its_outcome_does_not_expire() -> None:
@@ -142,12 +142,13 @@ def test_what_has_its_outcome_does_not_expire() -> None:
 
 
 def test_one_long_deadline_does_not_keep_what_is_finished_behind_it() -> None:
-    """A topic without a leader must not make the memory of all that was delivered grow."""
+    """A topic without a leader must not make the memory of delivered messages grow."""
     deadlines = Deadlines()
     homes: weakref.WeakSet[object] = weakref.WeakSet()
 
     def watched(timeout_ms: int) -> Chunk:
-        # A chunk holds its producer's home: as long as that is there, the chunk is.
+        # A chunk keeps its producer reference alive, so the reference shows whether the chunk is
+        # freed.
         door = Door()
         door.send(TOPIC, b"v", delivery_timeout_ms=timeout_ms)
         homes.add(door.home)

@@ -1,10 +1,10 @@
-"""What a new view of the cluster makes the log say: each change once."""
+"""The log lines for a new view of the cluster: each change is logged once."""
 
 from __future__ import annotations
 
 from pykaproducer._machines.cluster import ClusterView, LeaderHint
-from pykaproducer._machines.news import news
-from pykaproducer._wire.kafka_python import (
+from pykaproducer._machines.cluster_changes import cluster_changes
+from pykaproducer._wire.messages import (
     BrokerAddress,
     MetadataAnswer,
     PartitionAnswer,
@@ -15,14 +15,14 @@ BROKERS = tuple(BrokerAddress(number, "h", 9092 + number) for number in range(3)
 
 
 class Log:
-    """Views that follow each other, and what is said of them."""
+    """A sequence of views and the lines logged for them."""
 
     def __init__(self) -> None:
         self.view = ClusterView()
         self.missing: dict[str, int] = {}
 
     def told(self, leaders: list[int] | None, code: int = 0, topic: str = "t") -> list[str]:
-        """The next answer: *leaders* by partition, None without the topic."""
+        """Return the lines for an answer: *leaders* by partition, or None without the topic."""
         topics = []
         if leaders is not None:
             partitions = [
@@ -34,12 +34,15 @@ class Log:
 
     def show(self, view: ClusterView) -> list[str]:
         old, self.view = self.view, view
-        return [("! " if each.is_bad else "") + each.text for each in news(old, view, self.missing)]
+        return [
+            ("! " if each.is_bad else "") + each.text
+            for each in cluster_changes(old, view, self.missing)
+        ]
 
 
 def test_the_cluster_answers_for_the_first_time() -> None:
     log = Log()
-    assert log.told(None) == ["the cluster answers; its brokers: 0, 1, 2"]
+    assert log.told(None) == ["the cluster answers; brokers: 0, 1, 2"]
     assert log.told(None) == []
 
 
@@ -58,7 +61,7 @@ def test_a_topic_that_stays_away_is_told_of_once_and_when_it_comes() -> None:
         "! topic 't': the cluster has no such topic: UNKNOWN_TOPIC_OR_PARTITION (3); its messages "
         "wait"
     ]
-    assert log.told([0, 1]) == ["topic 't': is there now, partitions: 2"]
+    assert log.told([0, 1]) == ["topic 't': now exists; partitions: 2"]
 
 
 def test_a_topic_that_is_created_by_being_asked_for_is_no_news() -> None:

@@ -18,7 +18,7 @@ from pykaproducer._machines.ordering import (
 
 @dataclass(eq=False)
 class Message:
-    """Something that travels."""
+    """A message that moves through the machine."""
 
     name: str
     level: int = 0
@@ -26,7 +26,7 @@ class Message:
 
 
 class Partition:
-    """A machine, and what has gone down its path: names of messages, ``chaser N``."""
+    """A machine and the items sent down its path: names of messages, and ``chaser N``."""
 
     def __init__(self) -> None:
         self.machine = Ordering()
@@ -100,14 +100,14 @@ def test_one_failure_as_the_document_tells_it() -> None:
     one, two, three, four, five = messages = made("1", "2", "3", "4", "5")
     partition = started(*messages)
     partition.taken()
-    # The first retried message: a chaser down the old path, then the new path.
+    # The first retried message sends a chaser down the old path, and waits for the new path.
     partition.send(*again(one))
     assert partition.taken() == ["chaser 1"]
     assert partition.machine.high_watermark == 1
     partition.path_found()
     partition.send(*again(two, three, four, five))
     six = Message("6")
-    partition.send(six)  # new messages are held
+    partition.send(six)  # new messages are buffered
     assert partition.taken() == ["1", "2", "3", "4", "5"]
     partition.chaser(1)
     assert partition.taken() == ["6"]
@@ -127,13 +127,13 @@ def test_the_watermark_may_rise_by_more_than_one() -> None:
     partition.send(fresh, late)
     assert partition.taken() == []
     partition.chaser(2)
-    # Level 1 was jumped over: it expects no chaser, and its buffer goes before that of level 0.
+    # Level 1 was skipped: it expects no chaser, and its buffer is sent before that of level 0.
     assert partition.taken() == ["3", "4"]
     assert partition.machine.high_watermark == 0
 
 
 def two_chasers() -> tuple[Partition, Message, Message]:
-    """5 and 6 are still in the old worker's inbox when the new one fails 1 to 4 again."""
+    """Return a partition with 5 and 6 in the old worker's inbox as the new one fails 1 to 4."""
     one, two, three, four, five, six = messages = made("1", "2", "3", "4", "5", "6")
     partition = started(*messages)
     partition.send(*again(one))
@@ -215,7 +215,7 @@ def test_a_path_that_is_let_go_to_rest_hands_back_what_was_retried() -> None:
 
 
 def test_a_partition_that_looks_for_a_path_is_not_at_rest() -> None:
-    """The view that it waits for would give it a path that is never let go."""
+    """The view that it waits for would give it a path that is never released."""
     partition = Partition()
     settled = Message("settled")
     partition.send(settled)

@@ -1,4 +1,4 @@
-"""When metadata is asked for, of which topics, and which server."""
+"""Metadata refreshes: when they are due, for which topics, and from which server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pykaproducer._machines.refresh import Ask, Distrust, Refresh, candidates
 
 from .test_cluster import RANDOM, seen, topic
 
-# When metadata is asked for, and of which topics -------------------------------------------------
+# When metadata is requested, and for which topics ------------------------------------------------
 
 MAX_AGE = 300.0
 
 
 class Asking:
-    """A refresh, driven as the metadata's worker drives it."""
+    """A refresh, driven as the metadata worker drives it."""
 
     def __init__(self, *known: str) -> None:
         self.machine = Refresh(max_age=MAX_AGE, backoff_first=0.1, backoff_most=1.0)
@@ -44,7 +44,7 @@ class Asking:
         return None if due is None else max(0.0, due - self.now)
 
     def send(self) -> list[str]:
-        """Let the time come to the next request; the topics that it asks for."""
+        """Jump to the next request and return the topics that it requests."""
         due = self.machine.next_due()
         assert due is not None
         self.now = max(self.now, due)
@@ -54,7 +54,7 @@ class Asking:
     def answered(
         self, *there: str, seen: tuple[str, ...] = (), random: float = 0.5, cost: float = 0.0
     ) -> None:
-        """*there* with all leaders; of *seen* some are missing."""
+        """Answer with leaders for *there*; topics in *seen* but not in *there* are missing."""
         self.machine.succeeded(self.now, random, there=set(there), seen={*there, *seen}, cost=cost)
 
     def failed(self) -> None:
@@ -68,7 +68,7 @@ def test_who_knows_no_topic_asks_for_nothing_unless_somebody_wants_it() -> None:
     assert asking.due_in == 0
     assert asking.send() == []
     asking.machine.want()
-    assert asking.due_in is None  # one is under way
+    assert asking.due_in is None  # one is in flight
     asking.answered()
     assert asking.send() == []
     asking.answered()
@@ -94,7 +94,7 @@ def test_one_request_at_a_time_and_what_is_wanted_meanwhile_is_one_more() -> Non
     assert asking.due_in is None
     asking.answered("a")
     assert not asking.machine.under_way
-    # Nobody has asked for these: no pause.
+    # These topics were not requested before, so there is no pause.
     assert asking.due_in == 0
     assert asking.send() == ["b", "c"]
     asking.answered("b", "c")
@@ -131,9 +131,9 @@ def test_a_topic_that_is_there_is_not_asked_for_because_it_is_wanted_again() -> 
 
 @pytest.mark.parametrize(("random", "wait"), [(0.0, 0.08), (0.5, 0.1), (0.999_999, 0.12)])
 def test_a_view_that_is_out_of_date_is_refreshed_after_a_pause(random: float, wait: float) -> None:
-    """A leader that moves to and fro must not be asked for as fast as brokers answer."""
+    """A leader that moves back and forth must not cause requests as fast as brokers answer."""
     asking = Asking("a")
-    for _ in range(3):  # good answers do not make it longer
+    for _ in range(3):  # successful answers do not lengthen the pause
         asking.machine.want()
         assert asking.send() == ["a"]
         asking.answered("a", random=random)
@@ -169,33 +169,33 @@ def test_what_is_missing_is_not_asked_for_once_nobody_waits() -> None:
     asking.answered()
     assert asking.due_in == pytest.approx(MAX_AGE)
     assert asking.send() == ["there"]
-    # Somebody sends to it once more.
+    # A message for it is sent again.
     asking.answered("there")
     asking.want("mistyped")
     assert asking.send() == ["mistyped"]
 
 
 def test_only_topics_that_messages_wait_for_may_be_created() -> None:
-    """A refresh by age would bring back a topic that was deleted."""
+    """A refresh by age would recreate a topic that was deleted."""
     asking = Asking("a", "b")
     for _ in range(2):
         assert asking.send() == ["a", "b"]
         assert not asking.asked.may_create
         asking.answered("a", seen=("b",))
-    # A message for it.
+    # A message for it is sent.
     asking.want("b")
     assert asking.send() == ["b"]
     assert asking.asked.may_create
 
 
 def test_what_was_there_belongs_to_what_is_known() -> None:
-    """A broker has died: its partitions have no leaders until the next answer but one."""
+    """After a broker dies, its partitions have no leaders until the next answer but one."""
     asking = Asking("big", "t")
     asking.machine.want()
     assert asking.send() == ["big", "t"]
     asking.answered("t", seen=("big",), cost=0.5)
     assert (asking.machine.known, asking.machine.missing) == ({"big", "t"}, set())
-    # However long an answer takes to read, messages do not wait for long.
+    # However long an answer takes to process, messages wait only for a short time.
     asking.machine.want()
     assert asking.due_in == pytest.approx(1.0)
     assert asking.send() == ["big", "t"]
@@ -220,12 +220,12 @@ def test_what_is_wrong_is_asked_for_anew_also_while_a_request_is_under_way() -> 
     asking = Asking("a", "b")
     asking.want("a", anew=True)
     assert asking.send() == ["a"]
-    asking.want("a")  # the answer that is under way will do
+    asking.want("a")  # the request in flight is enough
     asking.answered("a")
     assert asking.due_in == pytest.approx(MAX_AGE, abs=1)
     asking.want("a", anew=True)
     assert asking.send() == ["a"]
-    asking.want("a", anew=True)  # and here it will not
+    asking.want("a", anew=True)  # and here it is not
     asking.answered("a")
     assert asking.due_in == pytest.approx(0.1)
     assert asking.send() == ["a"]
@@ -276,7 +276,7 @@ def test_what_is_missing_takes_a_hundredth_of_the_time_at_most() -> None:
     asking.answered(cost=0.5)
     asking.want("a")
     assert asking.due_in == pytest.approx(50)
-    # What is there does not wait for it.
+    # A request for topics that exist is not delayed by it.
     asking.machine.want()
     assert asking.due_in == pytest.approx(0.1)
     assert asking.send() == ["there"]
@@ -358,7 +358,7 @@ def test_no_topic_that_is_waited_for_is_left_out(events: list[tuple[str, float, 
             assert made.next_due() is None
     if made.under_way:
         asking.failed()
-    # From now on the cluster has everything, and messages wait for all of it.
+    # From now on the cluster has every topic, and messages wait for all of them.
     for _ in range(4):
         for name in set(topics) - there:
             made.want(name)
@@ -369,14 +369,14 @@ def test_no_topic_that_is_waited_for_is_left_out(events: list[tuple[str, float, 
     assert (made.known, made.missing) == (set(topics), set())
 
 
-# Which server is asked ----------------------------------------------------------------------------
+# Selection of the server --------------------------------------------------------------------------
 
 
 def refused(distrust: Distrust, view: ClusterView, times: int, *others: ClusterView) -> list[bool]:
-    """A partition is refused, and looked up, repeatedly: whether to ask another server."""
+    """Report a rejected partition and look it up *times* times; return when to switch servers."""
     found = []
     for _ in range(times):
-        distrust.refused("t", 0)
+        distrust.rejected("t", 0)
         found.append(distrust.answered(view, view, ["t"]))
     return found
 
@@ -385,9 +385,9 @@ def test_a_partition_that_is_refused_though_nothing_has_changed_makes_us_ask_els
     view = seen(topic("t", 0, epoch=3))
     distrust = Distrust()
     assert refused(distrust, view, 3) == [False, False, True]
-    # It may have another reason: patience grows.
+    # There may be another reason, so the threshold grows.
     assert refused(distrust, view, 6) == [False] * 5 + [True]
-    # No more trouble.
+    # The partition works again.
     distrust.answered(view, view, ["t"])
     assert refused(distrust, view, 3) == [False, False, True]
 
@@ -397,7 +397,7 @@ def test_a_new_leader_or_epoch_is_tried_before_another_server_is_asked() -> None
     views = [seen(topic("t", leader, epoch=epoch)) for leader, epoch in ((0, 1), (1, 1), (1, 2))]
     for _ in range(4):
         for old, new in itertools.pairwise(views):
-            distrust.refused("t", 0)
+            distrust.rejected("t", 0)
             assert not distrust.answered(old, new, ["t"])
 
 
@@ -405,7 +405,7 @@ def test_an_answer_about_other_topics_says_nothing() -> None:
     view = seen(topic("t", 0))
     distrust = Distrust()
     refused(distrust, view, 2)
-    distrust.refused("t", 0)
+    distrust.rejected("t", 0)
     assert not distrust.answered(view, view, ["u"])
     assert distrust.answered(view, view, ["t"])
 

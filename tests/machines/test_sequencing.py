@@ -1,4 +1,4 @@
-"""Producer id, epoch and sequence numbers of one partition, as KIP-98 and KIP-360 want them."""
+"""Producer id, epoch and sequence numbers of one partition, as defined by KIP-98 and KIP-360."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_numbers_follow_each_other_without_a_gap(first: int, counts: list[int]) 
         (0, 1000, 0, 1000),
         (LAST, 1, LAST, 0),
         (LAST - 1, 1, LAST - 1, LAST),
-        # A batch may lie across the end: its records are numbered LAST - 1, LAST, 0, 1, 2.
+        # A batch may wrap around: its records are numbered LAST - 1, LAST, 0, 1, 2.
         (LAST - 1, 5, LAST - 1, 3),
     ],
 )
@@ -46,7 +46,7 @@ def test_numbers_start_again_after_the_last(start: int, count: int, first: int, 
     assert (sequencer.take(count), sequencer.next_sequence) == (first, after)
 
 
-# The id -----------------------------------------------------------------------------------------
+# The producer id --------------------------------------------------------------------------------
 
 
 def test_it_begins_unknown_and_without_a_producer_id() -> None:
@@ -59,7 +59,7 @@ def test_it_begins_unknown_and_without_a_producer_id() -> None:
 
 
 def test_an_id_that_it_has_is_not_replaced() -> None:
-    """What was sealed under it would be out of order under another."""
+    """Batches sealed under the first id would be out of order under another."""
     sequencer = Sequencer(ProducerId(7, 3))
     for given_ in (None, ProducerId(7, 0), ProducerId(8, 0)):
         assert sequencer.adopt(given_)
@@ -78,14 +78,14 @@ def test_while_nothing_is_spoiled_it_counts_on() -> None:
 
 def test_spoiled_numbers_are_followed_by_one_new_epoch_that_counts_anew() -> None:
     sequencer = Sequencer(ProducerId(7, 3), next_sequence=1234, known=True)
-    sequencer.spoil()
-    sequencer.spoil()
-    # Batches of the old epoch may still be under way.
+    sequencer.invalidate_sequences()
+    sequencer.invalidate_sequences()
+    # Batches of the old epoch may still be in flight.
     assert (sequencer.producer, sequencer.known) == (ProducerId(7, 3), True)
     for _ in range(2):
         sequencer.renew()
         assert sequencer.producer == ProducerId(7, 4)
-        # No broker has seen this epoch: one batch at a time again.
+        # No broker has seen this epoch: only one batch may be in flight again.
         assert not sequencer.known
     assert sequencer.take(2) == 0
     assert sequencer.take(1) == 2
@@ -95,7 +95,7 @@ def test_a_new_epoch_of_one_partition_leaves_the_others_alone() -> None:
     given_to_all = ProducerId(7, 0)
     one = Sequencer(given_to_all, next_sequence=5, known=True)
     other = Sequencer(given_to_all, next_sequence=6, known=True)
-    one.spoil()
+    one.invalidate_sequences()
     for sequencer in (one, other):
         sequencer.renew()
     assert one.producer == ProducerId(7, 1)
@@ -103,7 +103,7 @@ def test_a_new_epoch_of_one_partition_leaves_the_others_alone() -> None:
 
 
 def spent(sequencer: Sequencer) -> None:
-    """It has given up its id and takes it from nobody, but another."""
+    """Check that it has dropped its id and accepts only a different one."""
     sequencer.renew()
     assert sequencer.producer is None
     assert not sequencer.adopt(ProducerId(7, 0))
@@ -115,27 +115,27 @@ def spent(sequencer: Sequencer) -> None:
 
 def test_an_id_that_the_broker_refuses_is_given_up() -> None:
     sequencer = Sequencer(ProducerId(7, 3), next_sequence=9, known=True)
-    sequencer.spoil(id_too=True)
-    sequencer.spoil()
+    sequencer.invalidate_sequences(id_too=True)
+    sequencer.invalidate_sequences()
     spent(sequencer)
 
 
 def test_after_the_last_epoch_the_id_is_given_up() -> None:
-    # Epochs are int16, and the broker refuses the largest, 32767.
+    # Epochs are int16, and the broker rejects the largest, 32767.
     sequencer = Sequencer(ProducerId(7, 32765), next_sequence=9, known=True)
-    sequencer.spoil()
+    sequencer.invalidate_sequences()
     sequencer.renew()
     assert sequencer.producer == ProducerId(7, 32766)
     sequencer.take(9)
-    sequencer.spoil()
+    sequencer.invalidate_sequences()
     spent(sequencer)
 
 
 def test_a_new_id_has_epochs_of_its_own() -> None:
     sequencer = Sequencer(ProducerId(7, 3))
-    sequencer.spoil(id_too=True)
+    sequencer.invalidate_sequences(id_too=True)
     sequencer.renew()
     assert sequencer.adopt(ProducerId(8, 0))
-    sequencer.spoil()
+    sequencer.invalidate_sequences()
     sequencer.renew()
     assert sequencer.producer == ProducerId(8, 1)

@@ -1,10 +1,11 @@
-"""One connection as a state machine: no socket, no clock."""
+"""One connection as a state machine, without sockets or a clock."""
 
 from __future__ import annotations
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.session import (
     TRANSITIONS,
     Answered,
@@ -17,14 +18,13 @@ from pykaproducer._machines.session import (
     SessionState,
 )
 from pykaproducer._wire import WireError
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import ApiKey
+from pykaproducer._wire.messages import ApiKey
 
 RANGES = {ApiKey.PRODUCE: (0, 12), ApiKey.METADATA: (0, 12), ApiKey.INIT_PRODUCER_ID: (0, 5)}
 
 
 def asked_version(framed: bytes) -> int:
-    """The version of an ApiVersions request."""
+    """Return the version of an ApiVersions request."""
     version = int.from_bytes(framed[6:8], "big")
     request = ApiVersionsRequest.decode(framed, version=version, header=True, framed=True)
     assert request.header.request_api_key == ApiKey.API_VERSIONS
@@ -34,7 +34,7 @@ def asked_version(framed: bytes) -> int:
 def answer(
     correlation_id: int, version: int, code: int = 0, ranges: dict[ApiKey, tuple[int, int]] = RANGES
 ) -> bytes:
-    """A broker's ApiVersions response, without its length."""
+    """Return a broker's ApiVersions response, without its length."""
     response = ApiVersionsResponse(
         version=version,
         error_code=code,
@@ -113,7 +113,7 @@ def test_a_broker_that_knows_no_version_4_is_asked_again() -> None:
 
 def test_a_broker_that_refuses_in_bytes_that_make_no_sense_is_asked_again() -> None:
     session, _ = opened()
-    # Error code 0, and an array that is not there (as librdkafka's mock broker has answered).
+    # Error code 0 with a null array, as librdkafka's mock broker has sent it.
     again = session.received(frame(0, b"\0\0" + b"\xff" * 9), 0.0)
     assert isinstance(again, bytes)
     assert asked_version(again) == 3
@@ -191,7 +191,7 @@ def test_an_answer_out_of_turn_is_an_error(number: int) -> None:
 
 def test_an_answer_that_nobody_asked_for_is_an_error() -> None:
     session = ready()
-    with pytest.raises(WireError, match="nobody asked for"):
+    with pytest.raises(WireError, match="without a request"):
         session.received(frame(1), 0.0)
 
 
@@ -199,7 +199,7 @@ def test_a_request_that_the_broker_does_not_take_is_named() -> None:
     session = ready({ApiKey.PRODUCE: (0, 2)})
     with pytest.raises(NoCommonVersion, match=r"PRODUCE requests of versions 0 to 2.*3 to 12"):
         session.encode(request())
-    with pytest.raises(NoCommonVersion, match="does not take INIT_PRODUCER_ID"):
+    with pytest.raises(NoCommonVersion, match="does not support INIT_PRODUCER_ID"):
         session.encode(request(ApiKey.INIT_PRODUCER_ID))
     assert not session.unanswered
 

@@ -1,4 +1,4 @@
-"""What a Produce answer means, code by code: the table of the contract."""
+"""The meaning of each error code in a Produce response: the table of the contract."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import itertools
 
 import pytest
 
-from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS, Action, Verdict, judge
-from pykaproducer._texts import kafka_class
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import kafka_class
+from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS, Action, Verdict, classify
 
 
 def verdict(
     code: int, *, older_unsettled: bool = False, count: int = 5, sequenced: bool = True
 ) -> Verdict:
-    return judge(code, older_unsettled=older_unsettled, count=count, sequenced=sequenced)
+    return classify(code, older_unsettled=older_unsettled, count=count, sequenced=sequenced)
 
 
-#: Whatever else is known about the batch: what is done, and whether it may be in the log.
+#: Independent of the batch: the action, and whether the batch may be in the log.
 ALWAYS: list[tuple[int, Action, bool]] = [
     (ErrorCode.NONE, Action.DELIVERED, False),
     (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Action.DELIVERED, False),
-    # The leader is elsewhere.
-    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Action.MOVED, False),
-    (ErrorCode.LEADER_NOT_AVAILABLE, Action.MOVED, False),
-    (ErrorCode.NOT_LEADER_OR_FOLLOWER, Action.MOVED, False),
-    (ErrorCode.REPLICA_NOT_AVAILABLE, Action.MOVED, False),
-    (ErrorCode.FENCED_LEADER_EPOCH, Action.MOVED, False),
-    (ErrorCode.UNKNOWN_LEADER_EPOCH, Action.MOVED, False),
-    (ErrorCode.UNKNOWN_TOPIC_ID, Action.MOVED, False),
-    # Temporary errors of the broker: these count.
-    (ErrorCode.CORRUPT_MESSAGE, Action.AGAIN, False),
-    (ErrorCode.NETWORK_EXCEPTION, Action.MOVED, False),
-    (ErrorCode.BROKER_NOT_AVAILABLE, Action.MOVED, False),
-    (ErrorCode.NOT_ENOUGH_REPLICAS, Action.AGAIN, False),
-    (ErrorCode.KAFKA_STORAGE_ERROR, Action.MOVED, False),
-    (ErrorCode.THROTTLING_QUOTA_EXCEEDED, Action.AGAIN, False),
-    (ErrorCode.REQUEST_TIMED_OUT, Action.AGAIN, True),
-    (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Action.AGAIN, True),
-    # Nothing would make it better.
+    # Another broker is the leader.
+    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.LEADER_NOT_AVAILABLE, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.NOT_LEADER_OR_FOLLOWER, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.REPLICA_NOT_AVAILABLE, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.FENCED_LEADER_EPOCH, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.UNKNOWN_LEADER_EPOCH, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.UNKNOWN_TOPIC_ID, Action.REFRESH_AND_RETRY, False),
+    # Temporary errors of the broker: these count as retries.
+    (ErrorCode.CORRUPT_MESSAGE, Action.RETRY, False),
+    (ErrorCode.NETWORK_EXCEPTION, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.BROKER_NOT_AVAILABLE, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.NOT_ENOUGH_REPLICAS, Action.RETRY, False),
+    (ErrorCode.KAFKA_STORAGE_ERROR, Action.REFRESH_AND_RETRY, False),
+    (ErrorCode.THROTTLING_QUOTA_EXCEEDED, Action.RETRY, False),
+    (ErrorCode.REQUEST_TIMED_OUT, Action.RETRY, True),
+    (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Action.RETRY, True),
+    # Permanent errors.
     (ErrorCode.INVALID_TOPIC_EXCEPTION, Action.FAILED, False),
     (ErrorCode.INVALID_REQUIRED_ACKS, Action.FAILED, False),
     (ErrorCode.TOPIC_AUTHORIZATION_FAILED, Action.FAILED, False),
@@ -60,10 +60,19 @@ def test_what_a_code_means(code: int, action: Action, possibly_persisted: bool) 
         assert (found.action, found.possibly_persisted) == (action, possibly_persisted)
 
 
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_a_missing_right_is_marked(code: int) -> None:
+    missing = {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    assert verdict(code).not_authorized is (code in missing)
+    assert classify(
+        code, older_unsettled=False, count=5, sequenced=True, has_offset=True
+    ).not_authorized is (code in missing)
+
+
 @pytest.mark.parametrize("code", [-1, -2, 999, 32767, -32768])
 @pytest.mark.parametrize("older_unsettled", [False, True])
 def test_a_code_that_nobody_knows_is_final(code: int, older_unsettled: bool) -> None:
-    """And as nobody knows what it means, the batch may be in the log."""
+    """As the meaning of the code is unknown, the batch may be in the log."""
     found = verdict(code, older_unsettled=older_unsettled)
     assert (found.action, found.possibly_persisted) == (Action.FAILED, True)
 
@@ -72,7 +81,7 @@ def test_a_code_that_nobody_knows_is_final(code: int, older_unsettled: bool) -> 
 def test_out_of_order_behind_an_older_batch_goes_again_behind_it(count: int) -> None:
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     found = verdict(code, older_unsettled=True, count=count)
-    assert found == Verdict(Action.BEHIND)
+    assert found == Verdict(Action.RETRY_AFTER_OLDER)
 
 
 ABOUT_NUMBERS = [
@@ -84,8 +93,13 @@ ABOUT_NUMBERS = [
 
 @pytest.mark.parametrize("code", ABOUT_NUMBERS)
 def test_numbers_that_the_broker_refuses_are_not_sent_again_as_they_are(code: int) -> None:
-    """There is nothing to wait for, and the same numbers would be refused for ever."""
-    again_as_it_is = {Action.DELIVERED, Action.MOVED, Action.AGAIN, Action.BEHIND}
+    """There is nothing to wait for, and the same numbers would be rejected forever."""
+    again_as_it_is = {
+        Action.DELIVERED,
+        Action.REFRESH_AND_RETRY,
+        Action.RETRY,
+        Action.RETRY_AFTER_OLDER,
+    }
     assert verdict(code).action not in again_as_it_is
 
 
@@ -107,7 +121,7 @@ def test_a_batch_without_numbers_cannot_be_refused_for_them(code: int) -> None:
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if kafka_class(code).retriable])
 def test_what_kafka_python_calls_retriable_goes_again(code: int) -> None:
-    assert verdict(code).action in {Action.MOVED, Action.AGAIN}
+    assert verdict(code).action in {Action.REFRESH_AND_RETRY, Action.RETRY}
 
 
 @pytest.mark.parametrize(

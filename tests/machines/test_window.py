@@ -1,4 +1,4 @@
-"""How much may be under way to a broker, and what slow lines teach."""
+"""The window of bytes in flight to a broker, and how it adapts to slow lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_small_requests_do_not_bring_it_back() -> None:
 
 
 def test_a_request_that_took_longer_than_its_time_shows_what_the_line_can_take() -> None:
-    """It was not lost, because it went on all the time."""
+    """It was not lost, because data was sent all the time."""
     found = window(timeout=30.0)
     found.answered(100.0, 0.0, MOST)
     assert found.most == int(MOST * 15 / 100)
@@ -87,13 +87,13 @@ def test_a_request_gets_more_than_the_least_time_where_the_last_one_needed_it() 
 def test_on_any_line_requests_soon_take_no_longer_than_their_time(
     rate: float, timeout: float
 ) -> None:
-    """Where the line takes the smallest of them in that time at all."""
+    """Applies if the line can carry the smallest of them in that time at all."""
     found = Window(limit=5, most=MOST, timeout=timeout)
     now, late = 0.0, []
     for _ in range(40):
         size = found.most
         took = size / rate
-        if took > 4 * timeout:  # the client does not wait that long: it is lost
+        if took > 4 * timeout:  # the client does not wait that long: the connection is lost
             now += timeout
             found.lost(size)
             late.append(True)
@@ -121,13 +121,13 @@ def test_the_bound_does_not_swing(rate: int) -> None:
     assert len(set(seen[10:])) == 1
 
 
-# How many requests --------------------------------------------------------------------------------
+# The number of requests ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
 def test_full_requests_go_up_to_the_limit(limit: int) -> None:
     found = Window(limit=limit, most=MOST, timeout=30.0)
-    # With a limit of 1 one is sealed ahead.
+    # With a limit of 1, one more request is sealed ahead.
     for under_way in range(max(2, limit)):
         assert found.opens_at(under_way, full=True) == 0.0
     assert found.opens_at(max(2, limit), full=True) is None

@@ -25,7 +25,7 @@ from tests.snapshots import Said
 
 
 class Traces:
-    """A provider whose spans stay here."""
+    """A tracer provider that keeps its spans in memory."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -37,7 +37,7 @@ class Traces:
 
 
 class Meters:
-    """A provider whose metrics are read here."""
+    """A meter provider whose metrics are read in memory."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
@@ -111,7 +111,7 @@ def test_a_span_goes_with_the_message(cluster: KafkaCluster, topic: str, traces:
 def test_the_headers_name_the_parent_where_nobody_else_does(
     cluster: KafkaCluster, topic: str, traces: Traces
 ) -> None:
-    """As when a message is passed on: its old context is replaced, and is the new one's parent."""
+    """A forwarded message's old context is replaced, and becomes the parent of the new one."""
     cluster.create_topic(topic)
     old = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with Producer(
@@ -140,7 +140,7 @@ def test_a_message_that_fails(traces: Traces, meters: Meters) -> None:
         producer.send("lost", b"x" * 2_000_000)
     producer.close()
     assert error is not None
-    # In either order: one ends in this thread, the other where callbacks run.
+    # In either order: one ends in this thread, the other in the callback thread.
     lost, refused = sorted(traces.spans(), key=lambda span: "TooLarge" in str(attributes(span)))
     for span, kind in ((refused, MessageTooLargeError), (lost, type(error))):
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -168,7 +168,7 @@ def test_who_wants_no_spans_gets_none(traces: Traces) -> None:
 
 
 def test_without_a_provider_it_is_harmless() -> None:
-    """The API alone makes spans that record nothing."""
+    """The API without an SDK makes spans that record nothing."""
     provider = trace.NoOpTracerProvider()
     producer = Producer(bootstrap_servers=NOWHERE, interceptors=[TracingInterceptor(provider)])
     delivery = producer.send("t", b"value")

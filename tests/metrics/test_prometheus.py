@@ -1,4 +1,4 @@
-"""Prometheus: what a scrape gets is what the producers said, and a scrape never fails."""
+"""Prometheus: a scrape returns the producers' stats, and never fails."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Samples by name and labels that are there, read by prometheus-client's own parser."""
+    """Return the samples by name and labels, read by prometheus-client's own parser."""
     found = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation.endswith("."), family.name
         for sample in family.samples:
             labels = frozenset((name, value) for name, value in sample.labels.items() if value)
-            assert (sample.name, labels) not in found, "a series is there twice"
+            assert (sample.name, labels) not in found, "a sample is there twice"
             found[sample.name, labels] = sample.value
     return found
 
@@ -75,7 +75,7 @@ def test_what_the_producer_said_under_the_names_that_prometheus_wants() -> None:
     assert found[key("topic_failing", **app, topic="gone")] == 1
     assert found[key("state", **app, state="running")] == 1
     assert found[key("state", **app, state="broken")] == 0
-    # Nothing has been measured of the queue, and nothing is said of it.
+    # The queue has not been measured, so it has no sample.
     assert not [name for name in names(found) if "queue_latency" in name]
 
 
@@ -110,7 +110,7 @@ def test_several_producers_also_with_the_same_name() -> None:
     other.snapshot["client_id"] = "other"
     collector = ProducerCollector(one, two, labels={"service": "shop"})
     collector.add(other)
-    collector.add(one)  # once more is once
+    collector.add(one)  # adding it twice has no effect
     name = "messages_accepted_total"
     for client_id, accepted in {"app": 1000, "app#2": 7, "other": 1000}.items():
         found = scraped(collector)
@@ -150,11 +150,11 @@ def test_a_producer_that_fails_costs_no_scrape(caplog: pytest.LogCaptureFixture)
     collector = ProducerCollector(failing, said)
     for _ in range(2):
         assert key("messages_delivered_total", client_id="app") in scraped(collector)
-    assert len(caplog.records) == 1, "the log is told once"
+    assert len(caplog.records) == 1, "the error is not logged once"
 
 
 def test_all_processes_that_listen(tmp_path: pathlib.Path) -> None:
-    """As under gunicorn: whoever is scraped tells of all. Who does not answer is left out."""
+    """As under gunicorn: each process serves the stats of all; unreachable ones are left out."""
     with (
         speaking(tmp_path / "1.sock", lambda: snapshot(pid=1)),
         speaking(tmp_path / "2.sock", lambda: snapshot(pid=2)),

@@ -1,12 +1,12 @@
 """The simulated cluster: partitions with one log each, led by one of several brokers.
 
-A log does with a batch what a Kafka broker does (ProducerAppendInfo, KIP-98, KIP-360): the last
-five batches of a producer id are recognised, a gap in the sequence numbers is refused, a producer
-that is not known may begin with any number. What is known of producers follows from the log, so
-it moves with the leadership and is cut with the log.
+A log handles a batch as a Kafka broker does (ProducerAppendInfo, KIP-98, KIP-360): it recognises
+the last five batches of a producer id, rejects a gap in the sequence numbers, and accepts any first
+number from an unknown producer. The producer state follows from the log, so it moves with the
+leadership and is truncated with the log.
 
-What is simplified: a record is committed when the broker has said so (or would have, had the
-connection held), and everything before it too; a leader that moves may cut what is not.
+Simplifications: a record is committed, with everything before it, when the broker has confirmed it
+(or would have, had the connection survived). A leader that moves may truncate the rest.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pykaproducer._machines.lane import Batch
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.batch import Batch
 
-#: A broker remembers so many batches of a producer id, to recognise one that comes again.
+#: The number of batches by which a broker recognises duplicates of a producer id.
 _REMEMBERED = 5
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 class Kind(enum.Enum):
-    """What a broker does with a batch."""
+    """How a broker handles a batch."""
 
-    #: What it should.
+    #: It appends and confirms the batch.
     TAKE = enum.auto()
-    #: Refuses it, and does not append it.
+    #: It rejects the batch without appending it.
     REFUSE = enum.auto()
-    #: Appends it, and answers with an error beside the offset (Kafka's DelayedProduce).
+    #: It appends the batch and answers with an error and the offset (Kafka's DelayedProduce).
     TAKE_AND_COMPLAIN = enum.auto()
 
 
 class Fate(NamedTuple):
-    """What a broker does with a batch, and the error code that it answers."""
+    """How a broker handles a batch, and the error code in its answer."""
 
     kind: Kind
     code: int = 0
 
 
 class Read(NamedTuple):
-    """What is in a sealed batch."""
+    """The contents of a sealed batch."""
 
     producer_id: int
     epoch: int
@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """One batch in the log."""
+    """A batch in the log."""
 
     base_offset: int
     batch: Read
@@ -61,7 +61,7 @@ class Logged(NamedTuple):
 
 @dataclass(slots=True)
 class _Producer:
-    """What a broker knows of a producer id."""
+    """The broker's state for a producer id."""
 
     epoch: int
     #: (first sequence, last sequence, base offset)
@@ -69,19 +69,19 @@ class _Producer:
 
 
 class Log:
-    """The records of one partition, by the number of their message."""
+    """The records of one partition, as the numbers of their messages."""
 
     def __init__(self) -> None:
         self.records: list[int] = []
         self.committed = 0
-        #: A broker older than KIP-360: one that it does not know must begin with 0.
+        #: False simulates a broker before KIP-360: an unknown producer must begin with 0.
         self.strict = False
         self._batches: list[Logged] = []
         self._producers: dict[int, _Producer] = {}
         self._known_from = 0
 
     def append(self, batch: Read, *, commit: bool = True) -> tuple[int, int]:
-        """``(error code, base offset)``."""
+        """Append *batch* and return ``(error code, base offset)``."""
         code, offset = 0, -1
         if batch.producer_id >= 0:
             code, offset = self._check(batch)
@@ -97,7 +97,7 @@ class Log:
         return 0, offset
 
     def cut(self) -> None:
-        """The new leader does not have what was not committed."""
+        """Drop the uncommitted records, which the new leader does not have."""
         del self.records[self.committed :]
         self._batches = [b for b in self._batches if b.base_offset < self.committed]
         self._producers = {}
@@ -106,13 +106,13 @@ class Log:
                 self._remember(logged)
 
     def forget_producers(self, *, strict: bool) -> None:
-        """They have not been heard of for long (``producer.id.expiration.ms``)."""
+        """Forget all producers, as after ``producer.id.expiration.ms`` without a batch."""
         self._producers = {}
         self._known_from = len(self.records)
         self.strict = strict
 
     def _check(self, batch: Read) -> tuple[int, int]:
-        """As append(); ``(0, -1)``: it is the next one."""
+        """Return the result of append(), or ``(0, -1)`` if *batch* is the next one."""
         known = self._producers.get(batch.producer_id)
         first = batch.first_sequence
         if known is None:
@@ -139,23 +139,23 @@ class Log:
 
 
 class Cluster:
-    """Who leads what, what the metadata says of it, and the logs."""
+    """The leaders, the published metadata, and the logs."""
 
     def __init__(self, brokers: int, leaders: list[int]) -> None:
         self.brokers = brokers
         self.leaders = leaders
-        #: What the metadata says: it lags behind. -1: no leader.
+        #: The leaders in the metadata, which may be out of date. -1: no leader.
         self.published = list(leaders)
         self.logs = [Log() for _ in leaders]
 
     def move(self, partition: int, leader: int, *, cut: bool) -> None:
-        """Another leader; *cut*: it has only what was committed."""
+        """Make *leader* the leader; with *cut* it has only the committed records."""
         if cut:
             self.logs[partition].cut()
         self.leaders[partition] = leader
 
     def produce(self, broker: int, batch: Batch, fate: Fate) -> tuple[int, int]:
-        """What *broker* does with *batch*: ``(error code, base offset)``."""
+        """Handle *batch* on *broker* and return ``(error code, base offset)``."""
         if self.leaders[batch.partition] != broker:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
         if fate.kind is Kind.REFUSE:
@@ -168,14 +168,14 @@ class Cluster:
 
 
 def read(payload: bytes) -> Read:
-    """The header and the records of a sealed batch; each value is its message's number."""
+    """Parse the header and records of a sealed batch; each value is its message's number."""
     header = _HEADER.unpack_from(payload)
     position, numbers = _HEADER.size, []
     for _ in range(header[-1]):
         length, position = _varint(payload, position)
         end = position + length
         position += 1  # attributes
-        for _ in range(3):  # timestamp, offset, length of the key (there is none)
+        for _ in range(3):  # timestamp, offset, length of the key (null)
             _, position = _varint(payload, position)
         size, position = _varint(payload, position)
         numbers.append(int.from_bytes(payload[position : position + size], "big"))

@@ -1,4 +1,4 @@
-"""The profile of the long run; it must be known before any test is collected."""
+"""The profile of the long run; it must be registered before any test is collected."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pykaproducer._chance import chance
+from pykaproducer._util.randomness import system_random
 
-# At least 100,000 steps for each of the tests that ask for it: the search is random each time.
+# At least 100,000 steps for each test that uses it; every run searches with a new seed.
 settings.register_profile(
     "nightly",
     max_examples=1_500,
@@ -21,6 +21,6 @@ settings.register_profile(
 
 @pytest.fixture(autouse=True)
 def chance_that_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hypothesis has found it must be able to repeat: it seeds the module's generator."""
-    monkeypatch.setattr(chance, "random", random.random)
-    monkeypatch.setattr(chance, "shuffle", random.shuffle)
+    """Use the module's generator, which hypothesis seeds, so that it can replay what it finds."""
+    monkeypatch.setattr(system_random, "random", random.random)
+    monkeypatch.setattr(system_random, "shuffle", random.shuffle)

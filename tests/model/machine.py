@@ -1,4 +1,4 @@
-"""The rules: what can happen to a producer and its cluster, in any order."""
+"""The rules: everything that can happen to a producer and its cluster, in any order."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._machines.verdicts import VERDICTS, Action
-from pykaproducer._wire.error_codes import ErrorCode
 
 from .cluster import Fate, Kind
 from .world import BROKERS, CALM, WELL, World
 
-#: Answers that a batch can get although it is in the leader's log. The last three: while it waits
-#: there for the other replicas, the leader finds that it does not lead any more, or has lost the
-#: partition or its disk.
+#: Errors for a batch that is in the leader's log all the same. In the last three cases the leader
+#: waits for the other replicas and then loses the leadership, the partition or its disk.
 COMPLAINTS = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -27,16 +26,16 @@ COMPLAINTS = (
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
 
-#: One of several: as many as there are at that moment.
+#: An index into a collection whose size is known only when the rule runs.
 INDEX = st.integers(0, 11)
 BROKER = st.integers(0, BROKERS - 1)
 Next = list[int] | str
-#: Who runs after something has happened: a few stages, one after the other, or all until they rest.
+#: The stages that run after an event: a few in this order, or all of them until they are idle.
 NEXT = st.one_of(st.just("all"), st.just("all, in place"), st.lists(INDEX, max_size=6))
 
 
 def _refusals() -> st.SearchStrategy[int]:
-    """Every code of the table that is a refusal; what is final, seldom."""
+    """Return a strategy for every rejection code of the table; permanent errors are rare."""
     by_action: dict[Action, list[int]] = {}
     for code, verdict in sorted(VERDICTS.items()):
         by_action.setdefault(verdict.action, []).append(code)
@@ -56,7 +55,7 @@ FATES = st.lists(FATE, min_size=1, max_size=6)
 
 
 class Model(World, RuleBasedStateMachine):
-    """With sequence numbers."""
+    """The state machine, with idempotence."""
 
     def __init__(self, transitions: Transitions | None = None) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class Model(World, RuleBasedStateMachine):
         batch_max_messages: int,
         warm: bool,
     ) -> None:
-        """*warm*: each partition has had a message already."""
+        """Create the producer; with *warm*, each partition has already had a message."""
         self.begin(
             leaders,
             self.transitions,
@@ -109,7 +108,7 @@ class Model(World, RuleBasedStateMachine):
 
     @rule(begins=st.booleans())
     def flush(self, begins: bool) -> None:
-        """It begins, or its time is over."""
+        """Begin a flush, or let its time run out."""
         if begins:
             self.user_flushes()
         else:
@@ -138,7 +137,7 @@ class Model(World, RuleBasedStateMachine):
 
     @rule(which=INDEX)
     def stage_is_held_up(self, which: int) -> None:
-        """Its thread does not run for a while, and what it has to do waits."""
+        """Suspend the thread of a stage for a while; its items wait."""
         stages = [*self.pipeline.brokers.all(), *self.pipeline.bridges]
         if stages:
             self.schedule.held_up.add(stages[which % len(stages)])
@@ -151,7 +150,7 @@ class Model(World, RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([None, None, 0.01, 0.12, 0.5, 3, 11]), then=NEXT)
     def time_passes(self, seconds: float | None, then: Next) -> None:
-        """None: until a stage wants to be called."""
+        """Let *seconds* pass; None: until a stage's next deadline."""
         if seconds is None:
             self.jump_to_next(CALM)
         else:
@@ -195,7 +194,7 @@ class Model(World, RuleBasedStateMachine):
     def connection_lost(
         self, which: int, written: int, arrives: int, linger: bool, then: Next
     ) -> None:
-        """*linger*: what was written and not handled yet is handled some time later."""
+        """Cut a connection; with *linger*, requests written but not handled are handled later."""
         bridges = self.bridges("ready")
         bridge = bridges[which % len(bridges)]
         late = bridge.cut(written, arrives, self.cluster)
@@ -229,7 +228,7 @@ class Model(World, RuleBasedStateMachine):
 
     @rule(partition=INDEX, leader=BROKER, told=st.booleans(), cut=st.booleans())
     def leader_moves(self, partition: int, leader: int, told: bool, cut: bool) -> None:
-        """*told*: the metadata says so at once; *cut*: what was not committed is gone."""
+        """Move a leader; *told* updates the metadata at once, *cut* truncates the log."""
         self.cluster.move(self._partition(partition), leader, cut=cut)
         if told:
             self.cluster.published = list(self.cluster.leaders)
@@ -238,8 +237,11 @@ class Model(World, RuleBasedStateMachine):
     def leader_moves_and_its_old_stage_is_slow(
         self, partition: int, leader: int, fates: list[Fate], comes_back: bool
     ) -> None:
-        """The old path's chaser is not back when the new path fails; *comes_back*: it comes with
-        what has failed on the new path."""
+        """Fail the new path before the old path's chaser is back.
+
+        With *comes_back*, the chaser is handed back along with the items that failed on the new
+        path.
+        """
         partition = self._partition(partition)
         old = self.cluster.leaders[partition]
         self.user_sends(partition, 2, 2 * CALM)
@@ -255,7 +257,7 @@ class Model(World, RuleBasedStateMachine):
 
     @rule(partition=INDEX, leader=st.integers(-1, BROKERS - 1), right=st.booleans())
     def metadata_says(self, partition: int, leader: int, right: bool) -> None:
-        """Who the brokers think leads: right, outdated, or nobody."""
+        """Publish the leader of *partition*: the current one, an outdated one, or none."""
         partition = self._partition(partition)
         self.cluster.published[partition] = self.cluster.leaders[partition] if right else leader
 
@@ -267,12 +269,12 @@ class Model(World, RuleBasedStateMachine):
 
     @rule(partition=INDEX, strict=st.booleans(), seldom=st.integers(0, 4))
     def producers_are_forgotten(self, partition: int, strict: bool, seldom: int) -> None:
-        """After a long rest: nothing of the partition is under way anywhere."""
+        """Forget all producers after a long idle time; nothing of the partition is in flight."""
         if not seldom:
             self.calm_down()
             self.cluster.logs[self._partition(partition)].forget_producers(strict=strict)
 
-    # What must hold -----------------------------------------------------------------------------
+    # Invariants ---------------------------------------------------------------------------------
 
     @invariant()
     def promises_are_kept(self) -> None:
@@ -283,12 +285,12 @@ class Model(World, RuleBasedStateMachine):
         if not self.begun:
             return
         with self.patches:
-            # Else the first violation would be hidden by those that follow from it.
+            # Otherwise the violations that follow from the first one would hide it.
             if sys.exception() is None:
                 self.check_the_end()
 
 
 class ModelWithoutIdempotence(Model):
-    """Without: a retry may write a message twice."""
+    """The state machine without idempotence: a retry may write a message twice."""
 
     idempotent = False

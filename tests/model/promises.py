@@ -1,4 +1,4 @@
-"""What the producer promises (P3 to P7 of the design), checked on the log and on what was told."""
+"""The producer's promises (P3 to P7 of the design), checked on the log and on the outcomes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ GRAIN = 0.02
 
 
 class ViolationError(AssertionError):
-    """A promise is not kept."""
+    """A promise was broken."""
 
 
 @dataclass(eq=False)
 class Message:
-    """One accepted message, and what its callback was told."""
+    """An accepted message, and the outcomes that its callback received."""
 
     number: int
     partition: int
     deadline: float
     handle: Delivery | None = None
-    #: (error, offset, when)
+    #: (error, offset, time)
     told: list[tuple[BaseException | None, int | None, float]] = field(default_factory=list)
 
     @property
     def offset(self) -> int | None:
-        """Where it is said to be; None if it was not delivered, -1 if that is not known."""
+        """The reported offset; None if it was not delivered, -1 if the offset is unknown."""
         return self.told[0][1] if self.told and self.told[0][0] is None else None
 
     @property
     def status(self) -> Status | None:
-        """What its error says, None if there is none."""
+        """The status of the error, or None without an error."""
         error = self.told[0][0] if self.told else None
         return None if error is None else getattr(error, "status", None)
 
@@ -49,14 +49,14 @@ def check(condition: bool, promise: str, what: str) -> None:
 
 
 def check_expired(messages: Iterable[Message], now: float) -> None:
-    """P3, whenever the dispatcher has had its turn: the deadline is kept wherever a row waits."""
+    """Check P3 after each turn of the dispatcher: no row misses its deadline, wherever it is."""
     for message in messages:
         if message.deadline + GRAIN < now and message.handle is not None:
             check(message.handle.settled(), "P3", f"{message} has no outcome at {now}")
 
 
 def check_told(message: Message) -> None:
-    """P3: no second outcome, and no timeout before its time."""
+    """Check P3: there is no second outcome, and no early timeout."""
     check(len(message.told) == 1, "P3", f"{message} has two outcomes")
     error, _, when = message.told[0]
     early = isinstance(error, DeliveryTimeoutError) and when < message.deadline
@@ -64,7 +64,7 @@ def check_told(message: Message) -> None:
 
 
 def check_log(messages: list[Message], cluster: Cluster, *, idempotent: bool) -> None:
-    """P4, P5, P6 for all that has an outcome."""
+    """Check P4, P5 and P6 for all messages with an outcome."""
     for partition, log in enumerate(cluster.logs):
         mine = [m for m in messages if m.partition == partition]
         times = Counter(log.records)
@@ -78,7 +78,7 @@ def check_log(messages: list[Message], cluster: Cluster, *, idempotent: bool) ->
 
 
 def _check_places(messages: list[Message], records: list[int]) -> None:
-    """P4 and P6: what was delivered is where it is said to be, in the order of send()."""
+    """Check P4 and P6: delivered messages are at their reported offsets, in the order of send()."""
     last = -1
     delivered = [message for message in messages if message.offset is not None]
     for message in delivered:

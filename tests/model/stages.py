@@ -1,7 +1,7 @@
-"""The product's pipeline without threads and sockets: the model says which stage runs.
+"""The product's pipeline without threads and sockets: the model decides which stage runs.
 
-Every stage is the product's own; so is the wiring. Only this is put in the place of something:
-the inboxes (:class:`Schedule`), what is below Bridge and Metadata (a list of requests in place of
+Every stage is the product's own, and so is the wiring. Only the inboxes are replaced (by
+:class:`Schedule`), and everything below Bridge and Metadata (a list of requests takes the place of
 a connection).
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from pykaproducer import _kernel
-from pykaproducer._machines.lane import Batch
+import pykaproducer._kernel as _kernel
+from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.ordering import Ordering, Transitions
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest
@@ -24,7 +24,7 @@ from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._wire.kafka_python import ApiKey
+from pykaproducer._wire.messages import ApiKey
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
 from tests.kernel.helper import TOPIC, Door
@@ -36,11 +36,11 @@ _STOP = object()
 
 
 class Schedule:
-    """The inboxes of all stages, and whose turn it is: in place of threads.
+    """The inboxes of all stages and the order in which they run; it replaces the threads.
 
-    ``running``: the stages that are in the middle of a step, the outermost first. With ``direct``
-    a stage runs the next one in place where the product would: where nobody runs it, nothing waits
-    in its inbox, and it agrees.
+    ``running`` holds the stages that are in the middle of a step, the outermost first. With
+    ``direct``, a stage runs the next one inline under the product's conditions: it is not running,
+    its inbox is empty, and it agrees.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -48,14 +48,14 @@ class Schedule:
         self.inboxes: dict[Worker, deque[Any]] = {}
         self.running: list[Worker] = []
         self.direct = False
-        #: Stages whose threads do not get their turn.
+        #: Stages that are suspended.
         self.held_up: set[Worker] = set()
         self._stopped: set[Worker] = set()
         self._ended: set[Worker] = set()
 
     @contextlib.contextmanager
     def in_charge(self) -> Iterator[None]:
-        """Stages put their items here, and no thread starts."""
+        """Replace the inboxes of all workers; no thread starts."""
         with (
             mock.patch.object(Worker, "put", lambda worker, item: self.put(worker, item)),
             mock.patch.object(Worker, "stop", lambda worker: self.stop(worker)),
@@ -64,23 +64,23 @@ class Schedule:
             yield
 
     def put(self, worker: Worker, item: Any) -> None:
-        """In place of Worker.put."""
+        """Replace Worker.put."""
         inbox = self.inboxes.setdefault(worker, deque())
         idle = not inbox and worker not in self.running and worker not in self.held_up
-        if self.direct and self.running and idle and worker.in_place(item):
+        if self.direct and self.running and idle and worker.can_run_inline(item):
             with self._runs(worker):
-                worker.step(item)
-                worker.turn()
+                worker.handle(item)
+                worker.on_inbox_drained()
         else:
             inbox.append(item)
 
     def stop(self, worker: Worker) -> None:
-        """In place of Worker.stop."""
+        """Replace Worker.stop."""
         worker.stopping = True
         self.inboxes.setdefault(worker, deque()).append(_STOP)
 
     def busy(self) -> list[Worker]:
-        """The stages that have something to do and may do it."""
+        """Return the stages that have work and are not suspended."""
         now = self.clock.monotonic()
         off = self._ended | self.held_up
         return [
@@ -90,7 +90,7 @@ class Schedule:
         ]
 
     def run(self, worker: Worker, most: int) -> None:
-        """One round of *worker*'s loop, with *most* of its items at most."""
+        """Run one iteration of *worker*'s loop, with *most* items at most."""
         inbox = self.inboxes[worker]
         with self._runs(worker):
             now = self.clock.monotonic()
@@ -101,14 +101,14 @@ class Schedule:
                 if item is _STOP:
                     self._stopped.add(worker)
                 else:
-                    worker.step(item)
-            worker.turn()
-            if worker in self._stopped and worker.may_end():
-                worker.at_end()
+                    worker.handle(item)
+            worker.on_inbox_drained()
+            if worker in self._stopped and worker.can_stop():
+                worker.on_stop()
                 self._ended.add(worker)
 
     def next_time(self, *, without: Worker) -> float | None:
-        """When the next stage but *without* has something to do."""
+        """Return the next deadline of any stage except *without*."""
         found = [
             worker.deadline()
             for worker in self.inboxes
@@ -131,33 +131,33 @@ def _is_due(worker: Worker, now: float) -> bool:
 
 
 class ModelBridge(Bridge):
-    """A bridge whose connection is a list: what has been given to the socket, oldest first."""
+    """A bridge whose connection is a list of the requests given to the socket, oldest first."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.wire: deque[Request] = deque()
-        #: What the broker has done with the oldest of them.
+        #: The broker's results for the oldest of them.
         self.done: deque[list[tuple[int, int]]] = deque()
 
     def submit(self, request: Request) -> None:
-        assert self.ready, "a request for a connection that is not there"
+        assert self.ready, "a request without a connection"
         self.wire.append(request)
 
     def write_now(self) -> None:
-        """The socket has taken it: see submit()."""
+        """Write the requests to the socket: see submit()."""
 
-    def at_end(self) -> None:
+    def on_stop(self) -> None:
         assert not self.wire, "the bridge of a stage that still waits for answers"
         self.ready = False
 
-    # What the model does ------------------------------------------------------------------------
+    # Actions of the model -----------------------------------------------------------------------
 
     def wants_to_connect(self) -> bool:
-        """Whether its thread would connect now."""
+        """Return whether its thread would connect now."""
         return not self.ready and not self.stopping and self.wants_connection()
 
     def connected(self, works: bool) -> None:
-        """It has tried."""
+        """Finish a connection attempt."""
         if works:
             self.ready = True
             self.on_ready()
@@ -165,7 +165,7 @@ class ModelBridge(Bridge):
             self.on_lost("refused", [], [])
 
     def taken_by_broker(self, cluster: Cluster, fates: list[Fate]) -> None:
-        """The broker handles the oldest request that it has not handled."""
+        """Let the broker handle the oldest request that it has not handled."""
         batches = self.wire[len(self.done)].tag.batches
         self.done.append(
             [
@@ -175,7 +175,7 @@ class ModelBridge(Bridge):
         )
 
     def answered(self) -> None:
-        """The oldest answer arrives."""
+        """Deliver the oldest answer."""
         request, results = self.wire.popleft(), self.done.popleft()
         request.version = 3
         partitions = [batch.partition for batch in request.tag.batches]
@@ -183,8 +183,10 @@ class ModelBridge(Bridge):
         self.on_answer(Answered(request, 3, payload))
 
     def cut(self, written: int, arrives: int, cluster: Cluster) -> deque[Any]:
-        """The connection is lost when *written* requests have been given to the socket, and the
-        broker has handled *arrives* of them. What it may handle later is returned."""
+        """Lose the connection, and return the requests that the broker may handle later.
+
+        *written* requests were given to the socket, and the broker has handled *arrives* of them.
+        """
         written = min(max(written, len(self.done)), len(self.wire))
         while len(self.done) < min(arrives, written):
             self.taken_by_broker(cluster, [Fate(Kind.TAKE)])
@@ -200,7 +202,7 @@ class ModelBridge(Bridge):
 
 
 class ModelMetadata(Metadata):
-    """Metadata whose connection is a list, and always there."""
+    """Metadata whose connection is a list and never fails."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -215,7 +217,7 @@ class ModelMetadata(Metadata):
         return None
 
     def answered(self, cluster: Cluster) -> None:
-        """The oldest request is answered."""
+        """Answer the oldest request."""
         request = self.wire.popleft()
         request.version = 0
         if request.api_key == ApiKey.METADATA:
@@ -248,7 +250,7 @@ def _metadata_answer(cluster: Cluster) -> bytes:
 class ModelPipeline(Pipeline):
     """The product's wiring, with the bridges and the metadata above."""
 
-    #: A test may take another.
+    #: A test may replace it.
     ordering = Ordering
 
     def __init__(
@@ -261,7 +263,7 @@ class ModelPipeline(Pipeline):
         self.bridges: list[ModelBridge] = []
         self.taken = transitions
         self.flushing = False
-        #: The youngest batch under each producer id and epoch of a partition.
+        #: The youngest batch for each producer id and epoch of a partition.
         self.youngest: dict[tuple[int, int, int], int] = {}
         no_network: Any = None
         super().__init__(
@@ -297,7 +299,7 @@ class ModelPipeline(Pipeline):
         return worker
 
     def _check_written(self, batch: Batch) -> None:
-        """What has been reported as failed is written only for the sake of a younger batch."""
+        """Check that a batch reported as failed is written only if a younger one needs it."""
         numbers = batch.partition, batch.producer_id, batch.producer_epoch
         youngest = self.youngest[numbers] = max(batch.number, self.youngest.get(numbers, 0))
         needless = batch.is_settled and not (batch.sequenced and batch.number < youngest)
@@ -316,7 +318,7 @@ class ModelPipeline(Pipeline):
 
 
 class ModelDoor(Door):
-    """The producer's front door, which tells the dispatcher."""
+    """The producer's entry point, which notifies the dispatcher."""
 
     dispatcher: Worker
 

@@ -1,4 +1,4 @@
-"""The model finds out if a rule is broken: each of those that keep the order is taken away."""
+"""The model detects broken rules: each rule that preserves the order is removed in turn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pykaproducer._machines.backlog import Backlog
-from pykaproducer._machines.lane import Batch, Chaser, Lane
+from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.ordering import Effect, Forward, Item, Ordering
+from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.broker import BrokerWorker
 
@@ -39,30 +40,30 @@ def assert_found(model: type[Model], promise: str) -> None:
 # The three repairs of the algorithm in the document of Sarama's wiki ------------------------------
 
 
-class ImpatientLane(Lane):
-    """Hands back what has failed, and the chaser, while older batches are unanswered."""
+class ImpatientBuffer(PartitionBuffer):
+    """Hands back failed batches and the chaser while older batches are in flight."""
 
-    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
+    def drain_for_retry(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
         unanswered, self.unanswered = self.unanswered, []
         try:
-            return super().hand_back()
+            return super().drain_for_retry()
         finally:
             self.unanswered = unanswered
 
 
 def test_a_chaser_that_overtakes_unanswered_batches_is_found() -> None:
     class Broken(Model):
-        replaced = {"Lane": ImpatientLane}
+        replaced = {"PartitionBuffer": ImpatientBuffer}
 
     assert_found(Broken, "P4")
 
 
-class ResealingLane(Lane):
-    """What goes again is sealed anew, with other sequence numbers."""
+class ResealingBuffer(PartitionBuffer):
+    """Seals retried batches again, with other sequence numbers."""
 
-    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
-        again, doubtful = super().hand_back()
-        return [part for item in again for part in _unsealed(item)], doubtful
+    def drain_for_retry(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
+        again, ambiguous = super().drain_for_retry()
+        return [part for item in again for part in _unsealed(item)], ambiguous
 
 
 def _unsealed(item: Batch | Backlog | Chaser) -> Iterator[Batch | Backlog | Chaser]:
@@ -74,13 +75,13 @@ def _unsealed(item: Batch | Backlog | Chaser) -> Iterator[Batch | Backlog | Chas
 
 def test_a_retry_with_other_sequence_numbers_is_found() -> None:
     class Broken(Model):
-        replaced = {"Lane": ResealingLane}
+        replaced = {"PartitionBuffer": ResealingBuffer}
 
     assert_found(Broken, "P5")
 
 
 class EagerSequencer(Sequencer):
-    """Every sealed batch is written, whether anything waits for it or not."""
+    """Writes every sealed batch, whether or not a younger one needs it."""
 
     def is_needed(self, number: int, producer_id: int, epoch: int) -> bool:
         return True
@@ -94,7 +95,7 @@ def test_what_was_reported_as_failed_and_is_written_for_nothing_is_found() -> No
 
 
 class GreedyPipeline(ModelPipeline):
-    """Without sequence numbers, and yet several batches of a partition on the wire."""
+    """Has several batches of a partition in flight although there are no sequence numbers."""
 
     def _broker_worker(self, broker_id: int) -> BrokerWorker:
         worker = super()._broker_worker(broker_id)
@@ -109,20 +110,20 @@ def test_several_unanswered_batches_without_idempotence_are_found() -> None:
     assert_found(Broken, "P4")
 
 
-class ForgetfulRetryLane(Lane):
-    """What it hands back keeps its own level, except for the first item."""
+class ForgetfulRetryBuffer(PartitionBuffer):
+    """Hands back every item but the first with its old level."""
 
-    def hand_back(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
-        again, doubtful = super().hand_back()
+    def drain_for_retry(self) -> tuple[list[Batch | Backlog | Chaser], list[Batch]]:
+        again, ambiguous = super().drain_for_retry()
         for item in again[1:]:
             if not isinstance(item, Chaser):
                 item.level = 0
-        return again, doubtful
+        return again, ambiguous
 
 
 def test_a_backlog_below_the_level_of_its_elders_is_found() -> None:
     class Broken(Model):
-        replaced = {"Lane": ForgetfulRetryLane}
+        replaced = {"PartitionBuffer": ForgetfulRetryBuffer}
 
     assert_found(Broken, "P4")
 
@@ -131,7 +132,7 @@ def test_a_backlog_below_the_level_of_its_elders_is_found() -> None:
 
 
 class Unbuffered(Ordering):
-    """An item below the watermark is passed on, not kept."""
+    """Passes on an item below the watermark instead of buffering it."""
 
     def item(self, item: Item) -> list[Effect]:
         if item.level < self.high_watermark and self.has_path:
@@ -144,7 +145,7 @@ class UnbufferedPipeline(ModelPipeline):
 
 
 def test_an_item_that_is_not_kept_is_found() -> None:
-    # Without idempotence what a lane hands back comes in one piece: nothing gets between.
+    # Without idempotence a buffer hands everything back in one piece, so nothing can come between.
     class Broken(Model):
         pipeline_type = UnbufferedPipeline
 

@@ -1,4 +1,4 @@
-"""Every promise, whatever happens in whatever order."""
+"""Every promise, under any sequence of events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pykaproducer._machines.ordering import Transition, Transitions
 
 from .machine import Model, ModelWithoutIdempotence
 
-#: The same each time. With a profile that wants more (``nightly``), that one.
+#: Deterministic, unless a larger profile (``nightly``) is selected, which is then used.
 NORMAL = settings(
     max_examples=60,
     stateful_step_count=80,
@@ -34,7 +34,7 @@ def chosen() -> settings:
 @pytest.mark.parametrize("model", [Model, ModelWithoutIdempotence])
 def test_any_interleaving_keeps_the_promises(model: type[Model]) -> None:
     transitions = Transitions()
-    # A factory does as well as a class.
+    # A factory is accepted in place of a class.
     make: Any = functools.partial(model, transitions)
     run_state_machine_as_test(make, settings=chosen())
     never = set(Transition) - set(transitions)

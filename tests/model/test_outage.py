@@ -1,4 +1,4 @@
-"""An hour of outage: what is kept, and done, depends on what is alive, not on its length."""
+"""An hour of outage: memory and work depend on the number of live messages, not on its length."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._pipeline.broker import Put
-from pykaproducer._pipeline.retry import Again
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._pipeline.broker import Enqueue
+from pykaproducer._pipeline.retry import RetryItems
 from pykaproducer.errors import DeliveryTimeoutError
 from tests.kernel.helper import TOPIC
 
 from .cluster import Fate, Kind
 from .world import CALM, WELL, World
 
-#: What each message has, and every fiftieth (seconds). One message a second is sent.
+#: The delivery timeout of messages, and of every fiftieth (seconds). One is sent each second.
 SHORT, LONG = 30.0, 600.0
 HOUR = 3600
 REFUSED = Fate(Kind.REFUSE, ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -36,7 +36,7 @@ class Outage(World):
         self.mixed = mixed
         self.accepted = self.failed = 0
         self.worst = 0.0
-        # A retry costs a batch, and no more.
+        # A retry costs one batch and nothing else.
         self.begin([0], Transitions(), linger_ms=0, batch_max_messages=50)
 
     def send(self) -> None:
@@ -56,7 +56,7 @@ class Outage(World):
         )
 
     def second(self, fault: Callable[[World], object]) -> None:
-        """A message is sent, and the stages run as often as they want to within a second."""
+        """Send a message, and run the stages as often as they need within a second."""
         self.send()
         for _ in range(4):
             self.run_all()
@@ -68,7 +68,7 @@ class Outage(World):
     def kept(self) -> int:
         """Return how many chunks, slices and batches the stages and their inboxes hold."""
         stages = [*self.pipeline.stages, *self.pipeline.brokers.all(), *self.pipeline.bridges]
-        found = [held for stage in stages for held in stage.held()]
+        found = [held for stage in stages for held in stage.held_items()]
         found += [item for inbox in self.schedule.inboxes.values() for item in inbox]
         return sum(map(_size, found))
 
@@ -91,9 +91,9 @@ class Outage(World):
 
 def _size(held: object) -> int:
     match held:
-        case Again():
+        case RetryItems():
             return sum(map(_size, held.items))
-        case Put():
+        case Enqueue():
             return _size(held.item)
         case Backlog():
             return len(held)
@@ -101,7 +101,7 @@ def _size(held: object) -> int:
 
 
 def no_metadata(world: World) -> None:
-    """No server of the cluster is there."""
+    """Make every server of the cluster unreachable."""
 
 
 def no_leader(world: World) -> None:
@@ -110,7 +110,7 @@ def no_leader(world: World) -> None:
 
 
 def broker_down(world: World) -> None:
-    """The leader's connection cannot be made, and the metadata names it all the same."""
+    """Make the leader unreachable although the metadata names it."""
     for bridge in world.bridges("ready"):
         bridge.cut(1, 0, world.cluster)
     while world.metadata.wire:
@@ -133,12 +133,12 @@ def test_an_hour_of_outage(fault: Callable[[World], object], mixed: bool, idempo
     world = Outage(idempotent=idempotent, mixed=mixed)
     with world.patches:
         if fault is broker_down:
-            # Batches of unknown fate wait there, too.
+            # Batches with an ambiguous outcome wait there, too.
             world.user_sends(0, 1, CALM)
             world.calm_down()
             world.send()
             world.run_all()
-        # Each window is a hundred seconds, two messages with the long deadline.
+        # Each window is a hundred seconds and has two messages with the long timeout.
         for _ in range(1000):
             world.second(fault)
         early = world.calls(100, fault)
@@ -146,18 +146,18 @@ def test_an_hour_of_outage(fault: Callable[[World], object], mixed: bool, idempo
             world.second(fault)
         late = world.calls(100, fault)
         assert world.failed > HOUR - SHORT - LONG / 50 - 10
-        assert late < 1.2 * early, "what is done grows with the outage"
+        assert late < 1.2 * early, "the work grows with the outage"
         assert world.worst < 0.5
 
         alive = world.accepted - world.failed
-        # Those behind one that lives longer may stay until they are as many as the live ones.
+        # Expired rows after a longer-lived one may stay until they outnumber the live ones.
         most = 2 * (alive + 64) if mixed else alive + 20
-        assert world.kept() <= most, "what has failed is kept"
+        assert world.kept() <= most, "failed messages are kept"
         (*_, partition) = [s for s in world.pipeline.stages if hasattr(s, "queued")] or [None]
         if partition is not None:
             assert partition.queued <= most * len(b"value")  # type: ignore[attr-defined]
 
-        # Nothing more is sent: what is left goes with the last sweep.
+        # Nothing more is sent: the last sweep removes the rest.
         for _ in range(int(LONG) + 10):
             world.clock.jump(1.0)
             world.run_all()
@@ -165,7 +165,7 @@ def test_an_hour_of_outage(fault: Callable[[World], object], mixed: bool, idempo
         world.run_all()
         assert world.failed == world.accepted
         assert world.kept() <= 2
-        assert not world.pipeline.inflight.chunks()
+        assert not world.pipeline.incomplete.chunks()
         assert not list(world.pipeline.dispatcher.waiting)
 
         world.cluster.published = list(world.cluster.leaders)
@@ -176,7 +176,7 @@ def test_an_hour_of_outage(fault: Callable[[World], object], mixed: bool, idempo
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 def test_a_refused_partition_costs_the_same_whatever_its_backlog(idempotent: bool) -> None:
-    """Each retry sends the backlog around the pipeline as one item."""
+    """Each retry sends the backlog through the pipeline as one item."""
 
     def calls(backlog: int) -> int:
         world = Outage(idempotent=idempotent, mixed=False)

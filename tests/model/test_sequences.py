@@ -1,4 +1,4 @@
-"""Sequences of events that the search has found, or may miss."""
+"""Sequences of events that the search has found or may miss."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
-from pykaproducer._chance import chance
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.ordering import Effect, Ordering, Transition, Transitions
 from pykaproducer._machines.sequencing import Sequencer
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._util.randomness import system_random
 from pykaproducer.errors import Status
 
 from .cluster import Fate, Kind
@@ -27,7 +27,7 @@ def a_world(
     pipeline_type: type[ModelPipeline] = ModelPipeline,
     sequencer: type[Sequencer] = Sequencer,
 ) -> Iterator[World]:
-    """One partition, message 0 delivered."""
+    """Yield a world with one partition, in which message 0 is delivered."""
     world = World()
     world.replaced = {"Sequencer": sequencer}
     world.idempotent = idempotent
@@ -40,7 +40,7 @@ def a_world(
 
 
 class TrustfulSequencer(Sequencer):
-    """Takes every broker for one that knows the producer."""
+    """Treats every broker as one that knows the producer."""
 
     @property
     def known(self) -> bool:
@@ -55,11 +55,13 @@ class TrustfulSequencer(Sequencer):
 def test_to_a_broker_that_may_not_know_the_producer_one_batch_is_sent(
     sequencer: type[Sequencer],
 ) -> None:
-    """1. Batches 0 and 1 are under way, the producer's first. 0 is refused.
-    2. 1 is appended: a producer that is not known may begin with any number.
-    3. 0 goes again, and can never be appended before 1.
+    """An unknown producer has only one batch in flight.
 
-    The second run takes away the rule that only one is under way then.
+    1. Batches 0 and 1 are in flight, the producer's first. 0 is rejected.
+    2. 1 is appended: an unknown producer may begin with any number.
+    3. 0 is retried, and can never be appended before 1.
+
+    The second run removes the rule that only one batch is in flight in this state.
     """
     world = World()
     world.replaced = {"Sequencer": sequencer}
@@ -82,10 +84,12 @@ def test_to_a_broker_that_may_not_know_the_producer_one_batch_is_sent(
     ],
 )
 def test_a_leader_that_resigns_may_have_appended(code: int, idempotent: bool) -> None:
-    """1. The leader appends a batch, and waits for its replicas (``acks=all``).
-    2. They fetch it. The leader finds that it does not lead any more, or has lost the partition
-       or its disk, and answers so (Kafka's DelayedProduce, cases A and B).
-    3. The batch goes again, and is refused for good. It is in the log.
+    """A batch whose leader resigns is ambiguous.
+
+    1. The leader appends a batch and waits for its replicas (``acks=all``).
+    2. They fetch it. The leader loses the leadership, the partition or its disk, and answers with
+       that error (Kafka's DelayedProduce, cases A and B).
+    3. The batch is retried and finally rejected. It is in the log.
     """
     refused = Fate(Kind.REFUSE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with a_world(idempotent=idempotent) as world:
@@ -108,12 +112,14 @@ class Hasty(Ordering):
 
 @pytest.mark.parametrize("ordering_type", [Ordering, Hasty])
 def test_a_lower_level_waits_for_its_own_chaser(ordering_type: type[Ordering]) -> None:
-    """1. Broker 0, the old leader, has refused message 1 and holds 2; then its stage is slow.
-    2. 1 goes round: level 1. Its chaser waits in the slow stage, behind 2. 3 is kept for level 0.
-    3. Broker 1 refuses 1, too: level 2. This chaser is back at once.
-    4. 3 is still kept, until the first chaser is back, and 2 before it.
+    """A level is released only after its own chaser is back.
 
-    The second run takes away the last rule.
+    1. Broker 0, the old leader, has rejected message 1 and holds 2; then its stage is slow.
+    2. 1 is retried: level 1. Its chaser waits in the slow stage, after 2. 3 is buffered at level 0.
+    3. Broker 1 rejects 1 as well: level 2. This chaser is back at once.
+    4. 3 stays buffered until the first chaser is back, and 2 before it.
+
+    The second run removes the last rule.
     """
 
     class Pipeline(ModelPipeline):
@@ -149,10 +155,12 @@ def test_a_lower_level_waits_for_its_own_chaser(ordering_type: type[Ordering]) -
 
 
 def test_a_broker_that_has_forgotten_the_producer_gets_the_order_right() -> None:
-    """1. Nothing is sent for a day, and the broker forgets the producer.
-    2. Batches 1 and 2 are under way. 1 is refused: replicas are missing for a moment.
-    3. 2 is appended: a producer that is not known may begin with any number.
-    4. 1 goes again, and is out of order with nothing older under way.
+    """The order is preserved on a broker that has forgotten the producer.
+
+    1. Nothing is sent for a day, and the broker forgets the producer.
+    2. Batches 1 and 2 are in flight. 1 is rejected: replicas are missing for a moment.
+    3. 2 is appended: an unknown producer may begin with any number.
+    4. 1 is retried, and is out of order with nothing older in flight.
     """
     refused = Fate(Kind.REFUSE, ErrorCode.NOT_ENOUGH_REPLICAS)
     with a_world(idempotent=True) as world:
@@ -163,12 +171,18 @@ def test_a_broker_that_has_forgotten_the_producer_gets_the_order_right() -> None
 
 
 def test_numbers_are_void_wherever_a_batch_waits() -> None:
-    """1. Batches 1 and 2 have been sealed, and go round: the leader is elsewhere.
-    2. 1 is further round than 2. The new leader refuses its numbers; it is sealed anew, under a
-       new epoch, while 2 waits in the buffer of a lower level with its old one.
-    3. 2 is refused for its epoch. 3, sealed behind it under the new one, is not.
+    """Invalid sequence numbers are recognised wherever a batch waits.
+
+    1. Batches 1 and 2 have been sealed and are retried: there is another leader.
+    2. 1 has a higher retry level than 2. The new leader rejects its numbers; it is sealed again
+       under
+       a new epoch, while 2 waits in the buffer of a lower level with its old one.
+    3. 2 is rejected for its epoch. 3, sealed after it under the new one, is not.
     """
-    with a_world(idempotent=True) as world, mock.patch.object(chance, "random", return_value=0.5):
+    with (
+        a_world(idempotent=True) as world,
+        mock.patch.object(system_random, "random", return_value=0.5),
+    ):
         world.cluster.logs[0].forget_producers(strict=True)
         world.cluster.move(0, 2, cut=False)
         for rounds, wait in ((2, True), (1, False), (1, False)):
@@ -189,11 +203,13 @@ class HastySequencer(Sequencer):
 def test_what_has_expired_is_written_if_a_younger_batch_needs_it(
     sequencer: type[Sequencer],
 ) -> None:
-    """1. Batches 1 and 2 have been written, and the connection is lost: their fate is unknown.
-    2. The message in 1 expires before the broker is back.
-    3. 1 is retried all the same: the broker would refuse 2 after the gap.
+    """An expired batch is retried if a younger batch needs its sequence numbers.
 
-    The second run takes away that rule: then 2 fails, as it may be in the log under void numbers.
+    1. Batches 1 and 2 have been written, and the connection is lost: their outcome is unknown.
+    2. The message in 1 expires before the broker is back.
+    3. 1 is retried all the same: the broker would reject 2 after the gap.
+
+    The second run removes that rule: 2 then fails, as it may be in the log under invalid numbers.
     """
     with a_world(idempotent=True, sequencer=sequencer) as world:
         for seconds in (2.0, 2 * CALM):
@@ -214,8 +230,12 @@ def test_what_has_expired_is_written_if_a_younger_batch_needs_it(
 
 @pytest.mark.parametrize("written", [0, 1])
 def test_what_has_expired_is_not_written_if_nothing_needs_it(written: int) -> None:
-    """1. A batch has been sealed, and the connection is lost. 2. Its message expires, and is
-    reported as failed. 3. The broker is back: the next message comes under a new epoch."""
+    """An expired batch is dropped if no other needs it.
+
+    1. A batch has been sealed, and the connection is lost.
+    2. Its message expires, and is reported as failed.
+    3. The broker is back: the next message is sent under a new epoch.
+    """
     with a_world(idempotent=True) as world:
         world.user_sends(0, 1, 2.0)
         world.run_all()
@@ -228,7 +248,7 @@ def test_what_has_expired_is_not_written_if_nothing_needs_it(written: int) -> No
         world.calm_down()
         assert world.cluster.logs[0].records == [0, 2]
         assert [logged.batch.epoch for logged in world.cluster.logs[0]._batches] == [0, 1]
-        # An attempt that arrives late is refused for its old epoch.
+        # An attempt that arrives late is rejected for its old epoch.
         world.late = [(0, late)] if late else []
         world.check_the_end()
         assert 1 not in world.cluster.logs[0].records

@@ -1,4 +1,4 @@
-"""One producer and its simulated cluster, as far as nothing is random in it."""
+"""One producer and its simulated cluster, without anything random."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 from pykaproducer._kernel import Delivery
-from pykaproducer._machines.lane import Batch
+from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._pipeline.broker import Hurry
+from pykaproducer._pipeline.broker import FlushStarted
 from pykaproducer._pipeline.dispatcher import FlushMark
-from pykaproducer._pipeline.inflight import Mark
+from pykaproducer._pipeline.incomplete import FlushBarrier
 from pykaproducer.config import Config
 from tests.kernel.helper import TOPIC
 
@@ -24,28 +24,28 @@ from .promises import Message, check, check_expired, check_log, check_told
 from .stages import ModelBridge, ModelDoor, ModelMetadata, ModelPipeline, Schedule
 
 BROKERS = 3
-#: What a broker does when nothing is wrong.
+#: The behaviour of a broker without faults.
 WELL = Fate(Kind.TAKE)
-#: Longer than any wait of the producer's for something that is not wrong any more (seconds).
+#: Longer than any wait of the producer after a fault has ended (seconds).
 CALM = 60.0
 
 
 class World:
-    """The producer, the cluster, and what is known of each message."""
+    """The producer, the cluster, and the state of each message."""
 
     idempotent = True
     pipeline_type: type[ModelPipeline] = ModelPipeline
-    #: What a PartitionWorker makes in place of its own, by name: to take a rule away.
+    #: Names that a PartitionWorker uses, and their replacements: a test removes a rule this way.
     replaced: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self, leaders: list[int], transitions: Transitions, **settings: Any) -> None:
-        """*leaders*: of each partition."""
+        """Start with *leaders*, one for each partition."""
         self.messages: list[Message] = []
-        #: Those of them without outcome.
+        #: The messages without an outcome.
         self.open: list[Message] = []
-        #: Batches that stand in a dead connection and will be handled yet, with their broker.
+        #: Batches written to a dead connection that a broker will still handle.
         self.late: list[tuple[int, deque[Batch]]] = []
-        self.marks: list[tuple[Mark, int]] = []
+        self.marks: list[tuple[FlushBarrier, int]] = []
         self.cluster = Cluster(BROKERS, leaders)
         self.door = ModelDoor()
         self.clock = self.door.clock
@@ -72,7 +72,7 @@ class World:
     # The user ---------------------------------------------------------------------------------
 
     def user_sends(self, partition: int, times: int, seconds: float) -> None:
-        """Messages that have *seconds*."""
+        """Send messages with *seconds* as their delivery timeout."""
         for _ in range(times):
             number = len(self.messages)
             message = Message(number, partition, self.clock.monotonic() + seconds)
@@ -98,18 +98,18 @@ class World:
         return tell
 
     def user_flushes(self) -> None:
-        """A flush() that waits."""
+        """Begin a flush() that waits."""
         self.pipeline.flushing = True
-        mark = Mark()
+        mark = FlushBarrier()
         self.pipeline.dispatcher.put(FlushMark(mark))
         self.marks.append((mark, len(self.messages)))
         for worker in self.pipeline.brokers.all():
-            worker.put(Hurry())
+            worker.put(FlushStarted())
 
     # The stages and time ------------------------------------------------------------------------
 
     def run_all(self) -> bool:
-        """Until nothing is left to do; whether there was something."""
+        """Run all stages until they are idle; return whether there was any work."""
         for rounds in range(1_000):
             busy = self.schedule.busy()
             if not busy:
@@ -120,7 +120,7 @@ class World:
         return True
 
     def jump_to_next(self, most: float) -> bool:
-        """To when a stage wants to be called, if that is within *most* seconds."""
+        """Jump to a stage's next deadline if it is within *most* seconds."""
         then = self.schedule.next_time(without=self.pipeline.dispatcher)
         now = self.clock.monotonic()
         if then is None or not now < then < now + most:
@@ -131,7 +131,7 @@ class World:
     # The cluster --------------------------------------------------------------------------------
 
     def bridges(self, kind: str) -> list[ModelBridge]:
-        """Those that want a connection, have one, or whose broker has something to do."""
+        """Return the bridges that want a connection, have one, or whose broker has work."""
         bridges = self.pipeline.bridges
         match kind:
             case "wants":
@@ -143,7 +143,7 @@ class World:
         return [bridge for bridge in bridges if bridge.ready]
 
     def serve(self, fates: Iterator[Fate]) -> bool:
-        """Every server does its work; whether there was anything to do."""
+        """Let every server work; return whether there was any work."""
         done = False
         while self.metadata.wire:
             self.metadata.answered(self.cluster)
@@ -160,7 +160,7 @@ class World:
         return done
 
     def go_on(self, fates: Iterator[Fate], rounds: int, *, wait: bool) -> None:
-        """Whoever can do something does it; the requests meet *fates* in turn."""
+        """Run everything that can make progress; the requests meet *fates* in turn."""
         for _ in range(rounds):
             self.run_all()
             self.serve(fates)
@@ -169,29 +169,29 @@ class World:
                 self.jump_to_next(2)
 
     def hold_up(self, broker: int) -> None:
-        """The stages of *broker* do not get their turn."""
+        """Suspend the stages of *broker*."""
         workers = self.pipeline.brokers.all()
         self.schedule.held_up.update(w for w in workers if w.broker_id == broker)
 
     def handle_late(self, which: int) -> None:
-        """A request of a dead connection is handled after all."""
+        """Handle a request of a dead connection after all."""
         broker, batches = self.late[which % len(self.late)]
         self.cluster.produce(broker, batches.popleft(), WELL)
         self.late = [each for each in self.late if each[1]]
 
-    # What must hold -----------------------------------------------------------------------------
+    # Invariants ---------------------------------------------------------------------------------
 
     def check_now(self) -> None:
-        """What holds at any moment."""
+        """Check the invariants that hold at any moment."""
         check(self.pipeline.broken is None, "P9", f"a stage has died: {self.pipeline.broken}")
         if self.pipeline.dispatcher not in self.schedule.busy():
             check_expired(self.open, self.clock.monotonic())
         for mark, count in self.marks:
             waits = [m for m in self.open if m.number < count]
-            check(mark.reached.locked() or not waits, "P7", f"flush has ended before {waits}")
+            check(mark.done.locked() or not waits, "P7", f"flush has ended before {waits}")
 
     def calm_down(self) -> None:
-        """All faults stop: everything gets its outcome, and nothing times out that has time."""
+        """Stop all faults; every message gets its outcome, and none expires early."""
         self.schedule.held_up.clear()
         self.cluster.published = list(self.cluster.leaders)
         end = self.clock.monotonic() + CALM
@@ -203,11 +203,11 @@ class World:
                 break
         self.check_now()
         stuck = [message for message in self.open if message.deadline > self.clock.monotonic()]
-        check(not stuck, "liveness", f"nothing is wrong any more, but {stuck} waits for ever")
+        check(not stuck, "liveness", f"all faults have ended, but {stuck} waits forever")
         check(not self.open, "P3", f"without outcome: {self.open}")
 
     def check_the_end(self) -> None:
-        """All faults stop, and it works as before; then what the log must be."""
+        """Stop all faults, check that sending works again, and check the log."""
         self.calm_down()
         fresh = len(self.messages)
         for partition in range(len(self.cluster.logs)):
@@ -215,9 +215,9 @@ class World:
         self.calm_down()
         for message in self.messages[fresh:]:
             check(message.offset is not None, "liveness", f"{message} was not delivered")
-        # The worst case: what lingers is handled last.
+        # The worst case: lingering requests are handled last.
         while self.late:
             self.handle_late(0)
         check_log(self.messages, self.cluster, idempotent=self.idempotent)
-        check(not self.pipeline.inflight.chunks(), "P3", "something counts as in flight")
+        check(not self.pipeline.incomplete.chunks(), "P3", "something counts as in flight")
         check(self.door.budget.used == 0, "P2", f"{self.door.budget.used} bytes are not given back")

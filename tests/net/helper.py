@@ -1,4 +1,4 @@
-"""Transports and connections, and the little that is needed to talk over them."""
+"""Transports and connections, and helpers for talking over them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pykaproducer._clock import Clock
 from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
-from pykaproducer._wire.kafka_python import ApiKey, metadata_request
+from pykaproducer._util.clock import Clock
+from pykaproducer._wire.messages import ApiKey, metadata_request
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
 
 E = TypeVar("E")
@@ -18,7 +18,7 @@ E = TypeVar("E")
 
 @dataclass
 class Settings:
-    """The part of the configuration that a connection looks at."""
+    """The part of the configuration that a connection reads."""
 
     client_id: str | None = "tester"
     request_timeout_ms: int = 30_000
@@ -29,14 +29,14 @@ class Settings:
 
 
 def wait(transport: Transport, events: int) -> None:
-    """Until the system says that it can be read from, or written to."""
+    """Wait until the system reports that it is readable or writable."""
     with selectors.DefaultSelector() as selector:
         selector.register(transport, events)
         selector.select()
 
 
 def connect(network: Network, endpoint: Endpoint) -> Transport:
-    """A transport whose connection stands, and whose handshake is over."""
+    """Return a transport that is connected and has finished its handshake."""
     transport = network.connect(endpoint)
     try:
         while wanted := transport.finish_connect():
@@ -48,7 +48,7 @@ def connect(network: Network, endpoint: Endpoint) -> Transport:
 
 
 class Talk:
-    """A connection, polled until what is waited for has come."""
+    """A connection that is polled until an expected event."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Talk:
         self.seen: list[Event] = []
 
     def until(self, kind: type[E]) -> E:
-        """The next event of *kind*; whatever comes before it but the end is passed over."""
+        """Return the next event of *kind*, skipping events other than the end."""
         while True:
             while self.seen:
                 event = self.seen.pop(0)
@@ -84,7 +84,7 @@ class Talk:
         seconds: float = 1000.0,
         tag: Any = None,
     ) -> Request:
-        """A Produce request."""
+        """Submit a Produce request."""
 
         def encode(version: int, correlation_id: int) -> Sequence[Any]:
             return produce_request(version, correlation_id, "tester", acks, 1000, batches)
@@ -113,7 +113,7 @@ class Talk:
         return request
 
     def produced(self) -> ProduceAnswer:
-        """The next answer, to a Produce request."""
+        """Return the next answer to a Produce request."""
         event = self.until(Answered)
         return decode_produce(event.version, event.payload)
 

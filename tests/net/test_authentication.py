@@ -1,4 +1,4 @@
-"""A connection that authenticates, and again: against a small broker on a pair of sockets."""
+"""A connection that authenticates and re-authenticates with a small broker on a socket pair."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = {
 
 
 class SaslBroker(Network):
-    """One broker that takes any token but "bad", for *lifetime_ms*; its own network."""
+    """A network with one broker that accepts any token but "bad", for *lifetime_ms*."""
 
     protocol = "SASL_PLAINTEXT"
 
@@ -65,7 +65,7 @@ class SaslBroker(Network):
         self._threads[-1].start()
         return PlainTransport(theirs)
 
-    def sign_in(self, host: str) -> Callable[[], Authentication] | None:
+    def authenticator(self, host: str) -> Callable[[], Authentication] | None:
         if not self.sasl:
             return None
         credentials = Credentials("OAUTHBEARER", lambda: OAuthBearer(self.provider), self.protocol)
@@ -150,7 +150,7 @@ def talking(broker: SaslBroker, clock: FakeClock) -> Iterator[Talk]:
 
 
 def poll_once(talk: Talk) -> list[Any]:
-    """What happens until now."""
+    """Return the events until now."""
     return talk.connection.poll(talk.clock.monotonic())
 
 
@@ -200,7 +200,7 @@ def test_a_broker_that_hangs_up_meanwhile(clock: FakeClock) -> None:
     broker.hangs_up_at = SaslAuthenticateRequest
     with talking(broker, clock) as talk:
         talk.connection.open()
-        assert "while it was asked to authenticate this client" in talk.until(Lost).reason
+        assert "during authentication of this client" in talk.until(Lost).reason
 
 
 def test_it_authenticates_again_when_it_is_time(clock: FakeClock) -> None:
@@ -234,7 +234,7 @@ def test_what_is_unanswered_is_answered_before_it_authenticates_again(clock: Fak
         assert poll_once(talk) == []
         clock.jump(96)
         assert poll_once(talk) == []
-        # Not written by another thread either.
+        # Another thread does not write it either.
         assert talk.connection.has_to_go_on
         second = talk.ask_metadata()
         assert poll_once(talk) == []
@@ -268,8 +268,8 @@ def test_a_client_without_sasl_is_asked_whether_it_is_needed(clock: FakeClock) -
         talk.open()
         talk.ask_metadata()
         reason = talk.until(Lost).reason
-        assert "does this listener want SASL? security_protocol is PLAINTEXT" in reason
-        # Not when it has served us before.
+        assert "does this listener require SASL? security_protocol is PLAINTEXT" in reason
+        # Not if the broker has served this client before.
         broker.hangs_up_at = None
         talk.open()
         talk.ask_metadata()

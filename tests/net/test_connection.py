@@ -1,4 +1,4 @@
-"""A connection against a scripted broker: what is said, and what becomes of requests."""
+"""A connection to a scripted broker: the messages exchanged, and the fate of requests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.connection import Answered, Lost, Ready, SessionState, Written
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import ApiKey, decode_metadata
+from pykaproducer._wire.messages import ApiKey, decode_metadata
 from pykaproducer._wire.produce import produce_request
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import (
@@ -148,7 +148,7 @@ def test_answers_come_in_the_order_of_the_requests(talk: Talk, cluster: Scripted
 
 
 class Counting:
-    """A transport that counts what it is asked to do."""
+    """A transport that counts the calls of its methods."""
 
     def __init__(self, real: Transport) -> None:
         self.real = real
@@ -193,7 +193,7 @@ def test_several_requests_go_out_and_come_in_together(cluster: ScriptedCluster) 
     network = CountingNetwork(cluster.network)
     talk = Talk(network)
     talk.open()
-    # All answers are sent together when the last request has come.
+    # All answers are sent together when the last request has arrived.
     cluster.next("metadata", *[Collect(5)] * 5)
     network.made.sends = network.made.receives = 0
     for _ in range(5):
@@ -247,7 +247,7 @@ def test_a_request_without_answer_is_told_of_when_it_is_written(
     request = talk.submit(("t", 0, record_batch(b"v")), acks=0)
     assert talk.until(Written).request is request
     cluster.wait_for("produce", 1)
-    # The connection serves on, and the broker handles one request after the other.
+    # The connection stays usable, and the broker handles the requests in order.
     talk.ask_metadata("t")
     talk.until(Answered)
     assert [record.value for record in cluster.log("t")] == [b"v"]
@@ -256,7 +256,7 @@ def test_a_request_without_answer_is_told_of_when_it_is_written(
 def test_a_request_is_encoded_only_when_its_turn_comes(
     talk: Talk, cluster: ScriptedCluster
 ) -> None:
-    """What is behind more than the socket can be expected to take waits for its time left."""
+    """Requests beyond the expected capacity of the socket wait, and get the remaining time."""
     talk.open()
     held = Hold()
     cluster.next("produce", held)
@@ -297,7 +297,7 @@ def test_a_wait_ends_at_its_deadline(talk: Talk, clock: FakeClock) -> None:
     assert clock.monotonic() == 1005.0
 
 
-# What goes wrong ----------------------------------------------------------------------------------
+# Failures -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,8 +306,8 @@ def test_a_wait_ends_at_its_deadline(talk: Talk, clock: FakeClock) -> None:
         (Drop(), "the broker closed the connection"),
         (Drop(appended=True), "the broker closed the connection"),
         (Mangle(wrong_correlation_id), "response to request 2147483632 when 1 was due"),
-        (Mangle(huge_length), "response of 2147483647 bytes, more than receive_message_max_bytes"),
-        (Mangle(negative_length), "response of -1 bytes"),
+        (Mangle(huge_length), "length of 2147483647 bytes, more than receive_message_max_bytes"),
+        (Mangle(negative_length), "length of -1 bytes"),
         (Mangle(cut_short, disconnect=True), "the broker closed the connection"),
     ],
 )
@@ -337,7 +337,7 @@ def test_what_was_answered_before_the_garbage_stays_answered(
     assert talk.until(Answered).request is first
     lost = talk.until(Lost)
     assert lost.unanswered == [second]
-    assert "makes no sense" in lost.reason
+    assert "malformed response" in lost.reason
 
 
 def test_an_answer_in_front_of_garbage_counts(cluster: ScriptedCluster, talk: Talk) -> None:
@@ -358,7 +358,7 @@ def test_requests_are_told_apart_by_what_the_broker_may_have_seen(
     seen = talk.submit(("t", 0, record_batch()))
     assert talk.connection.poll(talk.clock.monotonic()) == []
     held.wait_until_held()
-    # The broker reads on no more: of this one a part leaves, of the next nothing.
+    # The broker stops reading: this request is written in part, the next one not at all.
     part = talk.submit(("t", 0, record_batch(bytes(6_000_000))), acks=0)
     none = talk.submit(("t", 0, record_batch()))
     assert talk.connection.poll(talk.clock.monotonic()) == []
@@ -392,7 +392,7 @@ def test_a_name_that_means_nothing(cluster: ScriptedCluster, talk: Talk) -> None
 
 
 class Directory(Network):
-    """A resolver that says what it is told to."""
+    """A network whose resolver returns given addresses."""
 
     def __init__(self, *endpoints: Endpoint) -> None:
         super().__init__(Settings())
@@ -405,7 +405,7 @@ class Directory(Network):
 def test_a_name_without_address() -> None:
     talk = Talk(Directory())
     talk.connection.open()
-    assert talk.until(Lost).reason == "the host name stands for no address"
+    assert talk.until(Lost).reason == "the host name has no address"
     talk.close()
 
 
@@ -452,7 +452,7 @@ def test_connecting_takes_no_longer_than_a_request(
 
 
 class Addresses(Network):
-    """One host, several addresses."""
+    """One host with several addresses."""
 
     def __init__(self, cluster: ScriptedCluster, *brokers: int) -> None:
         self.network = cluster.network
@@ -511,25 +511,25 @@ def test_a_request_that_is_not_answered_in_time_ends_the_connection(
 def test_a_request_that_is_not_taken_in_time_ends_the_connection(
     cluster: ScriptedCluster, talk: Talk, clock: FakeClock
 ) -> None:
-    """Also one that expects no answer: otherwise nothing would ever end it."""
+    """Including one that expects no answer: otherwise nothing would ever end it."""
     talk.open()
     held = Hold()
     cluster.next("produce", held)
     seen = talk.submit(("t", 0, record_batch()), acks=0)
     assert talk.until(Written).request is seen
     held.wait_until_held()
-    # The broker reads on no more.
+    # The broker stops reading.
     part = talk.submit(("t", 0, record_batch(bytes(6_000_000))), acks=0, seconds=7)
     with in_a_thread(clock.jump_to_next):
         lost = talk.until(Lost)
     assert clock.monotonic() == 1007.0
-    assert lost.reason == "the broker did not take a request in time"
+    assert lost.reason == "the broker did not read a request in time"
     assert lost.unanswered == [part]
     held.release()
 
 
 class Line(Counting):
-    """A transport that takes *room* bytes, and no more until there is more room."""
+    """A transport that accepts *room* bytes, and no more until *room* grows."""
 
     room = 1_000_000
 
@@ -547,7 +547,7 @@ class Line(Counting):
 
 @contextmanager
 def slow_line(cluster: ScriptedCluster) -> Iterator[tuple[Talk, Line, FakeClock]]:
-    """A connection that stands, over a line without room."""
+    """Yield an open connection over a line without room."""
     made: list[Line] = []
 
     class SlowNetwork(CountingNetwork):
@@ -617,7 +617,7 @@ def test_a_line_that_takes_nothing_any_more_is_given_up(cluster: ScriptedCluster
         assert talk.connection.next_deadline == 1007.0
         clock.jump(4)
         lost = talk.until(Lost)
-        assert lost.reason == "the broker did not take a request in time"
+        assert lost.reason == "the broker did not read a request in time"
         assert (lost.unanswered, lost.unwritten) == ([begun], [queued])
 
 
@@ -638,7 +638,7 @@ def test_an_answer_in_time_leaves_no_deadline_behind(talk: Talk, clock: FakeCloc
 def test_another_thread_may_write_while_the_owner_waits(
     talk: Talk, cluster: ScriptedCluster
 ) -> None:
-    """Whoever holds *turn* has the connection; the owner lets go of it while it waits."""
+    """The thread that holds *turn* uses the connection; the owner releases it while it waits."""
     talk.open()
     answers: list[Answered] = []
     turn, waits = threading.Lock(), threading.Event()
@@ -669,7 +669,7 @@ def test_another_thread_may_write_while_the_owner_waits(
 
 def test_what_another_thread_could_not_write_is_the_owners(cluster: ScriptedCluster) -> None:
     class Choked(Counting):
-        """A socket that takes nothing more: there is no room, or it is broken."""
+        """A socket that accepts nothing more: its buffer is full, or it is broken."""
 
         broken = False
         full = False

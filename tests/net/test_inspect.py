@@ -1,4 +1,4 @@
-"""Asking a cluster once: on scripted servers, and on none."""
+"""One-off queries to a cluster: on scripted servers, and without any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However the socket takes the bytes, they leave in order and each request is told of once."""
+"""However the socket accepts the bytes, they are written in order, each request reported once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_buffer_is_let_go_once_it_is_sent() -> None:
     outbox = Outbox()
     outbox.add([records], request(1))
     outbox.took(len(records))
-    records.clear()  # would be a BufferError while it is exported
+    records.clear()  # raises BufferError while it is exported
 
 
 def test_a_buffer_is_let_go_when_the_connection_is_lost() -> None:

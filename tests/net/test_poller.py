@@ -1,4 +1,4 @@
-"""The selector of a connection says what Python's own says."""
+"""The selector of a connection reports the same as Python's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._net.poller import Poller
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -24,7 +24,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def both(watched: dict[socket.socket, int]) -> list[tuple[socket.socket, int]]:
-    """What is ready, as both selectors tell it."""
+    """Return the ready sockets according to both selectors."""
     told = []
     for kind in (Poller, selectors.PollSelector):
         with kind() as selector:
@@ -88,5 +88,5 @@ def test_a_socket_is_read_until_its_end(pair: tuple[socket.socket, socket.socket
     assert _kernel.read_into(ours.fileno(), into) == 0
     number = ours.detach()
     socket.close(number)
-    with pytest.raises(OSError, match="cannot be read"):
+    with pytest.raises(OSError, match="cannot read from the socket"):
         _kernel.read_into(number, into)

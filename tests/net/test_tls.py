@@ -1,4 +1,4 @@
-"""TLS over loopback, with a server that is Python's own."""
+"""TLS over loopback, with a server that uses Python's ssl module."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._clock import Clock
 from pykaproducer._net.connection import Connection, Lost
 from pykaproducer._net.tls import RECORD, _Encrypted
 from pykaproducer._net.transport import ConnectionFailed, HungUp
+from pykaproducer._util.clock import Clock
 from tests.net.helper import Settings, connect, wait
 from tests.net.tls_server import (
     PASSWORD,
@@ -65,7 +65,7 @@ def echoing(certificate: str, version: ssl.TLSVersion) -> Iterator[Server]:
         yield server
 
 
-# What goes through ------------------------------------------------------------------------------
+# Transfer ---------------------------------------------------------------------------------------
 
 
 def test_bytes_go_both_ways(echoing: Server, files: Files) -> None:
@@ -81,7 +81,7 @@ def test_what_openssl_has_already_is_received_without_waiting(
     with contextlib.closing(connect(network(ssl_cafile=files.ca), echoing.endpoint())) as transport:
         data = random.randbytes(3 * RECORD)
         send_all(transport, data)
-        # A record is decrypted whole: the selector knows nothing of the rest of it.
+        # A record is decrypted whole: the selector cannot see the rest of it.
         assert receive(transport, len(data), room=1000) == data
 
 
@@ -108,20 +108,20 @@ def test_much_goes_through_a_narrow_socket(certificate: str, files: Files) -> No
 
 
 def test_what_counts_as_taken_is_what_the_broker_can_read(certificate: str, files: Files) -> None:
-    """Or a request that it has seen would go again as if it had not."""
+    """Otherwise a request that the broker has read would be retried as if it had not."""
     full, read = threading.Event(), []
 
     def late(connection: Any) -> None:
         connection.sendall(b"go on")
         full.wait()
-        with contextlib.suppress(ssl.SSLError):  # a record that was cut
+        with contextlib.suppress(ssl.SSLError):  # a truncated record
             while data := connection.recv(65536):
                 read.append(len(data))
 
     made = network(ssl_cafile=files.ca, send_buffer_bytes=8192)
     with Server(server_context(certificate), late, receive_buffer=4096) as server:
         transport = connect(made, server.endpoint())
-        receive(transport, 5)  # with what is not read a connection ends by a reset
+        receive(transport, 5)  # unread data would cause a reset when the connection is closed
         buffers = [memoryview(random.randbytes(1000)) for _ in range(2000)]
         taken = transport.send(buffers, patient=False)
         assert 0 <= taken < 2_000_000
@@ -166,7 +166,7 @@ def test_the_end_of_a_fork_s_child_is_not_the_session_s(certificate: str, files:
         transport = connect(made, server.endpoint())
         child = os.fork()
         if child == 0:
-            made.forsake()
+            made.close_inherited()
             transport.close()
             del transport
             gc.collect()
@@ -178,11 +178,11 @@ def test_the_end_of_a_fork_s_child_is_not_the_session_s(certificate: str, files:
     assert not server.errors
 
 
-# Who is there -----------------------------------------------------------------------------------
+# Server authentication --------------------------------------------------------------------------
 
 
 def refusal(server: Server, host: str = "localhost", **settings: Any) -> str:
-    """Why there is no connection, or none for long."""
+    """Return why the connection failed, or was closed soon."""
     with pytest.raises(ConnectionFailed) as caught:  # noqa: PT012 - which of the steps tells it
         transport = connect(network(**settings), server.endpoint(host))
         with contextlib.closing(transport):
@@ -204,7 +204,7 @@ def test_the_name_is_told_and_checked(certificate: str, files: Files, host: str)
 def test_a_certificate_of_another_host(files: Files) -> None:
     with Server(server_context(files.issued("other", "elsewhere.example")), echo) as server:
         text = refusal(server, ssl_cafile=files.ca)
-        assert "is not for 'localhost': it is of another host name" in text
+        assert "is not for 'localhost': connect by a name" in text
         assert "is not for '127.0.0.1'" in refusal(server, "127.0.0.1", ssl_cafile=files.ca)
         connect(network(ssl_cafile=files.ca, ssl_check_hostname=False), server.endpoint()).close()
 
@@ -219,8 +219,8 @@ def test_an_authority_that_nobody_knows(certificate: str, files: Files) -> None:
     stranger = files.put("stranger.pem", CertificateAuthority("a stranger").certificate)
     with Server(server_context(certificate), echo) as server:
         for settings in ({"ssl_cafile": stranger}, {}):
-            assert "give the authority's certificate with ssl_cafile" in refusal(server, **settings)
-        # It is told, too.
+            assert "set ssl_cafile to the CA's certificate" in refusal(server, **settings)
+        # The server is notified, too.
         assert "unknown ca" in str(server.errors[0]).lower().replace("_", " ")
 
 
@@ -239,10 +239,10 @@ def test_a_directory_of_authorities(certificate: str, files: Files) -> None:
     directory.mkdir()
     with Server(server_context(certificate), echo) as server:
         text = refusal(server, ssl_cafile=str(directory))
-        assert "not known here" in text
+        assert "an unknown CA" in text
 
 
-# Who we are -------------------------------------------------------------------------------------
+# Client authentication --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,7 +276,9 @@ def test_a_client_with_a_certificate_that_is_no_good(demanding: Server, files: F
     stranger = CertificateAuthority("a stranger").issue("client")
     path = files.put("strange-client.pem", stranger.certificate + stranger.key)
     text = refusal(demanding, ssl_cafile=files.ca, ssl_certfile=path)
-    assert "refuses the client's certificate (ssl_certfile)" in text or "its log may say" in text
+    assert (
+        "rejected the client certificate (ssl_certfile)" in text or "check the broker's log" in text
+    )
 
 
 def test_a_context_of_the_user_s_own(demanding: Server, files: Files) -> None:
@@ -289,7 +291,7 @@ def test_a_context_of_the_user_s_own(demanding: Server, files: Files) -> None:
         assert receive(transport, 5) == b"hello"
 
 
-# Who does not speak TLS -------------------------------------------------------------------------
+# Servers without TLS ----------------------------------------------------------------------------
 
 
 def test_a_server_that_says_something_else(files: Files) -> None:
@@ -299,13 +301,13 @@ def test_a_server_that_says_something_else(files: Files) -> None:
 
     with Server(None, http) as server:
         text = refusal(server, ssl_cafile=files.ca)
-        assert text == "it does not speak TLS; is security_protocol right? it is SSL"
+        assert text == "it does not use TLS; check security_protocol, which is SSL"
 
 
 def test_a_server_that_hangs_up(files: Files) -> None:
     with Server(None, lambda connection: connection.recv(1000)) as server:
         text = refusal(server, ssl_cafile=files.ca)
-        assert "it does not speak TLS; is security_protocol right?" in text
+        assert "it does not use TLS; check security_protocol" in text
 
 
 def test_a_server_that_says_nothing(files: Files) -> None:
@@ -322,7 +324,10 @@ def test_a_server_that_says_nothing(files: Files) -> None:
         done.set()
         connection.close()
     assert isinstance(lost, Lost)
-    assert "the TLS handshake (does it speak TLS? security_protocol is SSL) took too" in lost.reason
+    assert (
+        "the TLS handshake (does this listener use TLS? security_protocol is SSL) took too"
+        in lost.reason
+    )
 
 
 def test_the_handshake_s_failure_is_told_and_not_that_nobody_listens_elsewhere(
@@ -330,12 +335,12 @@ def test_the_handshake_s_failure_is_told_and_not_that_nobody_listens_elsewhere(
 ) -> None:
     with (
         Server(server_context(files.issued("older", "localhost", expired=True)), echo) as server,
-        socket.socket() as nobody,
+        socket.socket() as bound,
     ):
-        nobody.bind(("127.0.0.1", 0))
+        bound.bind(("127.0.0.1", 0))
         made = network(ssl_cafile=files.ca)
         there = server.endpoint()
-        absent = there._replace(address=nobody.getsockname())
+        absent = there._replace(address=bound.getsockname())
         made.resolve = lambda host, port: [there, absent]  # type: ignore[method-assign]
         connection = Connection(("localhost", 1), config=Settings(), clock=Clock(), network=made)
         connection.open()
@@ -346,10 +351,10 @@ def test_the_handshake_s_failure_is_told_and_not_that_nobody_listens_elsewhere(
 
 
 def test_nobody_listens(files: Files) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
         made = network(ssl_cafile=files.ca)
-        endpoint = made.resolve("127.0.0.1", nobody.getsockname()[1])[0]
+        endpoint = made.resolve("127.0.0.1", bound.getsockname()[1])[0]
         assert endpoint.host == "127.0.0.1"
         with pytest.raises(ConnectionFailed, match="nothing listens there"):
             connect(made, endpoint)
@@ -357,7 +362,9 @@ def test_nobody_listens(files: Files) -> None:
 
 def test_a_name_that_is_none(certificate: str, files: Files) -> None:
     with Server(server_context(certificate), echo) as server:
-        assert "no TLS with the host name '.x'" in refusal(server, ".x", ssl_cafile=files.ca)
+        assert "TLS is impossible with the host name '.x'" in refusal(
+            server, ".x", ssl_cafile=files.ca
+        )
 
 
 def test_a_write_to_a_broker_that_has_gone_is_an_error(certificate: str, files: Files) -> None:

@@ -1,4 +1,4 @@
-"""TLS: what may come between two steps."""
+"""TLS: events between two steps."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 def test_an_answer_does_not_write_what_nobody_is_told_of(files: Files) -> None:
-    """Lost right behind that answer, a request that was written would count as never written."""
+    """If the connection were lost after the answer, a written request would seem unwritten."""
     full, read = threading.Event(), []
 
     def late(connection: Any) -> None:
         full.wait()
         connection.settimeout(0.5)
-        with contextlib.suppress(TimeoutError):  # all that has been sent
+        with contextlib.suppress(TimeoutError):  # everything that has been sent
             while data := connection.recv(65536):
                 read.append(len(data))
         connection.settimeout(None)
         connection.sendall(b"answer")
-        with contextlib.suppress(ssl.SSLError):  # a record that was cut
+        with contextlib.suppress(ssl.SSLError):  # a truncated record
             while data := connection.recv(65536):
                 read.append(len(data))
 
@@ -46,7 +46,7 @@ def test_an_answer_does_not_write_what_nobody_is_told_of(files: Files) -> None:
     context = server_context(files.issued("server", "localhost"))
     with Server(context, late, receive_buffer=4096) as server:
         transport = connect(made, server.endpoint())
-        # One piece of several records, of which the socket takes the first ones at most.
+        # One piece of several records, of which the socket accepts only the first ones.
         taken = transport.send([memoryview(random.randbytes(400_000))], patient=False)
         full.set()
         assert taken < 400_000
@@ -60,7 +60,7 @@ def test_an_answer_does_not_write_what_nobody_is_told_of(files: Files) -> None:
 def test_a_file_that_is_taken_away_while_it_is_loaded(
     files: Files, tmp_path: pathlib.Path, setting: str
 ) -> None:
-    """It was there when the setting was checked, and when its content was looked at."""
+    """It existed when the setting was validated, and when its content was checked."""
     content = pathlib.Path(files.issued(f"for-{setting}", "localhost")).read_bytes()
     path = tmp_path / "file.pem"
     path.write_bytes(content)

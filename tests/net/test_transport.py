@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -34,7 +34,7 @@ def endpoint(listener: socket.socket) -> Endpoint:
 
 @pytest.fixture
 def pair(listener: socket.socket) -> Iterator[tuple[Transport, socket.socket]]:
-    """A transport and the broker's end."""
+    """Yield a transport and the broker's end."""
     transport = connect(Network(Settings()), endpoint(listener))
     far_end, _ = listener.accept()
     with far_end, contextlib.closing(transport):
@@ -96,13 +96,13 @@ def test_a_full_socket_takes_a_part_and_then_nothing(
     received = 0
     while received < sent:
         received += len(far_end.recv(1 << 20))
-    # There is room again.
+    # There is space again.
     wait(transport, selectors.EVENT_WRITE)
     assert transport.send([large[sent:]]) > 0
 
 
 def test_a_peer_that_takes_a_little_at_a_time_does_not_keep_the_writer() -> None:
-    """There is always room again soon; only the whole wait is bounded."""
+    """The socket soon has space again each time; only the total wait is bounded."""
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)
@@ -133,7 +133,7 @@ def test_the_broker_s_end_is_told(pair: tuple[Transport, socket.socket]) -> None
 
 def test_a_reset_is_told(pair: tuple[Transport, socket.socket]) -> None:
     transport, far_end = pair
-    # To linger for no time at all makes close() a reset.
+    # With a linger time of zero close() sends a reset.
     far_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     far_end.close()
     wait(transport, selectors.EVENT_READ)
@@ -164,13 +164,13 @@ def test_sockets_have_the_settings_asked_for(listener: socket.socket) -> None:
     )
     transport = connect(Network(settings), endpoint(listener))
     with contextlib.closing(transport), socket.socket(fileno=transport.fileno()) as sock:
-        # Linux doubles what it is told.
+        # Linux doubles the requested value.
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) in (50_000, 100_000)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (60_000, 120_000)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 77
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        # Of its own: the system waits for hours.
+        # Set explicitly: the system's default is hours.
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 10
         sock.detach()
 

@@ -1,4 +1,4 @@
-"""A poke is never lost, and never costs more than it must."""
+"""A wake-up is never lost, and never costs more than necessary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer import _kernel
+import pykaproducer._kernel as _kernel
 from pykaproducer._net.wakeup import Wakeup
 
 
@@ -40,7 +40,7 @@ def test_a_poke_ends_a_wait_that_has_begun(wakeup: Wakeup) -> None:
         selector.register(wakeup, selectors.EVENT_READ)
         thread = threading.Thread(target=wakeup.poke)
         thread.start()
-        assert selector.select()  # for ever, if the poke were lost
+        assert selector.select()  # would block forever if the wake-up were lost
         thread.join()
 
 
@@ -61,10 +61,10 @@ def test_a_poke_in_the_middle_of_a_drain_does_not_deafen_it(
 
     drain = _kernel.drain
     wakeup.poke()
-    # 1. The owner empties the socket. 2. Somebody pokes. 3. The owner lowers the flag.
+    # 1. The owner empties the socket. 2. Another thread pokes. 3. The owner clears the flag.
     monkeypatch.setattr(_kernel, "drain", drain_and_poke)
     wakeup.drain()
-    # The owner looks at its work now, so that poke is served; the next one must wake it.
+    # The owner checks for work after this, so the first poke is served; the next one must wake it.
     wakeup.poke()
     assert readable(wakeup)
 

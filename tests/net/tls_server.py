@@ -23,7 +23,7 @@ PASSWORD = "hunter2"
 
 @dataclass(frozen=True)
 class Files:
-    """An authority's certificate, and what it has signed; all in PEM."""
+    """The certificate of an authority, and those that it has signed, in PEM."""
 
     directory: Path
     authority: CertificateAuthority
@@ -34,7 +34,7 @@ class Files:
         return str(path)
 
     def issued(self, name: str, *hosts: str, **more: Any) -> str:
-        """A file with a certificate and its key."""
+        """Return a file with a certificate and its key."""
         made = self.authority.issue(name, hosts, **more)
         return self.put(f"{name}.pem", made.certificate + made.key)
 
@@ -44,7 +44,7 @@ class Files:
 
 
 class Server:
-    """Takes one connection after the other; each is given to *serve*, in a thread."""
+    """A server that passes one connection after the other to *serve*, in a thread."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Server:
             with accepted:
                 try:
                     self._welcome(accepted)
-                except OSError as error:  # ssl.SSLError is one
+                except OSError as error:  # includes ssl.SSLError
                     self.errors.append(error)
 
     def _welcome(self, accepted: socket.socket) -> None:
@@ -112,7 +112,7 @@ def network(**settings: Any) -> SecureNetwork:
 
 
 def send_all(transport: Transport, *buffers: bytes) -> None:
-    """As a connection does: what was not taken comes again, what was is gone."""
+    """Send everything as a connection does: unsent data again, sent data never."""
     left = [memoryview(buffer) for buffer in buffers]
     while left:
         taken = transport.send(left)
@@ -124,7 +124,7 @@ def send_all(transport: Transport, *buffers: bytes) -> None:
 
 
 def receive(transport: Transport, count: int, room: int = 65536) -> bytes:
-    """*count* bytes; the selector is asked only when the transport says that there are no more."""
+    """Return *count* bytes; use the selector only when the transport reports no more."""
     buffer = memoryview(bytearray(room))
     data = b""
     while True:

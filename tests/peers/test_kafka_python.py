@@ -1,9 +1,9 @@
 """kafka-python's own integration tests of its producer, with only the import changed.
 
-They come with its source distribution, which pip fetches into a directory of its own; nothing of
-them is kept. They run in a process of their own against a real cluster, and what its other
-integration tests do with a producer (they write to topics for consumers and for administration) is
-run too. Left out are tests of transactions only: there is none here.
+They are part of its source distribution, which pip downloads into a temporary directory. They run
+in a separate process against a real cluster. The parts of its other integration tests that use a
+producer (to write to topics for consumers and for administration) are run as well. Only tests of
+transactions are left out, because transactions are not supported.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pykaproducer.testing._jars import KAFKA_VERSION
 
 VERSION = importlib.metadata.version("kafka-python")
 
-#: Modules of its tests, and which of them: all but those of transactions; those that send.
+#: Test modules and the selected tests: all without transactions; those that send.
 MODULES = {
     "test_producer_integration.py": "not transactional",
     "test_consumer_integration.py": "test_kafka_consumer and not time_old",
     "test_admin_integration.py": "delete_groups or delete_records",
 }
 
-#: The least that must have run: that nothing is left out silently.
+#: The minimum number of tests that must have run, so that none is skipped silently.
 AT_LEAST = {
     "test_producer_integration.py": 15,
     "test_consumer_integration.py": 9,
@@ -40,7 +40,7 @@ AT_LEAST = {
 
 _IMPORT = re.compile(r"^from kafka import (?P<names>.*\bKafkaProducer\b.*)$", re.MULTILINE)
 
-#: Two files that its tests import, and that its source distribution does not have.
+#: Two files that its tests import and its source distribution does not contain.
 MISSING = {
     "test/__init__.py": "",
     "test/service.py": """\
@@ -57,7 +57,7 @@ class SpawnedService:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Its tests, with the import changed."""
+    """Return its tests, with the import changed."""
     directory = tmp_path_factory.mktemp("kafka-python")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--no-binary", ":all:", f"kafka-python=={VERSION}", "--dest", str(directory)]
@@ -68,7 +68,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="data")
     root = directory / archive.name.removesuffix(".tar.gz")
-    (root / "kafka").rename(root / "not-used")  # the installed one is
+    (root / "kafka").rename(root / "not-used")  # the installed kafka-python is used
     for name, content in MISSING.items():
         if not (root / name).exists():
             (root / name).write_text(content)
@@ -91,7 +91,7 @@ def _change_import(path: pathlib.Path) -> bool:
 
 
 def _run(sources: pathlib.Path, cluster: KafkaCluster, module: str) -> dict[str, str]:
-    """The outcome of each test of a module."""
+    """Return the outcome of each test of a module."""
     host, _, port = cluster.bootstrap_servers.partition(":")
     report = sources / f"{module}.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(sources)]
@@ -102,7 +102,7 @@ def _run(sources: pathlib.Path, cluster: KafkaCluster, module: str) -> dict[str,
         cwd=sources,
         env={
             **os.environ,
-            "KAFKA_ROOT": str(sources),  # a directory: nothing is started from it
+            "KAFKA_ROOT": str(sources),  # only a directory: nothing is started from it
             "KAFKA_URI": f"kafka://{host}:{port}",
             "KAFKA_VERSION": ".".join(KAFKA_VERSION.split(".")[:2]),
             "PYTHONPATH": os.pathsep.join([str(sources), *filter(None, sys.path)]),

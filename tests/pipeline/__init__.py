@@ -1,1 +1,1 @@
-"""The whole pipeline on a scripted cluster: every fault that the contract has a rule for."""
+"""The whole pipeline on a scripted cluster: every fault for which the contract has a rule."""

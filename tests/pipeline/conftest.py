@@ -1,4 +1,4 @@
-"""How many requests are in flight: other depths put other things out of order."""
+"""The number of requests in flight: different depths reorder different things."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pykaproducer.testing import ScriptedCluster
 
 @pytest.fixture(params=[1, 2, 5], ids=lambda depth: f"in_flight={depth}")
 def at_any_depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Producers have this max_in_flight_requests_per_connection, if the test does not set it."""
+    """Set max_in_flight_requests_per_connection for producers whose test does not set it."""
     depth: int = request.param
     make = ScriptedCluster.producer
 

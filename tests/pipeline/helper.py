@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share: bounded waits, what was sent, and a few more faults."""
+"""Shared helpers of the pipeline tests: bounded waits, the batches sent, and further faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pykaproducer.testing.scripted import Exchange, Hold, Received, Refuse
 #: The longest that a test waits for anything (real seconds).
 SOON = 30.0
 
-#: For tests on the real clock: what goes again goes at once.
+#: For tests on the real clock: retries without noticeable backoff.
 FAST: dict[str, Any] = {
     "retry_backoff_ms": 1,
     "retry_backoff_max_ms": 1,
@@ -27,10 +27,10 @@ FAST: dict[str, Any] = {
     "reconnect_backoff_max_ms": 1,
 }
 
-#: For tests on a clock that stands still: nothing but a full batch, or a flush, is sent.
+#: For tests on a clock that stands still: only a full batch or a flush is sent.
 LINGERING: dict[str, Any] = {"linger_ms": 3_600_000, "delivery_timeout_ms": 36_000_000}
 
-#: Longer than any backoff by default settings, shorter than any other wait (seconds).
+#: Longer than any backoff with default settings, shorter than any other wait (seconds).
 BACKOFF = 1.3
 
 
@@ -38,7 +38,7 @@ BACKOFF = 1.3
 
 
 def outcome(delivery: Delivery) -> BaseException | None:
-    """The outcome of *delivery*; the wait is bounded by real time whatever the producer's clock."""
+    """Return the outcome of *delivery*, bounded by real time whatever clock the producer has."""
     done = threading.Event()
     delivery.add_done_callback(lambda _: done.set())
     assert done.wait(SOON), f"no outcome: {delivery!r}"
@@ -50,7 +50,7 @@ def outcomes(deliveries: Iterable[Delivery]) -> list[BaseException | None]:
 
 
 def offsets(deliveries: Iterable[Delivery]) -> list[int | None]:
-    """Where they are in the log; all of them must have been delivered."""
+    """Return the offsets in the log; all of *deliveries* must have been delivered."""
     found = []
     for delivery in deliveries:
         error = outcome(delivery)
@@ -60,7 +60,7 @@ def offsets(deliveries: Iterable[Delivery]) -> list[int | None]:
 
 
 def error_of(delivery: Delivery) -> Any:
-    """Its error; it must have failed."""
+    """Return the error of *delivery*, which must have failed."""
     error = outcome(delivery)
     assert error is not None, f"{delivery!r} was delivered"
     return error
@@ -77,12 +77,12 @@ def send(
 
 
 def warm_up(producer: Producer, *, topic: str = "t", partition: int = 0) -> None:
-    """Have a first message delivered: connections stand, the broker knows the producer."""
+    """Deliver a first message, so that connections are open and the broker knows the producer."""
     offsets(send(producer, [b"first"], topic=topic, partition=partition))
 
 
 class Told:
-    """A callback for any number of messages, and what it was told, in order."""
+    """A callback for any number of messages that records the values and errors in order."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -107,21 +107,21 @@ def came(
     count: int,
     only: Callable[[Received], bool] = lambda _: True,
 ) -> list[Received]:
-    """Wait until *count* requests of *api* have come."""
+    """Wait until *count* requests of *api* have arrived, and return them."""
 
     def found() -> list[Received]:
         return [received for received in cluster.received(api) if only(received)]
 
     with cluster._changed:
         assert cluster._changed.wait_for(lambda: len(found()) >= count, SOON), (
-            f"{len(found())} {api} requests have come, not {count}"
+            f"{len(found())} {api} requests have arrived, not {count}"
         )
         return found()
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch as it came to a broker, in the log or not."""
+    """A batch as it arrived at a broker, in the log or not."""
 
     broker: int
     topic: str
@@ -132,7 +132,7 @@ class Sent:
 
 
 def sent(cluster: ScriptedCluster) -> list[Sent]:
-    """All batches of all Produce requests, in the order in which they came."""
+    """Return all batches of all Produce requests, in the order of arrival."""
     return [
         Sent(
             received.broker,
@@ -155,7 +155,7 @@ def attempts(cluster: ScriptedCluster) -> int:
 
 @contextmanager
 def ended(producer: Producer) -> Iterator[Producer]:
-    """Whatever has become of the test, *producer* ends: also where time stands still."""
+    """Abort *producer* at the end of the block, even if its clock stands still."""
     try:
         yield producer
     finally:
@@ -163,7 +163,7 @@ def ended(producer: Producer) -> Iterator[Producer]:
 
 
 def under_way(producer: Producer, count: int) -> None:
-    """Wait until so many Produce requests have been given to the connections and not answered."""
+    """Wait until exactly *count* Produce requests have been sent and not answered."""
     deadline = time.monotonic() + SOON
     while True:
         requests = producer.stats()["requests"]
@@ -173,28 +173,28 @@ def under_way(producer: Producer, count: int) -> None:
 
 
 def until(found: Callable[[], bool]) -> None:
-    """Wait for what no request and no deadline tells of."""
+    """Poll until *found()* is true, for conditions without a request or deadline to wait for."""
     moment = threading.Event()
     for _ in range(3000):
         if found():
             return
         moment.wait(0.01)
-    raise AssertionError("it has not come to that")
+    raise AssertionError("the condition did not become true")
 
 
 # Faults
 
 
 class Held(Hold):
-    """A Hold that does not wait for ever."""
+    """A Hold whose wait is bounded."""
 
     def wait_until_held(self) -> None:
-        assert self._arrived.wait(SOON), "the request has not come"
+        assert self._arrived.wait(SOON), "the request has not arrived"
 
 
 @dataclass(frozen=True)
 class Amend:
-    """Do what is asked for, and change the answer."""
+    """Performs the request and changes the answer."""
 
     change: Callable[[Any], None]
 
@@ -206,7 +206,7 @@ class Amend:
 
 @dataclass(frozen=True)
 class Before:
-    """Do something, then go on with another action."""
+    """Runs a function, then continues with another action."""
 
     do: Callable[[], object]
     then: Callable[[Exchange], None]
@@ -221,7 +221,7 @@ Values = tuple[bytes | None, ...]
 
 @dataclass(frozen=True)
 class RefuseIf:
-    """Refuse the batches whose values are such; append the others."""
+    """Rejects the batches whose values match, and appends the others."""
 
     code: int
     such: Callable[[Values], bool]
@@ -238,7 +238,7 @@ class RefuseIf:
 
 
 class Frozen:
-    """Metadata as it is now, whatever has happened since: for the next *times* requests."""
+    """The metadata as it is now, whatever happens later, for the next *times* requests."""
 
     def __init__(self, cluster: ScriptedCluster, times: int) -> None:
         self._leaders = {
@@ -264,7 +264,7 @@ class Frozen:
 
 
 def backs_off(clock: FakeClock, waits: int = 1) -> None:
-    """Wait until *waits* threads wait for a backoff to be over."""
+    """Wait until *waits* threads wait for a backoff to end."""
     with clock._changed:
         assert clock._changed.wait_for(lambda: _short_waits(clock) >= waits, SOON), (
             f"{_short_waits(clock)} threads back off"
@@ -276,17 +276,17 @@ def _short_waits(clock: FakeClock) -> int:
 
 
 def waits_for(clock: FakeClock, seconds: float) -> None:
-    """Wait until a thread waits that long."""
+    """Wait until a thread waits for that many *seconds*."""
 
     def found() -> bool:
         return any(abs(at - clock._now - seconds) < 0.01 for at, _ in clock._waiting.values())
 
     with clock._changed:
-        assert clock._changed.wait_for(found, SOON), f"nobody waits for {seconds} s"
+        assert clock._changed.wait_for(found, SOON), f"no thread waits for {seconds} s"
 
 
 def let_pass(clock: FakeClock, deliveries: Iterable[Delivery]) -> list[float]:
-    """Jump from backoff to backoff until *deliveries* are settled; how long each was."""
+    """Jump from backoff to backoff until *deliveries* are settled, and return the jumps."""
     pending = deque(deliveries)
     jumps: list[float] = []
 
@@ -300,7 +300,7 @@ def let_pass(clock: FakeClock, deliveries: Iterable[Delivery]) -> list[float]:
         with clock._changed:
             assert clock._changed.wait_for(
                 lambda: all(d.done() for d in pending) or _short_waits(clock), SOON
-            ), "nobody waits for a backoff, and no outcome has come"
+            ), "no thread waits for a backoff, and no outcome has arrived"
             if all(delivery.done() for delivery in pending):
                 return jumps
             jumps.append(clock.jump_to_next())

@@ -1,4 +1,4 @@
-"""Messages without a key go around a broker that is slow for a while (KIP-794)."""
+"""Messages without a key avoid a broker that is slow for a while (KIP-794)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_partition_with_a_long_queue_gets_fewer(adaptive: bool) -> None:
         spread = []
         for _ in range(ROUNDS):
             spread.append(producer.send("t", b"y" * 900))
-            # When this is there the one before has its partition.
+            # Once this is delivered, the message before it has its partition.
             offsets(send(producer, [b""], partition=0))
             clock.jump(0.02)
         held.release()

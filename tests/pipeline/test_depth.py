@@ -1,4 +1,4 @@
-"""Several requests in flight: how many, when one more goes, and what must not change places."""
+"""Several requests in flight: how many, when another is sent, and what must keep its order."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._machines.lane import Batch, Lane
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange
 
@@ -35,12 +36,12 @@ def depth(in_flight: int) -> dict[str, Any]:
     return {"max_in_flight_requests_per_connection": in_flight}
 
 
-# How many -----------------------------------------------------------------------------------------
+# The number of requests ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 5])
 def test_full_batches_go_as_far_as_the_setting_allows(in_flight: int) -> None:
-    """Of one partition, while the broker answers nothing."""
+    """All of one partition, while the broker answers nothing."""
     held = Held()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -86,7 +87,7 @@ def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flig
 
 
 def test_two_small_requests_go_and_a_third_a_while_later() -> None:
-    """What comes in the meantime goes together."""
+    """Messages that arrive in the meantime are sent together."""
     clock = FakeClock()
     held = Held()
     with (
@@ -131,20 +132,20 @@ def test_a_flush_waits_for_the_window_too_and_ends() -> None:
 
 
 def test_what_was_sealed_ahead_is_pending_again_in_its_order() -> None:
-    lane = Lane("t", 0, Sequencer())
+    buffer = PartitionBuffer("t", 0, Sequencer())
     batches = [Batch("t", 0, None, [], 1, 0) for _ in range(3)]  # type: ignore[arg-type]
     for batch in batches:
-        lane.sent(batch)
+        buffer.sent(batch)
     worker = BrokerWorker.__new__(BrokerWorker)
     worker._ahead = deque([[batches[1]], [batches[2]]])
-    worker._recall(lane)
-    assert list(lane.pending) == batches[1:]
-    assert lane.unanswered == batches[:1]
+    worker._withdraw_sealed(buffer)
+    assert list(buffer.pending) == batches[1:]
+    assert buffer.unanswered == batches[:1]
     assert not worker._ahead
 
 
 class Together:
-    """Answers that come in one piece: the first makes no sense, the second is a refusal."""
+    """Several answers in one piece: the first is malformed, the second is a rejection."""
 
     def __init__(self) -> None:
         self.first: Exchange | None = None
@@ -160,7 +161,7 @@ class Together:
 
 @pytest.mark.parametrize("in_flight", [4, 5])
 def test_what_comes_behind_an_answer_without_sense_keeps_its_place(in_flight: int) -> None:
-    """1 and 2 are answered in one piece, while 3 is unanswered: it goes again behind 2."""
+    """1 and 2 are answered in one piece while 3 is in flight: 2 is retried before 3."""
     first, third = Held(), Held(then=Drop())
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -184,7 +185,7 @@ def test_what_comes_behind_an_answer_without_sense_keeps_its_place(in_flight: in
 def test_a_batch_is_recognised_however_often_it_is_refused_behind_its_append(
     in_flight: int,
 ) -> None:
-    """A broker remembers five batches: those behind it must not push it out."""
+    """A broker remembers five batches: later ones must not push it out."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(batch_max_messages=1, **FAST, **depth(in_flight)) as producer,

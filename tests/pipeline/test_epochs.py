@@ -1,4 +1,4 @@
-"""When the broker refuses sequence numbers, or a batch will be missing: a new epoch."""
+"""A broker rejects sequence numbers, or a batch will be missing: a new epoch begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka.errors import ClusterAuthorizationFailedError
 from kafka.protocol.producer import InitProducerIdRequest
 
 from pykaproducer import DeliveryTimeoutError, Status
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -37,7 +37,7 @@ from .helper import (
 
 pytestmark = pytest.mark.usefixtures("at_any_depth")
 
-#: How a batch and those behind it are made of a known number of messages.
+#: A batch and those after it have a known number of messages.
 PAIRS: dict[str, Any] = {"batch_max_messages": 2, **LINGERING, **FAST}
 
 NEW_EPOCH = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID]
@@ -51,7 +51,7 @@ names = {"ids": lambda code: code.name}
 
 
 def epochs(cluster: ScriptedCluster, partition: int = 0) -> list[tuple[int, int, int]]:
-    """(producer id, epoch, how many messages) in the order of the log; no number is missing."""
+    """Return (producer id, epoch, number of messages) in log order; no number may be missing."""
     runs: list[tuple[int, int, int]] = []
     for batch in cluster.batches("t", partition):
         producer = batch.producer_id, batch.producer_epoch
@@ -63,7 +63,7 @@ def epochs(cluster: ScriptedCluster, partition: int = 0) -> list[tuple[int, int,
 
 @pytest.mark.parametrize("code", NEW_EPOCH, **names)
 def test_numbers_that_are_refused_with_nothing_older_under_way(code: ErrorCode) -> None:
-    """The batch goes again under the next epoch, from sequence 0; retries=1, three times."""
+    """The batch is retried under the next epoch, from sequence 0; retries=1, three times."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **PAIRS) as producer,
@@ -74,7 +74,7 @@ def test_numbers_that_are_refused_with_nothing_older_under_way(code: ErrorCode) 
         assert offsets(send(producer, numbers(2, 4))) == [4, 5]
         assert log(cluster) == numbers(6)
         assert epochs(cluster) == [(1000, 0, 2), (1000, 3, 4)]
-        # An epoch is raised here; nobody need be asked.
+        # The epoch is bumped locally, without a request.
         assert len(cluster.received("init_producer_id")) == 1
 
 
@@ -107,7 +107,7 @@ def test_what_was_under_way_behind_it_goes_again_behind_it(code: ErrorCode) -> N
         held.release()
         assert offsets(deliveries) == list(range(2, 22))
         assert log(cluster) == numbers(22)
-        # One epoch for one event: none of those behind it took another.
+        # One epoch bump for one event: the batches after it caused no other.
         assert [count for *_, count in epochs(cluster)] == [2, 20]
 
 
@@ -116,7 +116,7 @@ def test_what_was_under_way_behind_it_goes_again_behind_it(code: ErrorCode) -> N
 def test_a_batch_that_may_be_in_the_log_is_not_sealed_again(
     code: ErrorCode, appended: bool
 ) -> None:
-    """Its connection was closed before the answer; then its numbers are refused."""
+    """Its connection was closed before the answer; then its numbers are rejected."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **PAIRS) as producer,
@@ -127,7 +127,7 @@ def test_a_batch_that_may_be_in_the_log_is_not_sealed_again(
         errors = [error_of(delivery) for delivery in deliveries]
         assert {error.status for error in errors} == {Status.POSSIBLY_PERSISTED}
         assert "twice" in str(errors[0])
-        # Those behind it go on under another epoch or id, and nothing is there twice.
+        # The batches after it continue under another epoch or id, and nothing is there twice.
         assert len(offsets(send(producer, numbers(2, 4)))) == 2
         there = numbers(2, 2) if appended else []
         assert log(cluster) == [*numbers(2), *there, *numbers(2, 4)]
@@ -166,7 +166,7 @@ def test_an_epoch_is_one_partition_s_own() -> None:
     "code", [ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR], **names
 )
 def test_behind_a_batch_that_has_failed_comes_a_new_epoch(code: ErrorCode) -> None:
-    """Its numbers are a gap in the log: the next batch would be out of order for ever."""
+    """Its numbers are a gap in the log: the next batch would be out of order forever."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **PAIRS) as producer,
@@ -180,11 +180,11 @@ def test_behind_a_batch_that_has_failed_comes_a_new_epoch(code: ErrorCode) -> No
 
 
 def test_a_new_epoch_waits_for_the_answers_of_the_old_one() -> None:
-    """No batch of the new epoch reaches the broker while one of the old is unanswered.
+    """No batch of the new epoch reaches the broker while one of the old is in flight.
 
-    1. Batches A and B are under way; A fails for good.
-    2. B is refused (its numbers have a gap before them), and goes again under a new epoch.
-    3. If it went before the answer came, the answer to its first attempt might be "delivered".
+    1. Batches A and B are in flight; A fails permanently.
+    2. B is rejected (its numbers have a gap before them), and is retried under a new epoch.
+    3. If it were sent before the answer, the answer to its first attempt might be "delivered".
     """
     first, second = Held(then=Refuse(ErrorCode.INVALID_RECORD)), Held()
     with (
@@ -206,7 +206,7 @@ def test_a_new_epoch_waits_for_the_answers_of_the_old_one() -> None:
 
 
 def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
-    """Epochs are 16 bit integers, and a broker refuses the last."""
+    """Epochs are 16-bit integers, and a broker rejects the last one."""
 
     def nearly_spent(answer: Any) -> None:
         answer.producer_epoch = 2**15 - 3
@@ -266,11 +266,11 @@ def test_one_that_is_refused_for_ever_expires(code: ErrorCode) -> None:
 
 
 def test_an_expired_batch_that_was_written_is_a_gap_too() -> None:
-    """Where all its rows have expired, the partition goes on under a new epoch, in order.
+    """Where all its rows have expired, the partition continues under a new epoch, in order.
 
-    1. Batch A is written; the broker does not answer. B waits behind it.
+    1. Batch A is written; the broker does not answer. B waits for it.
     2. A's rows expire; A may or may not be in the log.
-    3. B is delivered: behind A if A came through, and in A's place if not.
+    3. B is delivered: after A if A was appended, and in A's place if not.
     """
     for appended in (True, False):
         clock = FakeClock()
@@ -331,7 +331,7 @@ def test_the_connection_that_the_producer_id_is_asked_for_over_is_lost() -> None
 def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It fails at once. A right that is granted later counts for later messages."""
+    """It fails at once. An ACL that is granted later applies to later messages."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 2}) as cluster,
@@ -366,13 +366,13 @@ def test_a_broker_that_gives_no_producer_id_is_named_and_keeps_its_connection() 
         clock.jump(8.1)
         text = str(error_of(delivery))
         assert "broker-0.scripted:9092" in text
-        assert "does not take INIT_PRODUCER_ID" in text
+        assert "does not support INIT_PRODUCER_ID" in text
         assert "enable_idempotence=False" in text
         assert len({received.connection for received in cluster.received("metadata")}) == 1
 
 
 def test_metadata_leaves_a_broker_alone_that_throttles_it() -> None:
-    """KIP-219: the broker reads nothing more in the meantime."""
+    """KIP-219: the broker reads no further requests in the meantime."""
 
     def throttle(answer: Any) -> None:
         answer.throttle_time_ms = 700

@@ -1,4 +1,4 @@
-"""The system refuses threads or file descriptors for a while: the producer recovers."""
+"""The system refuses threads or file descriptors for a while, and the producer recovers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pykaproducer import AbortedError, BufferFullError, Delivery, DeliveryTimeoutError
-from pykaproducer import _threads as threads
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net import wakeup
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._util import threads
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests import programs
@@ -38,7 +38,7 @@ from .helper import (
 
 
 class Threads:
-    """The limit of threads: refuses those of a producer whose name matches."""
+    """A thread limit that refuses threads of a producer with a matching name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._changed = threading.Condition()
@@ -86,7 +86,7 @@ ALWAYS = 1 << 30
 
 @contextmanager
 def callback() -> Iterator[tuple[threading.Event, Any]]:
-    """A callback that sets an event: for programs that call nothing of the producer any more."""
+    """Yield an event and a callback that sets it, for tests that call no other producer method."""
     called = threading.Event()
 
     def report(error: BaseException | None, delivery: Delivery) -> None:
@@ -97,7 +97,7 @@ def callback() -> Iterator[tuple[threading.Event, Any]]:
 
 
 def to_the_first(key: bytes | None, everything: list[int], available: list[int]) -> int:
-    """A partitioner that no other stage's thread runs."""
+    """Choose partition 0; a custom partitioner runs only on its own stage's thread."""
     return 0
 
 
@@ -109,7 +109,7 @@ def to_the_first(key: bytes | None, everything: list[int], available: list[int])
     ["dispatcher", "metadata", "topic", "broker", "bridge", "reports", "retry"],
 )
 def test_each_stage_gets_its_thread_later(limit: Threads, stage: str) -> None:
-    """Only a callback waits for the message: the other stages see to the missing thread."""
+    """Only a callback waits for the message: the other stages start the missing thread."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(partitioner=to_the_first, **FAST) as producer,
@@ -118,7 +118,8 @@ def test_each_stage_gets_its_thread_later(limit: Threads, stage: str) -> None:
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
         limit.refuse(3, f"-{stage}")
         producer.send("t", b"value" * 10_000, on_delivery=report)
-        if stage == "dispatcher":  # the first thread of all: none is there to see to it
+        # the very first thread: no other stage exists that could start it
+        if stage == "dispatcher":
             producer.flush(SOON)
         assert called.wait(SOON)
         assert len(limit.refused) == 3
@@ -195,7 +196,7 @@ def test_messages_expire_while_threads_are_refused(limit: Threads) -> None:
         delivery = producer.send("t", b"value")
         clock.jump(6)
         limit.refuse(0)
-        producer.partitions_for("t")  # any call that waits
+        producer.partitions_for("t")  # any blocking call
         assert isinstance(error_of(delivery), DeliveryTimeoutError)
         assert log(cluster) == []
 
@@ -274,7 +275,7 @@ class Refused:
 def test_a_shortage_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     with caplog.at_level("INFO", "pykaproducer"):
-        for _ in range(600):  # two minutes of a limit that is reached again and again
+        for _ in range(600):  # two minutes at a limit that is hit again and again
             owner = Refused()
             threads.start(owner)
             threads.start_missing(clock)
@@ -295,7 +296,7 @@ def test_a_shortage_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) ->
 
 
 class Descriptors:
-    """The limit of open files: refuses the pair of sockets that a stage waits for."""
+    """A limit of open files that refuses the socket pair that a stage waits on."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

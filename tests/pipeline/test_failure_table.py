@@ -1,7 +1,7 @@
 """Each row of the contract's failure table, through the whole pipeline.
 
-What is checked: the outcome, its status, the order and content of the log, how many Produce
-requests it took, and what the error says.
+The tests check the outcome, its status, the order and content of the log, the number of Produce
+requests, and the text of the error.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from kafka import errors as kafka_errors
 from kafka.protocol.producer import InitProducerIdRequest
 
 from pykaproducer import DeliveryFailures, DeliveryTimeoutError, Status
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._machines.verdicts import VERDICTS, Action
-from pykaproducer._texts import code_text, kafka_class
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.errors import BrokerRejectedError, RetriesExhaustedError
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Action as Fault
@@ -78,7 +78,7 @@ TEMPORARY = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Status.POSSIBLY_PERSISTED,
 }
 
-#: What fails at once; with the words that tell what to do, where there are any.
+#: Errors that fail at once, with the advice in their text, if any.
 FATAL = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "does not allow this name",
     ErrorCode.INVALID_REQUIRED_ACKS: "acks",
@@ -100,13 +100,13 @@ FATAL = {
     ErrorCode.TRANSACTION_ABORTABLE: "",
 }
 
-#: A code that Kafka does not have yet.
+#: A code that Kafka does not define.
 UNHEARD_OF = 4711
 
 
 def test_no_code_of_the_table_is_left_out_here() -> None:
-    """DELIVERED, SPLIT and the codes about sequence numbers have tests of their own."""
-    own = {Action.DELIVERED, Action.SPLIT, Action.NEW_EPOCH, Action.NEW_PRODUCER_ID}
+    """DELIVERED, SPLIT and the codes about sequence numbers have their own tests."""
+    own = {Action.DELIVERED, Action.SPLIT, Action.BUMP_EPOCH, Action.RESET_PRODUCER_ID}
     elsewhere = {code for code, verdict in VERDICTS.items() if verdict.action in own}
     assert {*MOVED, *TEMPORARY, *FATAL, ErrorCode.UNKNOWN_SERVER_ERROR} == set(VERDICTS) - elsewhere
 
@@ -137,7 +137,7 @@ def test_what_does_not_count_as_a_retry_goes_again_until_it_works(
         assert offsets(deliveries) == list(range(1, 21))
         assert {delivery.status for delivery in deliveries} == {Status.PERSISTED}
         assert log(cluster) == [b"first", *numbers(20)]
-        # Each time somebody asked who leads now.
+        # Each retry has requested metadata.
         came(cluster, "metadata", asked + 1)
 
 
@@ -155,7 +155,7 @@ def test_each_attempt_is_one_request(attempt: str, idempotent: bool) -> None:
 
 
 def test_a_connection_closed_behind_the_append_doubles_nothing() -> None:
-    """The batch goes again as it was, and the broker knows it by its sequence numbers."""
+    """The batch is retried unchanged, and the broker recognises it by its sequence numbers."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **FAST) as producer,
@@ -199,7 +199,7 @@ def test_a_temporary_error_goes_again_as_often_as_retries_says(
         cluster.next("produce", Refuse(code), Refuse(code))
         assert offsets(send(producer, numbers(5))) == list(range(5))
         assert attempts(cluster) == 3
-        # The request's batch goes again, whole.
+        # The whole batch of the request is retried.
         assert [batch.values for batch in sent(cluster)] == [tuple(numbers(5))] * 3
         assert log(cluster) == numbers(5)
 
@@ -224,9 +224,9 @@ def test_when_the_retries_are_used_up_the_broker_s_error_is_the_outcome(
         assert isinstance(error, kafka_class(code))
         assert (error.code, error.status) == (code, status)
         assert (error.topic, error.partition) == ("t", 0)
-        assert code_text(code) in str(error)
+        assert format_error_code(code) in str(error)
         assert "after 2 retries" in str(error)
-        # Those behind them are delivered.
+        # The messages after them are delivered.
         assert offsets(deliveries[5:]) == list(range(5))
         assert log(cluster) == numbers(5, 5)
         assert attempts(cluster) == 4
@@ -243,7 +243,7 @@ def test_retries_0_is_one_attempt() -> None:
         assert attempts(cluster) == 1
 
 
-# Sequence numbers (what the others among these codes do: test_epochs.py)
+# Sequence numbers (for the others among these codes see test_epochs.py)
 
 
 def test_a_duplicate_is_delivered() -> None:
@@ -255,14 +255,14 @@ def test_a_duplicate_is_delivered() -> None:
         cluster.next("produce", Refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, appended=True))
         (delivery,) = send(producer, [b"value"])
         assert outcome(delivery) is None
-        # The broker has it, and does not say where.
+        # The broker has it, but does not return the offset.
         assert (delivery.status, delivery.offset) == (Status.PERSISTED, -1)
         assert attempts(cluster) == 2
         assert log(cluster) == [b"first", b"value"]
 
 
 def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
-    """Batch 2 of 3 fails; batch 3, which was under way, is refused and waits for it: retries=1."""
+    """Batch 2 of 3 fails; batch 3, which was in flight, is rejected and waits for it: retries=1."""
     held = Held(then=Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -272,7 +272,7 @@ def test_out_of_order_behind_an_older_batch_goes_again_as_it_was() -> None:
         cluster.next("produce", held)
         deliveries = send(producer, numbers(4, 2))
         held.wait_until_held()
-        # The second is on its way behind it: nothing else tells that it has been sealed.
+        # The second is on its way after it: nothing else shows that it has been sealed.
         held.release()
         assert offsets(deliveries) == [2, 3, 4, 5]
         assert log(cluster) == numbers(6)
@@ -325,7 +325,7 @@ def test_a_single_message_that_is_too_large_fails_alone(idempotent: bool) -> Non
         assert log(cluster) == [b"0", b"1", b"3"]
 
 
-# What fails at once
+# Permanent errors
 
 
 @BOTH
@@ -350,9 +350,9 @@ def test_what_no_waiting_mends_fails_at_once(
             assert (error.code, error.status) == (code, Status.NOT_PERSISTED)
             text = str(error)
             assert text.startswith("topic 't' partition 0: ")
-            assert code_text(code) in text
+            assert format_error_code(code) in text
             assert advice in text
-        # Once, and never again; those behind it go on.
+        # It is sent exactly once; the messages after it are delivered.
         assert offsets(deliveries[3:]) == [0, 1, 2]
         assert [batch.values for batch in sent(cluster)].count(tuple(numbers(3))) == 1
         assert log(cluster) == numbers(3, 3)
@@ -382,7 +382,7 @@ def test_a_refused_partition_does_not_harm_the_others_of_its_request() -> None:
         ScriptedCluster(topics={"t": 3}) as cluster,
         cluster.producer(**LINGERING, **FAST) as producer,
     ):
-        # They may come in several requests.
+        # They may arrive in several requests.
         cluster.next("produce", *[Refuse(ErrorCode.INVALID_RECORD, only=[("t", 1)])] * 3)
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(3)]
         with pytest.raises(DeliveryFailures):
@@ -412,7 +412,7 @@ def test_a_topic_that_the_metadata_refuses_fails_at_once(code: ErrorCode, advice
         assert attempts(cluster) == 0
 
 
-# The status sticks
+# The status is kept
 
 
 DOUBTS: list[tuple[str, list[Fault], Status]] = [
@@ -449,12 +449,12 @@ def test_an_attempt_that_may_have_been_appended_sticks_to_the_message(
         assert isinstance(error, kafka_errors.TopicAuthorizationFailedError)
         assert error.status is status
         assert attempts(cluster) == len(faults) + 2
-        # Its neighbour was in no such attempt.
+        # The other message was in no such attempt.
         cluster.next("produce", Refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         assert error_of(send(producer, [b"other"])[0]).status is Status.NOT_PERSISTED
 
 
-# What expires: for how it stands at its deadline, and why
+# Expiry: the status at the deadline, and the reason
 
 
 def no_such_topic(cluster: ScriptedCluster, clock: FakeClock, send_it: Any) -> Any:
@@ -490,7 +490,7 @@ def no_connection_to_the_leader(cluster: ScriptedCluster, clock: FakeClock, send
     Frozen(cluster, 99)
     cluster.stop(0)
     delivery = send_it()
-    # The BrokerWorker has been told, and asks for metadata again: that and the connection wait.
+    # The BrokerWorker was notified and requests metadata: that and the connection wait.
     backs_off(clock, 2)
     return delivery
 
@@ -552,7 +552,7 @@ NOT, POSSIBLY = Status.NOT_PERSISTED, Status.POSSIBLY_PERSISTED
 EXPIRING: dict[str, tuple[Any, Status, str]] = {
     "no such topic": (no_such_topic, NOT, "no such topic: UNKNOWN_TOPIC_OR_PARTITION (3)"),
     "cluster down": (cluster_down, NOT, ".scripted:909"),
-    "silent cluster": (silent_cluster, NOT, "no metadata of the topic has come"),
+    "silent cluster": (silent_cluster, NOT, "no metadata of the topic has arrived"),
     "no leader": (no_leader, NOT, "the partition has no leader"),
     "no connection": (
         no_connection_to_the_leader,
@@ -563,27 +563,27 @@ EXPIRING: dict[str, tuple[Any, Status, str]] = {
     "no producer id": (no_producer_id, NOT, "set enable_idempotence=False"),
     "closed": (closed_before_the_response, POSSIBLY, "no connection to broker-0.scripted:9092"),
     "no response": (no_response, POSSIBLY, "not answer"),
-    "no sense": (an_answer_without_the_partition, POSSIBLY, "an answer that makes no sense"),
+    "no sense": (an_answer_without_the_partition, POSSIBLY, "malformed response"),
     "moved": (
         refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2),
         NOT,
-        f"the broker's last answer: {code_text(6)}",
+        f"the broker's last response: {format_error_code(6)}",
     ),
     "not enough replicas": (
         refused(ErrorCode.NOT_ENOUGH_REPLICAS, 1),
         NOT,
-        "the broker's last answer: NOT_ENOUGH_REPLICAS (19)",
+        "the broker's last response: NOT_ENOUGH_REPLICAS (19)",
     ),
     "timed out": (
         refused(ErrorCode.REQUEST_TIMED_OUT, 1),
         POSSIBLY,
-        "the broker's last answer: REQUEST_TIMED_OUT (7)",
+        "the broker's last response: REQUEST_TIMED_OUT (7)",
     ),
 }
 
 
-#: Without idempotence no producer id is needed; with it a sealed batch that was refused goes again
-#: as it is, also with rows that have expired: these may come into the log yet.
+#: Without idempotence no producer id is needed. With it a sealed batch that was rejected is retried
+#: unchanged, including expired rows, which may therefore still reach the log.
 NOT_WITH = {("no producer id", False), ("moved", True), ("not enough replicas", True)}
 
 
@@ -615,7 +615,7 @@ def test_what_expires_says_why_and_whether_it_may_be_in_the_log(
         assert reason in str(error)
         assert "not delivered within 8" in str(error)
         producer.close(0)
-        # With idempotence what is sealed goes again, also when its time is over: it may be there.
+        # With idempotence sealed batches are retried even after expiry: they may be in the log.
         assert log(cluster) in (([], [b"value"]) if idempotent and status is POSSIBLY else ([],))
 
 

@@ -1,4 +1,4 @@
-"""Garbage from a broker: the connection is dropped and tried again, and nothing is lost."""
+"""Garbage from a broker: the connection is dropped, a new one is made, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "
 
 
 def empty(framed: bytes) -> bytes:
-    """A frame with nothing in it."""
+    """Return an empty frame."""
     return bytes(4)
 
 
 def http(framed: bytes) -> bytes:
-    """A server of another kind."""
+    """Return the response of an HTTP server."""
     return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
 def with_a_tail(framed: bytes) -> bytes:
-    """A frame that is longer than the answer in it."""
+    """Return a frame that is longer than the answer in it."""
     body = framed[4:] + b"tail"
     return len(body).to_bytes(4, "big") + body
 
 
-#: What is sent in place of an answer, and what the log says of it.
+#: The bytes that replace an answer, and the text logged for them.
 MANGLES: dict[str, tuple[Mangle, str]] = {
-    "garbage": (Mangle(garbage), "makes no sense"),
-    "truncated": (Mangle(truncated), "makes no sense"),
+    "garbage": (Mangle(garbage), "malformed response"),
+    "truncated": (Mangle(truncated), "malformed response"),
     "cut short": (Mangle(cut_short, disconnect=True), "closed the connection"),
     "wrong correlation id": (Mangle(wrong_correlation_id), "2147483632"),
     "huge length": (Mangle(huge_length), "2147483647"),
     "negative length": (Mangle(negative_length), "-1"),
-    "empty frame": (Mangle(empty), "makes no sense"),
-    "another protocol": (Mangle(http), "makes no sense"),
+    "empty frame": (Mangle(empty), "malformed response"),
+    "another protocol": (Mangle(http), "malformed response"),
 }
 
 mangles = pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_answer_to_produce_that_makes_no_sense(
         warm_up(producer)
         cluster.next("produce", *[mangle] * 3)
         (delivery,) = send(producer, [b"value"])
-        # It was appended each time; the broker knows a batch with sequence numbers again.
+        # It was appended each time; the broker recognises a batch by its sequence numbers.
         assert offsets([delivery]) == [1 if idempotent else 4]
         assert log(cluster) == [b"first"] + [b"value"] * (1 if idempotent else 4)
         # Each time over a new connection.
@@ -118,7 +118,7 @@ def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
         assert offsets(send(producer, numbers(3))) == [0, 1, 2]
         assert log(cluster) == numbers(3)
         assert len(cluster.received(api)) >= 4
-        # Metadata's connection is its own: no message has gone more than once.
+        # Metadata has its own connection: no message was sent twice.
         assert len(set(sent(cluster))) == len(sent(cluster))
     assert told in caplog.text
     assert "broken" not in caplog.text
@@ -126,7 +126,7 @@ def test_an_answer_to_metadata_s_requests_that_makes_no_sense(
 
 @mangles
 def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
-    """Of Metadata's connection and of the Bridge's, in whatever order they come."""
+    """The bytes arrive on Metadata's connection and on the Bridge's, in either order."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **FAST) as producer,
@@ -137,7 +137,7 @@ def test_a_handshake_that_makes_no_sense(mangle: Mangle, told: str) -> None:
 
 
 def test_an_answer_that_nobody_asked_for_costs_only_the_connection() -> None:
-    """The first of the two is the answer; what comes behind it is not waited for by anybody."""
+    """The first of the two is the answer; no request waits for the second."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **FAST) as producer,
@@ -166,7 +166,7 @@ def test_no_memory_is_taken_for_a_length_that_cannot_be() -> None:
 
 
 def test_a_length_within_bounds_that_never_comes_ends_with_the_request() -> None:
-    """The frame's first half comes, the rest does not: request_timeout_ms governs."""
+    """Half of the frame arrives, the rest does not: request_timeout_ms applies."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -185,7 +185,7 @@ def test_a_length_within_bounds_that_never_comes_ends_with_the_request() -> None
         assert log(cluster) == [b"first", b"value"]
 
 
-# Answers that are well-formed and make no sense
+# Well-formed answers with invalid content
 
 
 def other_partition(answer: Any) -> None:
@@ -262,11 +262,11 @@ def test_garbage_without_end_ends_at_the_deadline() -> None:
         error = error_of(delivery)
         assert isinstance(error, DeliveryTimeoutError)
         assert error.status is Status.POSSIBLY_PERSISTED
-        assert "makes no sense" in str(error)
+        assert "malformed response" in str(error)
 
 
 def test_what_was_answered_in_front_of_the_garbage_is_delivered() -> None:
-    """Two requests are under way; the answer to the first is good."""
+    """Two requests are in flight; the answer to the first is good."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(batch_max_messages=1, linger_ms=60_000, retries=1, **FAST) as producer,
@@ -284,7 +284,7 @@ def test_what_was_answered_in_front_of_the_garbage_is_delivered() -> None:
 
 @dataclasses.dataclass
 class Chatter:
-    """Bytes that nobody asked for, before the answer."""
+    """Sends unsolicited bytes before the answer."""
 
     said: bytes
 

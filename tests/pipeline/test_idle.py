@@ -1,4 +1,4 @@
-"""Connections that nothing is sent over: ``connections_max_idle_ms``."""
+"""Idle connections: ``connections_max_idle_ms``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_an_idle_connection_is_closed_and_the_next_message_opens_another(
         cluster.join_connections()
         assert offsets(send(producer, [b"second"])) == [1]
         assert len(connections(cluster)) == 2
-        # It is no failure: nothing is logged, and no metadata asked for.
+        # This is not a failure: nothing is logged, and no metadata is requested.
         assert len(cluster.received("metadata")) == refreshes
         assert not [record for record in caplog.records if record.levelname != "DEBUG"][2:]
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_connection_that_a_nat_forgot_is_not_used(idempotent: bool) -> None:
-    """After the rest nothing that is written to the old connections arrives."""
+    """After the idle time, nothing that is written to the old connections arrives."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,

@@ -1,4 +1,4 @@
-"""Interleavings that were found by reading: each is made to happen, step by step."""
+"""Interleavings that were found by reading the code, each reproduced step by step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from pykaproducer import DeliveryFailures, Producer, ProducerBrokenError, ProducerClosedError
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._pipeline.brokers import Brokers
+from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher
-from pykaproducer._pipeline.inflight import InFlight
+from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.usefixtures("at_any_depth")
 
 
 def workers(producer: Producer) -> list[int]:
-    """The brokers that have a worker."""
+    """Return the brokers that have a worker."""
     assert producer._pipeline is not None
     return [worker.broker_id for worker in producer._pipeline.brokers.all()]
 
 
 def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
-    """And flush() hurries only those that are left."""
+    """And flush() notifies only the remaining workers."""
     clock = FakeClock()
     with (
         ScriptedCluster(2, topics={"t": 2}) as cluster,
@@ -59,13 +59,13 @@ def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
         clock.jump(59)
         offsets(send(producer, [b"value"], partition=1))
         assert workers(producer) == [0, 1]
-        # Perhaps the worker has not heard yet that it is unused.
+        # The worker may not have processed the release yet.
         end = time.monotonic() + SOON
         while workers(producer) != [1]:
-            assert time.monotonic() < end, "the worker of a broker that leads nothing goes on"
+            assert time.monotonic() < end, "the worker of a broker without partitions does not end"
             clock.jump(2)
             producer.flush()
-        # It is made anew when it is needed.
+        # It is created again when it is needed.
         cluster.move_leader("t", 0, 0)
         (back,) = send(producer, [b"value"])
         let_pass(clock, [back])
@@ -88,8 +88,11 @@ def test_a_failed_attempt_costs_no_connection_and_no_thread(code: int) -> None:
 
 
 def test_a_worker_is_acquired_before_it_ends_or_made_anew() -> None:
-    """1. A worker asks for its end, being unused. 2. A PartitionWorker has acquired it since, or
-    acquires it behind that."""
+    """A worker that is about to end is either acquired in time or created again.
+
+    1. A worker asks for its end, being unused.
+    2. A PartitionWorker has acquired it since then, or acquires it after that.
+    """
     brokers = Brokers(_Idle)  # type: ignore[arg-type]
     first: Any = brokers.acquire(0)
     brokers.release(first)
@@ -122,7 +125,12 @@ class _Idle:
 def test_a_broker_that_is_met_while_the_producer_ends_starts_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1. A stage makes a BrokerWorker. 2. close() ends all that it knows. 3. The stage goes on."""
+    """No thread starts for a broker that appears during close().
+
+    1. A stage makes a BrokerWorker.
+    2. close() ends all known workers.
+    3. The stage continues.
+    """
     making, go_on = threading.Event(), threading.Event()
     make = Pipeline._bridge
 
@@ -134,7 +142,7 @@ def test_a_broker_that_is_met_while_the_producer_ends_starts_no_thread(
 
     monkeypatch.setattr(Pipeline, "_bridge", make_slowly)
     with ScriptedCluster(topics={"t": 1}) as cluster:
-        # A partitioner of one's own is asked by the topic's own thread.
+        # A custom partitioner is called by the topic's own thread.
         producer = cluster.producer(partitioner=lambda key, partitions, available: 0)
         delivery = producer.send("t", b"value")
         assert making.wait(SOON)
@@ -152,7 +160,7 @@ def test_a_broker_that_is_met_while_the_producer_ends_starts_no_thread(
 
 
 def wait_until_gone(producer: Producer) -> bool:
-    """Whether every thread of *producer* ends."""
+    """Return whether every thread of *producer* ends."""
     for thread in threading.enumerate():
         if thread.name.startswith(f"{producer._name}-"):
             thread.join(SOON)
@@ -162,7 +170,12 @@ def wait_until_gone(producer: Producer) -> bool:
 def test_a_closed_producer_that_never_sent_starts_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1. A first send() makes the pipeline. 2. close() finds none. 3. The send() goes on."""
+    """No thread starts if close() overtakes the first send().
+
+    1. A first send() makes the pipeline.
+    2. close() finds none.
+    3. The send() continues.
+    """
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer()
         make = Pipeline.__init__
@@ -179,13 +192,17 @@ def test_a_closed_producer_that_never_sent_starts_no_thread(
 
 
 def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. The dispatcher has taken a chunk. 2. Another stage dies, and everything known fails.
-    3. The dispatcher enters the chunk."""
+    """A chunk that the dispatcher is taking during a crash fails like the others.
+
+    1. The dispatcher has taken a chunk.
+    2. Another stage dies, and every known message fails.
+    3. The dispatcher enters the chunk.
+    """
     dying, taken, failed = threading.Event(), threading.Event(), threading.Event()
-    enter, fail = InFlight.enter, Pipeline.fail_everything
+    enter, fail = IncompleteChunks.enter, Pipeline.fail_everything
     slowly = False
 
-    def enter_slowly(self: InFlight, chunk: Any) -> None:
+    def enter_slowly(self: IncompleteChunks, chunk: Any) -> None:
         if slowly and threading.current_thread().name.endswith("dispatcher"):
             taken.set()
             assert failed.wait(SOON)
@@ -204,9 +221,9 @@ def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPa
     with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
         producer = cluster.producer(partitioner=lambda key, partitions, available: 0)
         producer.send("t", b"value").result(SOON)
-        monkeypatch.setattr(InFlight, "enter", enter_slowly)
+        monkeypatch.setattr(IncompleteChunks, "enter", enter_slowly)
         monkeypatch.setattr(Pipeline, "fail_everything", fail_and_tell)
-        monkeypatch.setattr(TopicWorker, "step", die)
+        monkeypatch.setattr(TopicWorker, "handle", die)
         first = producer.send("t", b"value")
         assert dying.wait(SOON)
         slowly = True
@@ -217,7 +234,11 @@ def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_flush_beside_a_crash_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. The dispatcher dies, and the log is slow. 2. flush() must not think that all is well."""
+    """A flush() during a crash must not return successfully.
+
+    1. The dispatcher dies, and the log is slow.
+    2. flush() must not conclude that everything was delivered.
+    """
     logging_now, go_on = threading.Event(), threading.Event()
 
     class Slow(logging.Handler):
@@ -234,7 +255,7 @@ def test_a_flush_beside_a_crash_tells_what_failed(monkeypatch: pytest.MonkeyPatc
     try:
         with ScriptedCluster(topics={"t": 1}) as cluster:
             producer = cluster.producer()
-            monkeypatch.setattr(Dispatcher, "step", die)
+            monkeypatch.setattr(Dispatcher, "handle", die)
             producer.send("t", b"value")
             assert logging_now.wait(SOON)
             threading.Timer(0.05, go_on.set).start()
@@ -263,8 +284,11 @@ def test_without_a_thread_to_end_it_a_producer_ends_all_the_same(
 
 
 def test_who_waits_is_waked_before_anything_of_the_users_is_called() -> None:
-    """1. A partitioner raises: the row's outcome is there. 2. It is called for the next row, and
-    waits for the thread that waits for the first row's outcome."""
+    """A waiting thread is woken before user code is called.
+
+    1. A partitioner raises: the row has its outcome.
+    2. It is called for the next row, and waits for the thread that waits for the first outcome.
+    """
     both_are_there, seen = threading.Event(), threading.Event()
 
     def partitioner(key: bytes | None, everything: Any, available: Any) -> int:
@@ -296,26 +320,35 @@ def test_who_waits_is_waked_before_anything_of_the_users_is_called() -> None:
 
 
 def test_who_waits_is_waked_before_the_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1. The answer is judged. 2. What the bridge does next may log, and wait for a lock of a
-    logging handler, which the thread that waits for the outcome holds."""
+    """A waiting thread is woken before the connection continues.
+
+    1. The response is handled.
+    2. The bridge then may log, and wait for a lock of a logging handler that is held by the thread
+       that waits for the outcome.
+    """
     on_answer = Bridge.on_answer
     returned = threading.Event()
-    waked: list[bool] = []
+    woken: list[bool] = []
 
     def answer_and_wait(self: Bridge, event: Any) -> None:
         on_answer(self, event)
-        waked.append(returned.wait(SOON))
+        woken.append(returned.wait(SOON))
 
     monkeypatch.setattr(Bridge, "on_answer", answer_and_wait)
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
         producer.send("t", b"value").result(SOON)
         returned.set()
         producer.flush()
-    assert waked == [True]
+    assert woken == [True]
 
 
 def test_a_poke_that_comes_late_does_not_reach_another_socket() -> None:
-    """1. A thread is about to poke. 2. close() closes the socket. 3. A new one gets its number."""
+    """A late wake-up does not reach another socket.
+
+    1. A thread is about to wake the stage through its socket.
+    2. close() closes the socket.
+    3. A new socket gets the same file descriptor.
+    """
     wakeup = Wakeup()
     wakeup.close()
     ends = [end for _ in range(8) for end in socket.socketpair()]

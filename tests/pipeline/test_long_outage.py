@@ -1,4 +1,4 @@
-"""An hour without brokers, in fake time: what it costs does not grow with it."""
+"""An hour without brokers, in fake time: the cost does not grow with the length."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from pykaproducer import DeliveryTimeoutError
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
 from .helper import ended, error_of, offsets, send, warm_up
 
 HOUR = 3600.0
-#: Most log lines in any minute.
+#: The limit of log lines in any minute.
 LINES_A_MINUTE = 20
 
 
@@ -54,10 +54,10 @@ class Costs(logging.Handler):
 
 
 def settle_down(clock: FakeClock) -> None:
-    """Let the stages do what is due before the time is moved on: all of them wait then."""
+    """Let the stages finish their due work, until all of them wait, before moving the clock."""
     with clock._changed:
-        # The dispatcher, the connection for metadata and the brokers'. A moment is enough if one
-        # of them waits for something else than the time.
+        # The dispatcher, the metadata connection and the brokers' connections. A short timeout is
+        # enough if one of them waits for something other than the clock.
         clock._changed.wait_for(lambda: len(clock._waiting) >= 4, 0.02)
 
 
@@ -109,7 +109,7 @@ def test_an_hour_of_outage(
             logger.removeHandler(costs)
         assert max(costs.lines.values(), default=0) <= LINES_A_MINUTE
         assert sum(costs.threads.values()) <= 10
-        # Three connections, each tried again once a second, over two servers.
+        # Three connections over two servers, each retried once a second.
         assert max(costs.connections.values(), default=0) <= 3 * 2 * 60
         cluster._script["produce"].clear()
         for broker in range(2):

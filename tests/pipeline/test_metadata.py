@@ -1,5 +1,7 @@
-"""Finding the leader when brokers are behind, gone, or do not say who it is; topics that come and
-go, and rights to them."""
+"""Finding the leader, and topics that appear, vanish or lose their ACLs.
+
+Brokers may be out of date, gone, or not name the leader.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ import pytest
 from kafka.errors import TopicAuthorizationFailedError
 
 from pykaproducer import PartitionerError, Producer
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing._scripted_apis import Partition
 from pykaproducer.testing.scripted import Action, Drop, Exchange, Refuse
@@ -43,7 +45,7 @@ MAX_IDLE = 300.0
 
 
 def always(cluster: ScriptedCluster, choose: Callable[[str, int], Action | None]) -> None:
-    """From now on requests meet what *choose* returns for their api and broker; None: no fault."""
+    """Return *choose(api, broker)* for every request from now on; None means no fault."""
     script = cluster._action_for
 
     def action_for(api: str, broker: int) -> Action:
@@ -58,7 +60,7 @@ def first_server(cluster: ScriptedCluster) -> str:
 
 
 def asked(cluster: ScriptedCluster, since: int = 0) -> list[tuple[list[str], bool]]:
-    """The topics of each Metadata request, and whether they might be created."""
+    """Return the topics of each Metadata request, and whether they might be created."""
     return [
         (
             sorted(topic.name for topic in received.request.topics),
@@ -74,7 +76,7 @@ def pipeline_of(producer: Producer) -> Pipeline:
 
 
 def look_up(producer: Producer, clock: FakeClock, seconds: float = 1.5) -> None:
-    """Let that much time pass, and the view be refreshed then."""
+    """Let *seconds* pass, and have the view refreshed."""
     metadata = pipeline_of(producer).metadata
     until(lambda: not metadata._refresh.under_way)
     clock.jump(seconds)
@@ -83,7 +85,7 @@ def look_up(producer: Producer, clock: FakeClock, seconds: float = 1.5) -> None:
 
 
 def use_until(producer: Producer, clock: FakeClock, found: Callable[[], bool]) -> None:
-    """Use topic "t" until it has come to that."""
+    """Send to topic "t" until *found()* is true."""
     for _ in range(500):
         if found():
             return
@@ -91,7 +93,7 @@ def use_until(producer: Producer, clock: FakeClock, found: Callable[[], bool]) -
         sent = send(producer, [b"in use"])
         let_pass(clock, sent)
         offsets(sent)
-    raise AssertionError("it has not come to that")
+    raise AssertionError("the condition did not become true")
 
 
 # A leader that cannot serve the partition ---------------------------------------------------------
@@ -107,7 +109,7 @@ def use_until(producer: Producer, clock: FakeClock, found: Callable[[], bool]) -
     ],
 )
 def test_a_leader_that_fails_for_good_is_left_for_its_successor(code: int) -> None:
-    """A broker whose disk has failed says so until it is restarted."""
+    """A broker with a failed disk returns this error until it is restarted."""
     clock = FakeClock()
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
@@ -124,7 +126,7 @@ def test_a_leader_that_fails_for_good_is_left_for_its_successor(code: int) -> No
 
 
 def test_a_silent_broker_is_left_for_the_leader_in_its_place() -> None:
-    """A leader whose disk fails while a batch waits for its replicas says nothing of it."""
+    """A leader whose disk fails while a batch waits for its replicas does not answer."""
     clock = FakeClock()
     held = Held()
     with (
@@ -170,7 +172,7 @@ def test_a_silent_broker_that_still_leads_is_waited_for() -> None:
 
 
 class Stale:
-    """Broker 0 says that it leads partition 0 of "t", whatever has happened since."""
+    """Broker 0 claims to lead partition 0 of "t", whatever has happened since."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         self._epoch = cluster._state.topics["t"][0].leader_epoch
@@ -215,7 +217,7 @@ def test_one_broker_with_an_old_view_starves_nobody(how: str) -> None:
             return any(each.broker != 0 for each in cluster.received("metadata")[before:])
 
         until(another_was_asked)
-        for _ in range(20):  # whatever the old broker says
+        for _ in range(20):  # whatever the old broker answers
             clock.jump(1.0)
             pipeline.metadata.want()
         later = send(producer, numbers(5, 5))
@@ -237,7 +239,7 @@ def test_a_server_that_asks_to_begin_anew_is_left_for_the_configured_ones() -> N
 
         always(cluster, lambda api, broker: None)
         pipeline = pipeline_of(producer)
-        pipeline.metadata._server = ("broker-1.scripted", 9093)  # as if a known one were asked
+        pipeline.metadata._server = ("broker-1.scripted", 9093)  # as if a known broker were asked
         before = len(cluster.received("metadata"))
         cluster.next("metadata", Amend(rebootstrap))
         delivery = send(producer, [b"value"], topic="u")
@@ -252,7 +254,7 @@ def test_a_server_that_asks_to_begin_anew_is_left_for_the_configured_ones() -> N
 
 
 def test_the_hints_of_an_answer_are_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handing over many leaderships costs each broker's worker one look, not one for each."""
+    """Handing over many partitions costs each broker's worker one check, not one per partition."""
     looks: list[int] = []
     look = BrokerWorker._check_leaders
 
@@ -298,21 +300,23 @@ def test_a_partition_without_leader_is_not_asked_for_when_nobody_waits() -> None
             clock.jump(1.3)
             warm_up(producer)
         assert len(cluster.received("metadata")) - before <= 1
-        # One more message, and it is looked for.
+        # Another message triggers a lookup.
         cluster.move_leader("t", 1, 0)
         (delivery,) = send(producer, [b"value"], partition=1)
         let_pass(clock, [delivery])
         assert delivery.error is None
 
 
-# Topics that are not used any more ----------------------------------------------------------------
+# Unused topics ------------------------------------------------------------------------------------
 
 
 def forgotten(producer: Producer, topic: str) -> bool:
-    """Return whether nothing is left of *topic*."""
+    """Return whether no state of *topic* is left."""
     pipeline = pipeline_of(producer)
     stages = [stage for stage in list(pipeline.stages) if getattr(stage, "topic", None) == topic]
-    return not (stages or topic in pipeline.metadata.view.topics)
+    metrics = pipeline.metrics
+    counted = topic in metrics.topics or any(name == topic for name, _ in metrics.partitions)
+    return not (stages or counted or topic in pipeline.metadata.view.topics)
 
 
 def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
@@ -325,19 +329,24 @@ def test_a_topic_without_messages_is_forgotten_and_found_again() -> None:
             warm_up(producer, topic="once", partition=partition)
         warm_up(producer)
         use_until(producer, clock, lambda: forgotten(producer, "once"))
+        # Its counters stay in the totals.
+        stats = producer.stats()
+        messages = stats["messages"]["delivered"]
+        assert stats["requests"]["batches"] == messages
+        assert stats["bytes"]["delivered"] == 4 * len(b"first") + (messages - 4) * len(b"in use")
         until(lambda: not any("topic-once" in each.name for each in threading.enumerate()))
         assert not forgotten(producer, "t")
         before = len(cluster.received("metadata"))
         look_up(producer, clock)
         assert all("once" not in topics for topics, _ in asked(cluster, before))
-        # Numbers count anew, under another id: no new message passes for an old one's duplicate.
+        # Numbering restarts under another id: no new message is mistaken for an old duplicate.
         for value in (b"second", b"third"):
             offsets(send(producer, [value], topic="once", partition=1))
         assert log(cluster, "once", 1) == [b"first", b"second", b"third"]
 
 
 def test_a_message_at_the_moment_in_which_its_topic_is_forgotten() -> None:
-    """However the two meet, it is delivered, in order."""
+    """In either order of the two events it is delivered, in order."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -357,7 +366,8 @@ def test_a_topic_is_forgotten_between_the_look_for_its_slot_and_the_append() -> 
     clock = FakeClock()
 
     def forget(value: bytes) -> bytes:
-        # send() has looked for the slot already; it is let go before it appends.
+        # send() has already looked up the slot; the slot is released before the message is
+        # appended.
         if value == b"late":
             assert producer._let_go("t")
         return value
@@ -376,7 +386,7 @@ def test_a_topic_is_forgotten_between_the_look_for_its_slot_and_the_append() -> 
 def test_a_topic_is_left_while_an_expired_batch_is_still_needed() -> None:
     """A younger batch is in the log under the same numbers: the broker must know the older one.
 
-    The partition is asked to rest while that batch, already retried, waits for its broker.
+    The partition is released while that batch, already retried, waits for its broker.
     """
     clock = FakeClock()
     soon: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
@@ -414,7 +424,7 @@ def test_a_topic_is_left_while_an_expired_batch_is_still_needed() -> None:
 
 
 def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
-    """The topic's stage still waits for the view in which its partition could have been."""
+    """The topic's stage still waits for a view that might contain its partition."""
     clock = FakeClock()
     is_cut_off = False
     with (
@@ -476,7 +486,7 @@ def test_a_topic_that_was_deleted_is_not_created_again() -> None:
             offsets(send(producer, [b"value"], topic="stays"))
         assert "goes" not in cluster._state.topics
         assert {may_create for _, may_create in asked(cluster, before)} == {False}
-        # A message for it is another matter.
+        # A message for it triggers a lookup.
         late = send(producer, [b"value"], topic="goes")
         let_pass(clock, late)
         assert offsets(late) == [0]
@@ -515,7 +525,7 @@ def test_a_mistyped_topic_is_not_asked_for_once_its_message_has_failed() -> None
         assert len(asked(cluster, before)) <= 1
 
 
-# Rights that are taken away -----------------------------------------------------------------------
+# Revoked ACLs -------------------------------------------------------------------------------------
 
 
 def no_right(answer: Any) -> None:
@@ -558,7 +568,7 @@ def test_a_right_that_is_taken_away_and_granted_again(what_failed: str) -> None:
         assert offsets(granted) == [1]
 
 
-# Partitions that the view does not have yet -------------------------------------------------------
+# Partitions that are not in the view yet ----------------------------------------------------------
 
 
 def test_a_partition_that_was_added_a_moment_ago_can_be_named() -> None:
@@ -676,7 +686,7 @@ def test_a_connection_that_was_closed_for_being_idle_is_no_news(
             connection.hang_up()
         until(lambda: not pipeline.metadata.ready)
         assert [record for record in caplog.records if record.levelname == "WARNING"] == []
-        assert pipeline.trouble.cluster is None
+        assert pipeline.last_errors.cluster is None
         late = send(producer, [b"value"])
         let_pass(clock, late)
         assert offsets(late) == [1]

@@ -1,4 +1,4 @@
-"""Moments without memory: each allocation of the kernel is refused in turn, and nothing breaks."""
+"""Failing allocations: each one of the kernel is refused in turn, and nothing breaks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import Delivery, DeliveryTimeoutError, Producer, _kernel
-from pykaproducer._wire import compression
-from pykaproducer._wire.error_codes import ErrorCode
+import pykaproducer._kernel as _kernel
+from pykaproducer import Delivery, DeliveryTimeoutError, Producer
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._util import compression
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
@@ -40,7 +41,7 @@ def to_the_first(key: bytes | None, everything: list[int], available: list[int])
     return 0
 
 
-#: What becomes of messages on their way, in few allocations.
+#: Settings that lead messages through different allocations, with few of them each.
 WAYS: dict[str, dict[str, Any]] = {
     "idempotent": {},
     "plain": {"enable_idempotence": False},
@@ -50,7 +51,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def send_some(producer: Producer, told: Told) -> list[Delivery]:
-    """Messages for two partitions, some of them large. What finds no memory is not accepted."""
+    """Send messages to two partitions, some of them large; failed allocations reject messages."""
     accepted = []
     for number in range(12):
         value = b"%d" % number + b"x" * (40_000 if number % 4 == 0 else 10)
@@ -63,7 +64,7 @@ def send_some(producer: Producer, told: Told) -> list[Delivery]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_allocation_is_refused_in_turn(way: str) -> None:
-    """Whatever was accepted is delivered, once and in order; nothing of buffer_memory is lost."""
+    """Every accepted message is delivered, once and in order; no buffer_memory is lost."""
     with ScriptedCluster(topics={"t": 2}) as cluster:
         for granted in range(0, 40, 3):
             before = [len(log(cluster, "t", partition)) for partition in range(2)]
@@ -89,7 +90,7 @@ def test_each_allocation_is_refused_in_turn(way: str) -> None:
 def test_without_memory_for_a_batch_messages_expire_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The codec finds none, again and again; the error names the cause, and it passes."""
+    """The codec repeatedly fails to allocate; the error names the cause, and sending recovers."""
     clock = FakeClock()
     real = compression.compressor("gzip", None)
     assert real is not None

@@ -1,4 +1,4 @@
-"""A stage with a socket, to whose inbox its own thread puts something in the middle of a turn."""
+"""A stage with a socket whose own thread puts items into its inbox during a turn."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import socket
 import threading
 
-from pykaproducer._clock import Clock
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network
-from pykaproducer._pipeline.connected import Connected
-from pykaproducer._pipeline.meter import Meter
+from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.socket_worker import SocketWorker
+from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
 from tests.pipeline.helper import SOON
 
 
 class _Asks(Network):
-    """Somebody else's code, which the connection calls: a token provider, a handler of logs."""
+    """User code that the connection calls: a token provider or a log handler."""
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(Config())
@@ -24,7 +24,8 @@ class _Asks(Network):
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         self.asked += 1
-        if self.asked == 1:  # whoever has put the first item may wake the stage still
+        # the thread that put the first item may still be about to wake the stage
+        if self.asked == 1:
             raise ConnectionFailed("not yet")
         self.stage.put("sent")
         return [Endpoint(socket.AF_INET, self.listener.getsockname())]
@@ -32,10 +33,10 @@ class _Asks(Network):
     stage: _Stage
 
 
-class _Stage(Connected):
+class _Stage(SocketWorker):
     def __init__(self, network: Network) -> None:
         super().__init__("stage", Clock(), lambda _, error: None)
-        self.meter = Meter.of(Config())
+        self.metrics = ProducerMetrics.of(Config())
         self.config = Config()
         self.network = network
         self.came: list[str] = []
@@ -47,15 +48,19 @@ class _Stage(Connected):
     def next_address(self) -> tuple[str, int] | str:
         return "somewhere", 1
 
-    def step(self, item: str) -> None:
+    def handle(self, item: str) -> None:
         self.came.append(item)
         if len(self.came) == 2:
             self.both.set()
 
 
 def test_what_its_own_thread_puts_while_it_connects_does_not_wait_for_the_broker() -> None:
-    """1. it has emptied its inbox; 2. it connects, and what is called there sends a message, which
-    comes back to this very inbox; 3. it waits for a broker that says nothing."""
+    """An item from the stage's own thread does not wait for a silent broker.
+
+    1. The stage has emptied its inbox.
+    2. It connects, and code called there sends a message, which arrives in this very inbox.
+    3. It waits for a broker that does not answer.
+    """
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         network = _Asks(listener)
         stage = network.stage = _Stage(network)

@@ -1,4 +1,4 @@
-"""Who waits for a producer id."""
+"""Waiting for a producer id."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.producer_id import ProducerIdCame, ProducerIds
-from pykaproducer._pipeline.trouble import Trouble
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import ProducerIdAnswer
+from pykaproducer._wire.messages import ProducerIdAnswer
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
 
@@ -34,7 +34,7 @@ def test_a_broker_that_has_just_started_is_no_reason_for_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    ids = ProducerIds(CONFIG, clock, Trouble())
+    ids = ProducerIds(CONFIG, clock, LastErrors())
     with caplog.at_level(logging.DEBUG, "pykaproducer"):
         ids.came(refused())
         assert not caplog.records
@@ -47,8 +47,8 @@ def test_a_broker_that_has_just_started_is_no_reason_for_a_warning(
 
 
 def test_a_stage_that_asks_again_and_again_waits_once() -> None:
-    """Each time that a partition moves to another leader while no id comes, a stage asks."""
-    ids, waiter = ProducerIds(CONFIG, FakeClock(), Trouble()), Waiter()
+    """Each time a partition moves to another leader while no id arrives, a stage asks for one."""
+    ids, waiter = ProducerIds(CONFIG, FakeClock(), LastErrors()), Waiter()
     for _ in range(1000):
         ids.want(waiter, None)  # type: ignore[arg-type]
     ids.came(ProducerIdAnswer(error_code=0, producer_id=1, producer_epoch=0, throttle_ms=0))

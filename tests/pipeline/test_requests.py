@@ -1,4 +1,4 @@
-"""How large requests are, whose batches they hold, and how long they may take."""
+"""The size of requests, the partitions in them, and their timeouts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from pykaproducer import Delivery
+from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop
 
@@ -20,9 +23,11 @@ from .helper import (
     log,
     numbers,
     offsets,
+    outcomes,
     send,
     sent,
     under_way,
+    until,
     warm_up,
 )
 
@@ -30,7 +35,7 @@ BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "
 
 
 def sizes(cluster: ScriptedCluster) -> list[list[int]]:
-    """The bytes of each batch, request by request."""
+    """Return the bytes of each batch, request by request."""
     return [
         [
             len(part.records)
@@ -46,7 +51,7 @@ def incompressible(count: int, size: int) -> list[bytes]:
     return [source.randbytes(size) for _ in range(count)]
 
 
-# How large ----------------------------------------------------------------------------------------
+# Size ---------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -54,7 +59,7 @@ def incompressible(count: int, size: int) -> list[bytes]:
 def test_a_request_holds_max_request_size_at_most(
     idempotent: bool, compression: str | None
 ) -> None:
-    """A backlog for nine partitions, as behind a broker that was away."""
+    """A backlog for nine partitions, as after an outage of the broker."""
     held = Held()
     with (
         ScriptedCluster(topics={"t": 9}) as cluster,
@@ -76,12 +81,12 @@ def test_a_request_holds_max_request_size_at_most(
         held.release()
         offsets(deliveries)
         assert max(sum(batches) for batches in sizes(cluster)) <= 50_000
-        # As full as that allows.
+        # The requests are as full as that allows.
         assert len(sizes(cluster)) < 30
 
 
 def test_a_batch_that_is_larger_goes_alone() -> None:
-    """By what a batch has beside its records, which batch_size does not count."""
+    """Larger by the overhead of a batch, which batch_size does not count."""
     with (
         ScriptedCluster(topics={"t": 3}) as cluster,
         cluster.producer(max_request_size=10_000, batch_size=10_000, **LINGERING) as producer,
@@ -94,7 +99,7 @@ def test_a_batch_that_is_larger_goes_alone() -> None:
         assert [len(batches) for batches in sizes(cluster)] == [1, 1, 1]
 
 
-# Whose --------------------------------------------------------------------------------------------
+# Fairness -----------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -125,16 +130,16 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
         held.release()
         offsets([*deliveries, *quiet])
         order = [batch.partition for batch in sent(cluster)[before:]]
-        # The one that was held, at most two that were ready by then, and each busy one once.
+        # The held request, at most two that were ready by then, and one of each busy partition.
         assert order.index(busy) <= 3 + busy
 
 
-# How long -----------------------------------------------------------------------------------------
+# Timeouts -----------------------------------------------------------------------------------------
 
 
 @BOTH
 def test_a_request_has_its_time_from_the_answer_before_it(idempotent: bool) -> None:
-    """A broker, or a line, that needs 20 s for each; request_timeout_ms is 30 s."""
+    """A broker or line that needs 20 s for each request; request_timeout_ms is 30 s."""
     clock = FakeClock()
     held = [Held() for _ in range(2)]
     with (
@@ -158,7 +163,7 @@ def test_a_request_has_its_time_from_the_answer_before_it(idempotent: bool) -> N
 
 
 def test_a_silent_broker_loses_its_connection_after_request_timeout_ms() -> None:
-    """However many requests are under way: nothing starts their time again."""
+    """However many requests are in flight, nothing restarts their timeout."""
     clock = FakeClock()
     held = Held()
     with (
@@ -208,7 +213,7 @@ def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bo
         assert found[-1] > 0
         smaller = [size for size in found if size <= 100_000]
         assert smaller
-        # Requests that are answered soon bring it back.
+        # Requests that are answered soon restore it.
         before = attempts(cluster)
         held = Held()
         cluster.next("produce", held)
@@ -220,3 +225,46 @@ def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bo
         held.release()
         offsets(deliveries)
         assert max(sum(batches) for batches in sizes(cluster)[before:]) > 100_000
+
+
+def test_a_sealed_batch_that_waits_costs_nothing_for_each_message_that_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sealed ahead, a thousand batches may wait for a response while messages keep coming."""
+    partitions, rounds = 40, 20
+    looks: list[Batch] = []
+    drop_ahead = PartitionBuffer.drop_ahead
+
+    def counted(buffer: PartitionBuffer, batch: Batch) -> bool:
+        looks.append(batch)
+        return drop_ahead(buffer, batch)
+
+    monkeypatch.setattr(PartitionBuffer, "drop_ahead", counted)
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": partitions}) as cluster,
+        ended(cluster.producer(enable_idempotence=False, linger_ms=20)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held)
+
+        def send_to_all() -> list[Delivery]:
+            return [
+                delivery
+                for partition in range(partitions)
+                for delivery in send(producer, [b"value"], partition=partition)
+            ]
+
+        deliveries = send_to_all()
+        held.wait_until_held()
+        pipeline = producer._pipeline
+        assert pipeline is not None
+        (broker,) = pipeline.brokers.all()
+        deliveries += send_to_all()
+        until(lambda: bool(broker._ahead))  # the same partitions: they wait for the response
+        for _ in range(rounds):
+            deliveries += send_to_all()
+        held.release()
+        assert outcomes(deliveries) == [None] * len(deliveries)
+        batches = sum(len(cluster.batches("t", partition)) for partition in range(partitions))
+        assert len(looks) <= 2 * batches

@@ -1,7 +1,7 @@
-"""What Sarama tests, what it does not, and the bugs that were found in it: in our terms.
+"""Scenarios from Sarama's tests, scenarios that they lack, and bugs found in Sarama, in our terms.
 
 Sarama's names in the docstrings: HWM is the high-watermark of retry levels, a chaser is its "fin"
-message, a muter the rule of one unanswered batch per partition.
+message, and a muter is the rule of one in-flight batch per partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pykaproducer import BufferFullError, Delivery, Status
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.errors import RetriesExhaustedError
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Action, Drop, Mangle, Omit, Refuse, garbage
@@ -115,7 +115,7 @@ def test_a_partitioner_that_fails_for_three_of_five() -> None:
 
 @BOTH
 def test_the_leader_has_moved(idempotent: bool) -> None:
-    """Sarama 6: ten go to the new leader after a refusal; the next ten go straight to it."""
+    """Sarama 6: ten go to the new leader after a rejection; the next ten go straight to it."""
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
         cluster.producer(enable_idempotence=idempotent, **FAST) as producer,
@@ -131,7 +131,7 @@ def test_the_leader_has_moved(idempotent: bool) -> None:
 
 
 def test_without_hints_too_the_leader_is_found() -> None:
-    """As before, where the answer does not say where the leader is (Produce before version 10)."""
+    """As before, but the answer does not name the leader (Produce before version 10)."""
     with (
         ScriptedCluster(2, topics={"t": 1}, versions={"produce": (3, 9)}) as cluster,
         cluster.producer(retries=1, **FAST) as producer,
@@ -156,7 +156,7 @@ def test_with_a_hint_nobody_waits_for_metadata_or_a_backoff() -> None:
 
 
 def test_two_brokers_that_name_each_other_are_not_asked_as_fast_as_they_answer() -> None:
-    """KIP-951 again: a hint spares the first backoff only."""
+    """KIP-951 again: a hint skips the first backoff only."""
     clock = FakeClock()
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
@@ -180,14 +180,14 @@ def test_two_brokers_that_name_each_other_are_not_asked_as_fast_as_they_answer()
 
 @pytest.mark.parametrize("code", [MOVED, TEMPORARY, ErrorCode.INVALID_RECORD])
 def test_after_an_error_without_retries_the_leader_is_still_found(code: ErrorCode) -> None:
-    """Sarama 7 and 16, #294, #509: Retry.Max=0, errors, then the leader moves: all is well."""
+    """Sarama 7 and 16, #294, #509: Retry.Max=0, errors, then the leader moves; it recovers."""
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
         cluster.producer(enable_idempotence=False, retries=0, **FIVES) as producer,
     ):
         cluster.next("produce", Refuse(code))
         found = outcomes(send(producer, numbers(5)))
-        # A leader that has moved is no retry that counts.
+        # A moved leader does not count as a retry.
         assert [error is None for error in found] == [code == MOVED] * 5
         cluster.move_leader("t", 0, 1)
         assert outcomes(send(producer, numbers(5, 5))) == [None] * 5
@@ -195,7 +195,7 @@ def test_after_an_error_without_retries_the_leader_is_still_found(code: ErrorCod
 
 
 def test_a_serializer_that_fails_harms_its_own_message() -> None:
-    """Sarama 8: key or value encoder failing, three rounds; the good one is sent."""
+    """Sarama 8: key or value encoder failing, three rounds; the valid message is sent."""
 
     def serialize(value: Any) -> bytes:
         if value == "bad":
@@ -229,7 +229,7 @@ def test_a_broker_starts_again_at_its_address(idempotent: bool) -> None:
 
 @BOTH
 def test_the_leader_dies_and_the_metadata_stays_stale(idempotent: bool) -> None:
-    """Sarama 10: twice it names the dead one, then the new one: ten are delivered."""
+    """Sarama 10: the metadata names the dead one twice, then the new one: ten are delivered."""
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
         cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
@@ -259,7 +259,7 @@ def test_the_leader_flaps(idempotent: bool) -> None:
 
 
 def test_a_slow_broker_with_five_requests_under_way() -> None:
-    """Sarama 14, #2129, #2121: past the read timeout all of them end, and nobody hangs."""
+    """Sarama 14, #2129, #2121: after the read timeout all of them end, and nothing hangs."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 5}) as cluster,
@@ -350,7 +350,7 @@ def test_close_delivers_also_when_nobody_reads_outcomes() -> None:
 
 
 def test_every_other_batch_fails_before_or_behind_the_append() -> None:
-    """Sarama 22: a batch that goes again has the same first sequence and the same messages."""
+    """Sarama 22: a retried batch has the same first sequence and the same messages."""
     faults: list[Action] = []
     for number in range(10):
         fault = Refuse(TEMPORARY) if number % 2 else Drop(appended=True)
@@ -371,7 +371,7 @@ def test_every_other_batch_fails_before_or_behind_the_append() -> None:
 
 @BOTH
 def test_every_message_of_a_batch_that_fails_has_an_outcome(idempotent: bool) -> None:
-    """Sarama 23, #2378, #1878: always not enough replicas; all ten come back, not one."""
+    """Sarama 23, #2378, #1878: always not enough replicas; all ten are reported, not one."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
@@ -384,7 +384,7 @@ def test_every_message_of_a_batch_that_fails_has_an_outcome(idempotent: bool) ->
 
 
 def test_nothing_runs_that_was_not_needed() -> None:
-    """Sarama 28: what was started and let go leaves no thread (the fixture looks)."""
+    """Sarama 28: a producer that was created and dropped leaves no thread (the fixture checks)."""
     with ScriptedCluster(3, topics={"t": 30}) as cluster, cluster.producer(**FAST) as producer:
         for partition in range(30):
             warm_up(producer, partition=partition)
@@ -430,7 +430,7 @@ def test_acks_0_never_waits_for_an_answer() -> None:
 def test_endless_refusals_do_not_grow_memory_and_everything_has_an_outcome(
     idempotent: bool,
 ) -> None:
-    """Sarama 47, #1358, #840: the buffer is bounded at admission; nothing is dropped for it."""
+    """Sarama 47, #1358, #840: the buffer is bounded at admission; no message is dropped for it."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -460,16 +460,16 @@ def test_endless_refusals_do_not_grow_memory_and_everything_has_an_outcome(
         assert None not in found
 
 
-# What Sarama does not test (section 3.4 of the notes)
+# Not tested by Sarama (section 3.4 of the notes)
 
 
 @BOTH
 def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -> None:
-    """The trace of the seeds: 1 fails, 2 reaches the path that has failed, 3 comes behind both.
+    """Sarama's trace: 1 fails, 2 reaches the failed path, and 3 is sent after both.
 
-    1. Message 1 is refused, and waits for its backoff.
-    2. Message 2 reaches the lane that has failed, and is sent back, with a backoff of its own.
-    3. Message 1 goes again. Message 3 is sent: its level is lower, so it waits for the chaser.
+    1. Message 1 is rejected, and waits for its backoff.
+    2. Message 2 reaches the failed buffer, and is handed back, with a separate backoff.
+    3. Message 1 is retried. Message 3 is sent: its level is lower, so it waits for the chaser.
     """
     clock = FakeClock()
     with (
@@ -484,7 +484,7 @@ def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -
         backs_off(clock)
         clock.jump(0.07)
         deliveries += send(producer, [b"2"])
-        # Behind it: when this one is there, that one has been sent back.
+        # Sent after it: when this one is delivered, the other has been handed back.
         offsets(send(producer, [b"other"], partition=1))
         clock.jump(0.052)
         assert offsets(deliveries[:1]) == [1]
@@ -497,10 +497,10 @@ def test_what_came_to_the_old_path_goes_before_what_is_fresh(idempotent: bool) -
 
 @BOTH
 def test_the_watermark_rises_by_more_than_one(idempotent: bool) -> None:
-    """3.4: a batch that fails three times while those behind it wait at lower levels.
+    """3.4: a batch that fails three times while later ones wait at lower levels.
 
-    1. Batch A (0-4) and what is behind it fail: level 1.
-    2. A fails again and again: 2, 3. What was sent meanwhile is at level 0, and waits.
+    1. Batch A (0-4) and the batches after it fail: level 1.
+    2. A fails twice more: levels 2 and 3. Messages sent in between are at level 0, and wait.
     """
     held = Held(then=Refuse(MOVED))
     with (
@@ -523,7 +523,7 @@ def test_the_watermark_rises_by_more_than_one(idempotent: bool) -> None:
 
 @BOTH
 def test_two_levels_of_chasers(idempotent: bool) -> None:
-    """3.4: the second batch of a pipeline fails after the first has come round again."""
+    """3.4: the second batch of a pipeline fails after the first was retried."""
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
         cluster.producer(enable_idempotence=idempotent, retries=9, **FIVES) as producer,
@@ -551,7 +551,7 @@ def test_the_leader_is_gone_while_buffers_are_released() -> None:
         asked = len(cluster.received("metadata"))
         cluster.stop(0)
         held.release()
-        # Whoever looked for the leader was told that there is none.
+        # The lookups of the leader have been answered: there is none.
         came(cluster, "metadata", asked + 2)
         deliveries += send(producer, numbers(20, 25))
         assert not any(delivery.done() for delivery in deliveries)
@@ -561,7 +561,7 @@ def test_the_leader_is_gone_while_buffers_are_released() -> None:
 
 
 def test_a_missing_block_is_not_taken_for_success() -> None:
-    """3.4: an answer without the partition (Sarama gives its messages up; here they go again)."""
+    """3.4: a response without the partition (Sarama fails its messages; here they are retried)."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **FAST) as producer,
@@ -605,7 +605,7 @@ def test_a_late_error_of_an_old_broker_does_not_harm_its_successor() -> None:
 
 
 def test_memory_is_given_back_after_an_outage() -> None:
-    """3.4: what was held while the broker was down is counted, and given back."""
+    """3.4: memory held while the broker was down is counted, and released."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(**FAST) as producer,
@@ -654,7 +654,7 @@ def test_any_faults(seed: int, idempotent: bool) -> None:
         for value in numbers(300):
             if chosen.random() < 0.2:
                 fault = chosen.choice(FAULTS)()
-                # Chosen here: the threads that meet the faults come in any order.
+                # Chosen here, because the threads that meet the faults run in any order.
                 moved, leader = chosen.randrange(2), chosen.randrange(2)
                 move = functools.partial(cluster.move_leader, "t", moved, leader)
                 cluster.next("produce", Before(move, fault) if chosen.random() < 0.3 else fault)
@@ -665,12 +665,12 @@ def test_any_faults(seed: int, idempotent: bool) -> None:
         for partition in range(2):
             there = log(cluster, "t", partition)
             if idempotent:
-                # With several under way the answer to a later one may be the first that is good.
+                # With several in flight the answer to a later one may be the first successful one.
                 assert sorted(told[partition], key=_number) == numbers(300)
                 assert there == numbers(300)
             else:
                 assert told[partition] == numbers(300)
-                # Twice is allowed; a gap, or one in front of an older one, is not.
+                # Duplicates are allowed; a gap, or a message before an older one, is not.
                 assert list(dict.fromkeys(there)) == numbers(300)
         assert producer._budget.used == 0
 
@@ -691,7 +691,7 @@ def test_a_connection_that_breaks_keeps_the_order_of_what_is_behind_it(idempoten
         cluster.producer(enable_idempotence=idempotent, retries=1, **FIVES) as producer,
     ):
         offsets(send(producer, numbers(5)))
-        # Lost at the old leader, refused by the new one, then lost there.
+        # Lost at the old leader, rejected by the new one, then lost there.
         cluster.next("produce", held, broker=0)
         cluster.next("produce", Refuse(MOVED), Drop(), Refuse(TEMPORARY), broker=1)
         deliveries = send(producer, numbers(25, 5))
@@ -705,7 +705,7 @@ def test_a_connection_that_breaks_keeps_the_order_of_what_is_behind_it(idempoten
 
 @BOTH
 def test_a_message_is_not_stuck_behind_what_nobody_wakes(idempotent: bool) -> None:
-    """#3689: one message now and then; the broker closes what is idle; no wake-up is lost."""
+    """#3689: one message now and then; the broker closes idle connections; no wake-up is lost."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(enable_idempotence=idempotent, retries=1, **FAST) as producer,
@@ -720,7 +720,7 @@ def test_a_message_is_not_stuck_behind_what_nobody_wakes(idempotent: bool) -> No
 
 
 def test_close_while_a_partition_waits_for_its_turn() -> None:
-    """#3645: every hand-over can be given up at the end."""
+    """#3645: every hand-over can be abandoned at the end."""
     clock = FakeClock()
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(clock=clock, enable_idempotence=False, batch_max_messages=1)
@@ -736,7 +736,7 @@ def test_close_while_a_partition_waits_for_its_turn() -> None:
 
 
 def test_numbers_are_not_burned_while_the_broker_is_down() -> None:
-    """#1430, #3354: sequence numbers are given once, when a batch is sealed for a connection."""
+    """#1430, #3354: sequence numbers are assigned once, when a batch is sealed for a connection."""
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         cluster.producer(retries=1, **FIVES) as producer,
@@ -824,7 +824,7 @@ def test_a_burst_of_partitions_that_fail_is_no_burst_of_metadata() -> None:
 
 
 def test_settling_never_goes_through_the_user_s_object() -> None:
-    """#2241: the same callback for many messages, each told of its own."""
+    """#2241: the same callback for many messages, called for each with its own outcome."""
     told = Told()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,

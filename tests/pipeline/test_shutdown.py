@@ -1,4 +1,4 @@
-"""The end, and what comes before it: flush, close, abort, callbacks that call them, dead stages."""
+"""The end of a producer: flush, close, abort, callbacks that call them, and dead stages."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pykaproducer import (
     ProducerClosedError,
     Status,
 )
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.dispatcher import Dispatcher
@@ -28,7 +29,6 @@ from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.reports import Reports
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -52,7 +52,7 @@ from .helper import (
 
 
 def threads_of(producer: Producer) -> list[str]:
-    """Live threads of *producer*."""
+    """Return the names of the live threads of *producer*."""
     prefix = f"{producer.config.client_id}-"
     return [t.name for t in threading.enumerate() if t.name.startswith(prefix)]
 
@@ -73,7 +73,7 @@ def joined(threads: Iterable[threading.Thread]) -> None:
 
 
 def test_flush_does_not_linger() -> None:
-    """Time stands still: nothing is sent for having waited long enough."""
+    """Time stands still, so no batch is sent because its linger time has passed."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 3}) as cluster,
@@ -95,7 +95,7 @@ def test_what_lingers_behind_a_flush_lingers_again() -> None:
         send(producer, [b"before"])
         producer.flush()
         (after,) = send(producer, [b"after"])
-        # Its partition's worker has had it: another flush, which it is behind of, has not.
+        # It was sent after the flush, which does not cover it.
         producer.partitions_for("t")
         assert not after.done()
         assert log(cluster) == [b"before"]
@@ -192,7 +192,7 @@ def test_flush_ends_with_the_last_deadline() -> None:
             except DeliveryFailures as error:
                 told.append(error)
 
-        # Nobody holds their handles: the flush is who is told.
+        # No handles are held: flush() reports the failures.
         for value in numbers(3):
             producer.send("t", value)
         thread = in_thread(flush)
@@ -232,7 +232,7 @@ def test_close_delivers_what_lingers_and_leaves_nothing_running() -> None:
 
 
 def test_close_waits_for_retries_and_accepts_nothing_meanwhile() -> None:
-    """Closing has begun; a new send() is refused, the ten before it are retried and delivered."""
+    """Once closing has begun send() raises; the ten before it are retried and delivered."""
     held = Held(then=Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(**FAST)
@@ -280,7 +280,7 @@ def test_abort_fails_what_has_no_outcome_at_once(how: str) -> None:
             assert "abort() was called, or close(0)" in str(error)
 
 
-#: Where messages are when time runs out: none of these keeps a thread.
+#: Where messages can be when the timeout ends: none of these cases leaves a thread.
 STUCK: dict[str, Callable[[ScriptedCluster], None]] = {
     "no answer to a message": lambda cluster: cluster.next("produce", *[Held()] * 9),
     "no answer to metadata": lambda cluster: cluster.next("metadata", *[Held()] * 9),
@@ -321,7 +321,7 @@ def test_close_tells_the_log_what_nobody_was_told_of(caplog: pytest.LogCaptureFi
 
 
 def test_close_from_several_threads() -> None:
-    """Each returns when it is closed; nothing is lost and nobody waits for ever."""
+    """Each call returns when it is closed; nothing is lost and no call waits forever."""
     held = Held()
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(linger_ms=60_000, **FAST)
@@ -373,14 +373,14 @@ def test_sends_that_race_a_close_are_refused_or_settled() -> None:
             producer.close()
             joined(senders)
             assert all(delivery.done() for delivery in accepted)
-            # One that was accepted while the last thread ended may have failed, and says so.
+            # A message accepted while the last thread ended may have failed, and reports it.
             failed = [delivery for delivery in accepted if delivery.error is not None]
             assert {type(delivery.error) for delivery in failed} <= {AbortedError}
             assert threads_of(producer) == []
 
 
 def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
-    """At once, though what fills the buffer is still waited for."""
+    """It raises at once, although the messages that fill the buffer are still in flight."""
     clock = FakeClock()
     held = Held()
     with ScriptedCluster(topics={"t": 1}) as cluster:
@@ -413,7 +413,7 @@ def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
 
 
 def outcome_of(function: Callable[[], object]) -> object:
-    """What it returned or raised."""
+    """Return the result or the exception of *function*."""
     try:
         return function()
     except CallbackThreadError as error:
@@ -421,7 +421,7 @@ def outcome_of(function: Callable[[], object]) -> object:
 
 
 def test_flush_and_close_in_a_callback() -> None:
-    """flush() says that it would wait for itself; close() is asked for and comes."""
+    """flush() raises, because it would wait for itself; close() is scheduled and happens."""
     told: list[object] = []
     called = threading.Event()
 
@@ -438,7 +438,7 @@ def test_flush_and_close_in_a_callback() -> None:
         producer = cluster.producer(**FAST)
         producer.send("t", b"value", partition=0, on_delivery=report)
         assert called.wait(SOON)
-        # Another close() returns when that one is done, or does it.
+        # Another close() returns when that one is done, or does the work.
         producer.close()
         assert [type(each) for each in told[:2]] == [CallbackThreadError] * 2
         assert "callback" in str(told[0])
@@ -473,7 +473,7 @@ def test_abort_in_a_callback() -> None:
 
 
 def test_callbacks_may_send_as_long_as_they_like() -> None:
-    """Each delivery sends the next; flush waits only for those that were there."""
+    """Each delivery sends the next; flush waits only for the messages sent before it."""
     left = [50]
     done = threading.Event()
 
@@ -547,11 +547,11 @@ def test_a_partitioner_that_fails_or_talks_nonsense_harms_its_own_message() -> N
             assert error_of(bad[key]).status is Status.NOT_PERSISTED
 
 
-# A stage dies of a bug of ours (P9)
+# A stage dies of a bug (P9)
 
 
 class BugError(Exception):
-    """Stands for one."""
+    """A bug of the library."""
 
 
 STAGES: list[Any] = [
@@ -566,7 +566,7 @@ STAGES: list[Any] = [
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
-@pytest.mark.parametrize("method", ["step", "turn", "deadline"])
+@pytest.mark.parametrize("method", ["handle", "on_inbox_drained", "deadline"])
 def test_a_stage_that_dies_settles_everything_and_breaks_the_producer(
     stage: Any, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -597,7 +597,7 @@ def test_a_stage_that_dies_settles_everything_and_breaks_the_producer(
         with pytest.raises(ProducerBrokenError) as caught:
             producer.send("t", b"late")
         assert isinstance(caught.value.__cause__, BugError)
-        # Nobody waits for what will not come.
+        # No call waits for messages that can no longer arrive.
         with_failures(producer.flush)
         producer.close()
         assert threads_of(producer) == []
@@ -621,9 +621,9 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(**FAST)
         warm_up(producer)
-        monkeypatch.setattr(Reports, "step", die)
+        monkeypatch.setattr(Reports, "handle", die)
         delivery = producer.send("t", b"value", on_delivery=lambda *_: None)
-        # Its outcome was there before the callback's turn came.
+        # It had its outcome before its callback was called.
         assert delivery.exception(SOON) is None
         with_failures(producer.flush)
         with pytest.raises(ProducerBrokenError):
@@ -644,7 +644,7 @@ def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPat
         def die(*_: Any) -> None:
             raise BugError("a bug")
 
-        monkeypatch.setattr(RetryHandler, "step", die)
+        monkeypatch.setattr(RetryHandler, "handle", die)
         held.release()
         joined(waiting)
         assert isinstance(error_of(delivery), ProducerBrokenError)
@@ -665,7 +665,7 @@ def test_the_time_of_a_close_is_counted_by_the_producer_s_clock() -> None:
         clock.jump(0.2)
         assert isinstance(error_of(delivery), AbortedError)
         while thread.is_alive():
-            # Threads are joined with a bound that this clock counts, too.
+            # Threads are joined with a timeout that runs on this clock as well.
             clock.jump(0.01)
             thread.join(0.01)
         assert threads_of(producer) == []

@@ -1,4 +1,4 @@
-"""Stages that stall, clocks that jump, full disks: only what depends on them is affected."""
+"""Stages that stall, clocks that jump, full disks: only their dependents are affected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pykaproducer import Delivery, DeliveryTimeoutError
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 from tests import programs
@@ -29,7 +29,7 @@ from .helper import (
 
 
 class Stall:
-    """Whoever passes waits, until it is let go."""
+    """A gate that blocks its callers until it is released."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()

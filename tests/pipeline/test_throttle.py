@@ -1,4 +1,4 @@
-"""A broker that throttles is left alone (KIP-219), and no message is lost by that."""
+"""A broker that throttles gets no requests (KIP-219), and no message is lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pykaproducer import DeliveryTimeoutError
+from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.throttle import Throttle
-from pykaproducer._pipeline.trouble import Trouble
 from pykaproducer.testing import FakeClock, ScriptedCluster
 
 from .helper import (
@@ -51,7 +51,7 @@ def test_nothing_is_sent_before_the_time_is_over(caplog: pytest.LogCaptureFixtur
         assert not any(delivery.done() for delivery in later)
         clock.jump(0.2)
         offsets(later)
-        # Again at once: the log has told of it once.
+        # Throttled again at once: the log has reported it already.
         again = send(producer, [b"4"])
         waits_for(clock, 5.0)
         clock.jump(5.1)
@@ -82,7 +82,7 @@ def test_messages_expire_meanwhile_and_say_why() -> None:
 
 
 def test_the_throttle_ends_while_the_connection_is_closed_for_being_idle() -> None:
-    """The broker's worker sleeps then: nothing is left that it could be early for."""
+    """The broker's worker sleeps then: there is nothing left to send early."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -119,7 +119,7 @@ def test_another_broker_is_not_held_up() -> None:
 
 
 def test_an_old_broker_has_waited_itself() -> None:
-    """Before version 6 of Produce the answer came when the time was over."""
+    """Before version 6 of Produce the broker sent its answer after the throttle time."""
     with ScriptedCluster(topics={"t": 1}, versions={"produce": (3, 5)}) as cluster:
         clock = FakeClock()
         with ended(cluster.producer(clock=clock)) as producer:
@@ -148,12 +148,12 @@ def test_a_lost_connection_ends_it() -> None:
 
 
 def test_it_is_not_told_of_any_more_once_the_broker_has_another_worker() -> None:
-    clock, trouble = FakeClock(), Trouble()
-    before = Throttle(0, clock, trouble)
+    clock, last_errors = FakeClock(), LastErrors()
+    before = Throttle(0, clock, last_errors)
     before.answered(5.0)
-    assert trouble.throttled
+    assert last_errors.throttled
     before.forget()
-    assert not trouble.throttled
+    assert not last_errors.throttled
     before.answered(5.0)
-    Throttle(0, clock, trouble).answered(0.0)
-    assert not trouble.throttled
+    Throttle(0, clock, last_errors).answered(0.0)
+    assert not last_errors.throttled

@@ -1,4 +1,4 @@
-"""The way of one message through the stages."""
+"""The path of one message through the stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -68,7 +68,7 @@ def test_each_message_has_its_own() -> None:
 
 
 def test_a_detour() -> None:
-    """Refused once, then the connection is lost."""
+    """The message is rejected once, then the connection is lost."""
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
         warm_up(producer)
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), Drop())
@@ -137,7 +137,7 @@ def test_one_at_a_time() -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
         with (
             producer.traced(),
-            pytest.raises(RuntimeError, match="traced already"),
+            pytest.raises(RuntimeError, match="already being traced"),
             producer.traced(),
         ):
             pass

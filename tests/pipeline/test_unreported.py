@@ -1,4 +1,4 @@
-"""No loss is silent: failures that neither a callback nor a read outcome has reported."""
+"""No silent losses: failures that neither a callback nor a read outcome has reported."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from pykaproducer import Delivery, DeliveryFailures, KafkaProducer, Producer, ProducerClosedError
-from pykaproducer._closing import ROUNDS, Handover
-from pykaproducer._pipeline.untold import GATHER, INTERVAL, PATIENCE, Failures, Taken
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._pipeline.unreported import GATHER, INTERVAL, PATIENCE, Failures, Taken
+from pykaproducer._process.closing import ROUNDS, Handover
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
@@ -20,7 +20,7 @@ from .helper import FAST, SOON, ended, error_of, log, numbers, outcome, send, wa
 
 
 class Errors(logging.Handler):
-    """The ERROR lines of the library, each of which can be waited for."""
+    """The ERROR lines of the library, each of which a test can wait for."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -33,7 +33,7 @@ class Errors(logging.Handler):
             self._came.notify_all()
 
     def all(self, count: int) -> list[str]:
-        """Wait until there are *count*; all that there are."""
+        """Wait until there are *count* lines, and return all of them."""
         with self._came:
             assert self._came.wait_for(lambda: len(self._lines) >= count, SOON), self._lines
             return list(self._lines)
@@ -49,7 +49,7 @@ def errors() -> Iterator[Errors]:
 
 @contextmanager
 def refusing(*topics: str) -> Iterator[tuple[ScriptedCluster, FakeClock, Producer]]:
-    """A producer whose brokers refuse every batch, and whose clock stands still."""
+    """Yield a producer whose brokers reject every batch, and whose clock stands still."""
     clock = FakeClock()
     with ScriptedCluster(topics=dict.fromkeys(topics or ("t",), 1)) as cluster:
         cluster.next("produce", *[Refuse(ErrorCode.INVALID_RECORD)] * 1000)
@@ -58,18 +58,18 @@ def refusing(*topics: str) -> Iterator[tuple[ScriptedCluster, FakeClock, Produce
 
 
 def fail(producer: Producer, count: int, topic: str = "t") -> None:
-    """Have *count* messages fail that have neither callback nor handle."""
+    """Make *count* messages fail that have neither callback nor handle."""
     reported = threading.Event()
     for _ in range(count):
         producer.send(topic, b"value", partition=0)
-    # A message behind them, whose outcome is read: it comes after theirs.
+    # A later message whose outcome is read: it is reported after theirs.
     last = producer.send(topic, b"last", partition=0)
     last.add_done_callback(lambda _: reported.set())
     assert reported.wait(SOON)
     assert last.exception(0) is not None
 
 
-# While it runs
+# While the producer runs
 
 
 def test_rejected_messages_are_logged_while_the_producer_runs(errors: Errors) -> None:
@@ -118,7 +118,7 @@ def test_there_is_a_line_in_30_seconds_and_each_failure_is_in_one(errors: Errors
         _, second = errors.all(2)
         assert second.startswith("5 messages failed")
         assert "; topics 'a', 'b'; " in second
-        # With nothing new there is nothing to wait for.
+        # Without new failures there is nothing to wait for.
         fail(producer, 0, "a")
         assert len(errors.all(2)) == 2
 
@@ -144,7 +144,7 @@ def test_a_handle_that_is_kept_may_be_read_for_a_minute(errors: Errors) -> None:
         assert error_of(kept[0])
         clock.jump(PATIENCE - GATHER)
         assert errors.all(1)[0].startswith("2 messages failed")
-        # Logged, but no less to be raised; and what has been read since is not.
+        # They were logged and are raised all the same, without the outcome read in the meantime.
         assert kept[1].exception(0) is not None
         with pytest.raises(DeliveryFailures) as caught:
             producer.flush()
@@ -205,7 +205,7 @@ def test_flush_raises_what_the_log_has_named_and_the_log_names_it_once(errors: E
         fail(producer, 1)
         waits_for(clock, INTERVAL)
         clock.jump(INTERVAL)
-        # What flush() has raised is not logged.
+        # Failures that flush() has raised are not logged.
         assert errors.all(2)[1].startswith("1 message failed")
         producer.close(0)
         assert len(errors.all(2)) == 2
@@ -307,7 +307,7 @@ def test_what_nobody_waits_for_any_more_is_not_handed_over() -> None:
 
 
 def test_what_is_handed_over_has_one_taker() -> None:
-    """1b before 2a, and 2a between 1a and 1b: the waiting one takes it, or the other one does."""
+    """1b before 2a, and 2a between 1a and 1b: either the waiting call takes it or the other one."""
     handover = Handover()
     assert handover.give(SOME)
     assert handover.take() is SOME
@@ -380,12 +380,17 @@ def test_a_callback_that_always_sends_does_not_hold_close_up() -> None:
         producer.send("t", b"value", on_delivery=again)
         producer.close()
         assert len(refused) == 1
-        # A flush meets the next message as well if that is sent in time.
+        # A flush also covers the next message if that is sent in time.
         assert len(log(cluster)) >= ROUNDS
 
 
 def test_a_callback_that_always_sends_ends_with_closes_time(errors: Errors) -> None:
-    """1. The message expires; 2. its callback sends it once more; 3. close() has no time left."""
+    """A callback that always sends again cannot extend close() beyond its timeout.
+
+    1. The message expires.
+    2. Its callback sends it once more.
+    3. close() has no time left.
+    """
     clock = FakeClock()
     seen: list[BaseException | None] = []
 
@@ -406,9 +411,9 @@ def test_a_callback_that_always_sends_ends_with_closes_time(errors: Errors) -> N
         closing.join(SOON)
         assert not closing.is_alive()
     assert [type(error).__name__ for error in seen] == ["DeliveryTimeoutError", "AbortedError"]
-    assert "callbacks went on to send" in str(seen[1])
-    # The callback raises when it is refused.
-    assert "raised" in errors.all(1)[0]
+    assert "callbacks continued to send" in str(seen[1])
+    # The callback raises because its send() is rejected.
+    assert "exception in delivery callback" in errors.all(1)[0]
 
 
 def test_abort_takes_nothing_of_a_callback() -> None:
@@ -431,7 +436,7 @@ def test_abort_takes_nothing_of_a_callback() -> None:
     assert len(refused) == 1
 
 
-# Producers that are forgotten
+# Producers that are garbage-collected
 
 
 def test_many_forgotten_producers_warn_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Messages that wait: KIP-286's promises, and deadlines wherever a message is."""
+"""Waiting messages: KIP-286's promises, and deadlines wherever a message is."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from pykaproducer import BufferFullError, Delivery, DeliveryTimeoutError, Producer, Status
-from pykaproducer._machines.lane import Chaser
-from pykaproducer._pipeline.retry import Again, RetryHandler
-from pykaproducer._space import Space
-from pykaproducer._wire.error_codes import ErrorCode
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.batch import Chaser
+from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
+from pykaproducer._pipeline.retry import RetryHandler, RetryItems
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -48,7 +48,7 @@ BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "
 
 
 def test_one_send_before_the_metadata_and_none_after_is_delivered() -> None:
-    """The case that KIP-286 describes: nobody has to send again for the first to go."""
+    """The case that KIP-286 describes: the first message is sent without another send()."""
     held = Held()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -100,7 +100,7 @@ def test_what_is_sent_while_the_metadata_is_under_way_keeps_its_order() -> None:
 
 
 def test_send_does_not_wait_while_metadata_does() -> None:
-    """A thousand messages for a hundred topics are accepted while no answer has come."""
+    """A thousand messages for a hundred topics are accepted before any answer has arrived."""
     held = Held()
     with (
         ScriptedCluster(topics={f"t-{i}": 1 for i in range(100)}) as cluster,
@@ -113,7 +113,7 @@ def test_send_does_not_wait_while_metadata_does() -> None:
         assert not any(delivery.done() for delivery in (first, *deliveries))
         held.release()
         assert None not in offsets([first, *deliveries])
-        # They were asked for together, not one by one.
+        # They were requested together, not one by one.
         assert len(cluster.received("metadata")) < 10
 
 
@@ -225,7 +225,7 @@ def test_partitions_for_is_bounded() -> None:
         assert "UNKNOWN_TOPIC_OR_PARTITION" in str(raised[0])
 
 
-# Deadlines: nobody's is missed, nobody's comes early, wherever the message waits
+# Deadlines: none is missed and none is early, wherever the message waits
 
 Place = Callable[[ScriptedCluster, FakeClock, Producer], None]
 
@@ -327,7 +327,7 @@ def test_a_deadline_holds_wherever_a_message_waits(place: Place, jumps: tuple[fl
             producer.send("t", b"value", partition=0, delivery_timeout_ms=timeout)
             for timeout in (7_000, 7_900, 12_000)
         ]
-        # Nothing comes early.
+        # Nothing expires early.
         for seconds in jumps[:-1]:
             if clock.monotonic() + seconds < 1_007:
                 clock.jump(seconds)
@@ -344,7 +344,7 @@ def test_a_deadline_holds_wherever_a_message_waits(place: Place, jumps: tuple[fl
 
 @BOTH
 def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) -> None:
-    """The request is told the time that its oldest row has left; the others go again."""
+    """The request carries the time that its oldest row has left; the others are retried."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -368,10 +368,11 @@ def test_each_row_of_a_batch_in_flight_has_its_own_deadline(idempotent: bool) ->
         clock.jump(5.1)
         assert error_of(short).status is Status.POSSIBLY_PERSISTED
         assert not long.done()
-        # The connection is taken for lost with its oldest row, not after request_timeout_ms.
+        # The connection is considered lost with its oldest row, not after request_timeout_ms.
         let_pass(clock, [long])
         assert long.error is None
-        # With sequence numbers the same bytes go again; without them the expired row is left out.
+        # With sequence numbers the same bytes are sent again; without them the expired row is left
+        # out.
         again = [b"short", b"long"] if idempotent else [b"long"]
         assert log(cluster) == [b"first", b"second", *again]
         assert sent(cluster)[-1].values == tuple(again)
@@ -445,7 +446,7 @@ def test_an_answer_behind_the_deadline_changes_nothing() -> None:
 
 
 def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
-    """No other partition is stamped anew (the fault that doubled messages elsewhere)."""
+    """No other partition is renumbered (the fault that duplicated messages elsewhere)."""
     clock = FakeClock()
     with (
         ScriptedCluster(2, topics={"t": 2}) as cluster,
@@ -462,7 +463,7 @@ def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
         came(cluster, "produce", 4)
         clock.jump(5.1)
         assert isinstance(error_of(expired), DeliveryTimeoutError)
-        # The batch of the other partition comes again with the numbers that it had.
+        # The batch of the other partition is retried with its old numbers.
         stuck.release()
         let_pass(clock, [other])
         assert other.error is None
@@ -476,7 +477,7 @@ def test_an_expiry_in_one_partition_leaves_the_others_alone() -> None:
 @BOTH
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 def test_a_partition_backs_off_exponentially_with_jitter(code: ErrorCode, idempotent: bool) -> None:
-    """Each wait is twice the one before, up to the longest, a fifth more or less."""
+    """Each wait is twice the one before, up to the longest, plus or minus a fifth."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -499,7 +500,7 @@ def test_a_partition_backs_off_exponentially_with_jitter(code: ErrorCode, idempo
         assert delivery.error is None
         waits = [later - earlier for earlier, later in itertools.pairwise(came_at)]
         for wait, about in zip(waits, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True):
-            # It may be more: time is moved here while a request is on its way, too.
+            # It may be longer: time is moved here while a request is in flight, too.
             assert wait >= 0.79 * about, waits
 
 
@@ -521,7 +522,7 @@ def test_a_backoff_is_over_when_its_time_has_come(idempotent: bool) -> None:
 
 
 def test_in_the_retry_handler_each_waits_for_its_own_time_and_keeps_its_turn() -> None:
-    """The stage alone: items of one partition never overtake, those of others are not held up."""
+    """The stage alone: items of a partition keep their order and do not delay the others."""
     clock = FakeClock()
     gone: list[tuple[int, int]] = []
     moved = threading.Condition()
@@ -540,12 +541,12 @@ def test_in_the_retry_handler_each_waits_for_its_own_time_and_keeps_its_turn() -
     handler.dispatch = dispatch
     now = clock.monotonic()
     for partition, level, wait in [(0, 1, 0.4), (0, 2, 0.2), (0, 3, 0.8), (1, 1, 0.1)]:
-        handler.put(Again([Chaser("t", partition, level)], now + wait))
+        handler.put(RetryItems([Chaser("t", partition, level)], now + wait))
     clock.jump(0.3)
     assert until(1) == [(1, 1)]
     clock.jump(0.2)
     assert until(3) == [(1, 1), (0, 1), (0, 2)]
-    handler.put(Again([Chaser("t", 2, 1)], now))
+    handler.put(RetryItems([Chaser("t", 2, 1)], now))
     assert until(4)[3] == (2, 1)
     clock.jump(0.4)
     assert until(5)[4] == (0, 3)
@@ -554,7 +555,7 @@ def test_in_the_retry_handler_each_waits_for_its_own_time_and_keeps_its_turn() -
 
 
 def test_metadata_is_asked_for_with_backoff_and_together() -> None:
-    """A thousand partitions that look for their leaders are one request, and not a storm."""
+    """A thousand partitions that look for their leaders cause one request, not a storm."""
     clock = FakeClock()
     with (
         ScriptedCluster(2, topics={"t": 200}) as cluster,
@@ -586,7 +587,7 @@ def test_metadata_is_asked_for_again_by_age() -> None:
         came(cluster, "metadata", before + 1)
 
 
-# Batches go before linger_ms
+# Batches sent before linger_ms
 
 
 @pytest.mark.parametrize(
@@ -595,7 +596,7 @@ def test_metadata_is_asked_for_again_by_age() -> None:
     ids=["messages", "bytes"],
 )
 def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes) -> None:
-    """Time stands still: whatever is delivered has not waited for it."""
+    """Time stands still, so a delivered message has not waited for it."""
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -651,7 +652,7 @@ SMALL_BUFFER: dict[str, Any] = {"buffer_memory": 200_000, **LINGERING}
 
 
 def test_nothing_lingers_while_a_send_waits_for_space() -> None:
-    """Time stands still, so what lingers, lingers forever."""
+    """Time stands still, so a lingering batch would linger forever."""
     with (
         ScriptedCluster(2, topics={"t": 50}) as cluster,
         ended(cluster.producer(clock=FakeClock(), **SMALL_BUFFER)) as producer,
@@ -682,7 +683,7 @@ def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space() -> Non
         assert producer._pipeline is not None
         (broker,) = producer._pipeline.brokers.all()
         deadline = time.monotonic() + SOON
-        while not broker.held():
+        while not broker.held_items():
             assert time.monotonic() < deadline
         sender = threading.Thread(target=producer.send, args=("t", bytes(199_500)))
         sender.start()
@@ -692,7 +693,7 @@ def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space() -> Non
 
 
 def test_nothing_lingers_while_a_send_finds_no_space() -> None:
-    """It does not wait for it (max_block_ms=0), and is called until there is some."""
+    """It does not wait for space (max_block_ms=0), and is called until there is some."""
     with (
         ScriptedCluster(topics={"t": 50}) as cluster,
         ended(cluster.producer(clock=FakeClock(), max_block_ms=0, **SMALL_BUFFER)) as producer,
@@ -709,7 +710,7 @@ def test_nothing_lingers_while_a_send_finds_no_space() -> None:
 
 
 def test_nothing_lingers_while_a_callback_finds_no_space() -> None:
-    """There a send() never waits."""
+    """In a callback send() never waits."""
     deliveries: list[Delivery] = []
     full, go = threading.Event(), threading.Event()
 
@@ -733,7 +734,7 @@ def test_nothing_lingers_while_a_callback_finds_no_space() -> None:
 
 
 class Filling:
-    """A Budget that another thread fills, and waits for, just after it was looked at."""
+    """A Budget that another thread fills, and waits for, just after it was read."""
 
     limit = 100
 
@@ -750,10 +751,14 @@ class Filling:
 
 
 def test_a_buffer_that_is_full_again_at_once_ends_lingering() -> None:
-    """1. A stage sees that there is room again. 2. A thread takes it, and another waits. 3. The
-    stage goes on: either it sees the waiting thread, or is told of it."""
+    """A stage notices a waiting thread even if space was available a moment before.
+
+    1. A stage sees that there is space again.
+    2. A thread takes it, and another waits.
+    3. The stage continues: either it sees the waiting thread, or is notified of it.
+    """
     budget = Filling()
-    space = Space(budget, FakeClock(), 1_000)  # type: ignore[arg-type]
+    space = BufferSpaceWaiters(budget, FakeClock(), 1_000)  # type: ignore[arg-type]
     told: list[None] = []
     space.lacks(10)
     space.on_full = lambda: told.append(None)

@@ -12,7 +12,7 @@ from .helper import SOON
 
 
 class _Busy(Worker):
-    """Its first item waits until there are many; the deadline comes with one of them."""
+    """A worker whose first item waits for many others; one of them brings a deadline."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__("busy", clock, lambda _, error: None)
@@ -21,7 +21,7 @@ class _Busy(Worker):
         self.due: float | None = None
         self.on_time_after: int | None = None
 
-    def step(self, item: Any) -> None:
+    def handle(self, item: Any) -> None:
         self.all_are_there.wait(SOON)
         self.steps += 1
         if self.steps == 10:

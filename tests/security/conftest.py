@@ -1,4 +1,4 @@
-"""One secured broker for all tests here: a listener for each thing that can go right or wrong."""
+"""One secured broker for all these tests, with a listener for each success or failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .listeners import SECURITY
 
 @pytest.fixture(scope="package")
 def secured() -> Iterator[KafkaCluster]:
-    """The broker, for all tests of this directory."""
+    """Yield the broker, shared by all tests of this directory."""
     try:
         java()
         kafka_jars()
@@ -27,7 +27,7 @@ def secured() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def secured_topic(secured: KafkaCluster, topic: str) -> str:
-    """A topic of its own, which exists."""
+    """Return a topic that no other test uses and that exists."""
     name = f"secured-{topic}"
     secured.create_topic(name)
     return name

@@ -1,4 +1,4 @@
-"""The listeners of the secured broker, and who may come in where."""
+"""The listeners of the secured broker, and the users of each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import enum
 
 from pykaproducer.testing import Security
 
-#: What must never be seen.
+#: Must never appear in any output.
 PASSWORD = "hush-hush=tell,nobody"
-#: How Kafka knows users whose names and passwords go through quotes, escapes and Unicode.
+#: A user whose name and password pass through quotes, escapes and Unicode, as Kafka knows it.
 STRANGE_USER = "zoe=o,tto"
 STRANGE_PASSWORD = 'a"b\\c\u00e9\ufb01 d'
 
@@ -19,7 +19,7 @@ _PLAIN_USERS = {"alice": PASSWORD, PLAIN_USER: STRANGE_PASSWORD}
 
 
 class On(enum.IntEnum):
-    """The listeners by number."""
+    """The index of each listener."""
 
     PLAIN = 0
     SCRAM_256 = 1

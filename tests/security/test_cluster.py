@@ -1,4 +1,4 @@
-"""The secured test cluster itself, with kafka-python's producer for its client."""
+"""The secured test cluster itself, with kafka-python's producer as the client."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_a_clients_settings(secured: KafkaCluster) -> None:
     assert (mine["sasl_mechanism"], mine["sasl_plain_username"]) == ("PLAIN", "alice")
     first = secured.settings()
     assert first["bootstrap_servers"] == secured.bootstrap_servers == mine["bootstrap_servers"]
-    with pytest.raises(ValueError, match="no user 'mallory' on listener 0: it has alice"):
+    with pytest.raises(ValueError, match="no user 'mallory' on listener 0; it has alice"):
         secured.settings("mallory")
-    with pytest.raises(ValueError, match="no listener 99: the cluster has 0 to"):
+    with pytest.raises(ValueError, match="no listener 99; the cluster has 0 to"):
         secured.settings(listener=99)
 
 
@@ -75,7 +75,7 @@ def test_files_with_keys_are_the_owners_alone(secured: KafkaCluster) -> None:
 
 
 def test_a_right_that_does_not_exist(secured: KafkaCluster) -> None:
-    with pytest.raises(ValueError, match="no operation 'PAINT'"):
+    with pytest.raises(ValueError, match="unknown operation 'PAINT'"):
         secured.allow("writer", "*", "PAINT")
 
 
@@ -90,16 +90,16 @@ def test_an_old_cluster_has_settings_too_and_no_rights(cluster: KafkaCluster) ->
     [
         ({"protocol": "PLAINTEXT"}, "protocol must be one of 'SSL'"),
         ({"mechanism": "GSSAPI"}, "mechanism must be one of 'PLAIN'"),
-        ({"protocol": "SSL", "mechanism": "PLAIN"}, "mechanism and reauth_ms belong to SASL"),
-        ({"protocol": "SSL", "reauth_ms": 5}, "mechanism and reauth_ms belong to SASL"),
+        ({"protocol": "SSL", "mechanism": "PLAIN"}, "mechanism and reauth_ms require SASL"),
+        ({"protocol": "SSL", "reauth_ms": 5}, "mechanism and reauth_ms require SASL"),
         ({"client_auth": "maybe"}, "client_auth must be one of 'none', 'required'"),
         ({"certificate": "fake"}, "certificate must be one of 'valid'"),
-        ({"protocol": "SASL_PLAINTEXT", "certificate": "expired"}, "certificate belong to TLS"),
-        ({"key_password": "x"}, "key_password belongs to client_auth"),
-        ({"protocol": "SSL", "authorize": True}, "authorize needs to know who a client is"),
+        ({"protocol": "SASL_PLAINTEXT", "certificate": "expired"}, "certificate require TLS"),
+        ({"key_password": "x"}, "key_password requires client_auth"),
+        ({"protocol": "SSL", "authorize": True}, "authorize requires authentication"),
         ({"reauth_ms": 0}, "reauth_ms must be at least 1"),
-        ({"users": {}}, "users must name at least one"),
-        ({"mechanism": "PLAIN", "users": {"a b": ""}}, "PLAIN takes .* no 'a b'"),
+        ({"users": {}}, "users must contain at least one"),
+        ({"mechanism": "PLAIN", "users": {"a b": ""}}, "user name 'a b' is not supported by PLAIN"),
     ],
 )
 def test_security_that_makes_no_sense(arguments: dict[str, Any], text: str) -> None:
@@ -109,7 +109,7 @@ def test_security_that_makes_no_sense(arguments: dict[str, Any], text: str) -> N
 
 def test_listeners_that_contradict_each_other(tmp_path: Path) -> None:
     free, bound = Security("SASL_PLAINTEXT"), Security("SASL_PLAINTEXT", authorize=True)
-    with pytest.raises(ValueError, match="'alice' is on a listener that authorizes and on one"):
+    with pytest.raises(ValueError, match="'alice' is on a listener with authorization and on one"):
         SecuredListeners([free, bound], tmp_path)
     other = Security("SASL_PLAINTEXT", users={"alice": "other"})
     with pytest.raises(ValueError, match="'alice' has two passwords for SCRAM-SHA-512"):

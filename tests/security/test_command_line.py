@@ -1,4 +1,4 @@
-"""The command line on a secured cluster, with a client.properties as Java's tools have it."""
+"""The command line on a secured cluster, with a client.properties as for Java's tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 @pytest.fixture
 def properties(secured: KafkaCluster, tmp_path: pathlib.Path) -> str:
-    """The file."""
+    """Return the path of the file."""
     settings = secured.settings(user="alice", listener=On.SCRAM_512)
     path = tmp_path / "client.properties"
     path.write_text(
@@ -44,7 +44,7 @@ def properties(secured: KafkaCluster, tmp_path: pathlib.Path) -> str:
 def test_an_existing_file_works(
     arguments: list[str], properties: str, secured_topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where messages are read back: kafka-python's consumer gets the same access."""
+    """Also where messages are read back: kafka-python's consumer gets the same settings."""
     assert main([*arguments, secured_topic, "--config", properties]) == 0
     out, err = capsys.readouterr()
     assert out
@@ -66,7 +66,7 @@ def test_a_wrong_password_is_told(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It comes from a file, and goes before that of the properties."""
+    """The password is read from a file, and overrides that of the properties."""
     wrong = tmp_path / "password"
     wrong.write_text("not-this-one\n")
     more = ["-X", "sasl_plain_username=alice", "-X", f"sasl_plain_password@{wrong}"]

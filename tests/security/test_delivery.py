@@ -1,4 +1,4 @@
-"""Every way to come in, and what happens to a connection that stands for long."""
+"""Every authentication method, and connections that live long."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.logs import told_by_log
 from .listeners import PASSWORD, PLAIN_USER, STRANGE_USER, On
 
 SOON = 30.0
-#: What the log says when a session is about to end.
-AGAIN = "authenticating again"
+#: Logged when a session is about to expire.
+AGAIN = "re-authenticating"
 
 EVERYBODY = [
     (On.PLAIN, "alice"),
@@ -52,7 +52,7 @@ def test_everybody_who_may_come_in_delivers(
         caplog.at_level(logging.DEBUG, "pykaproducer"),
         Producer(**secured.settings(user, listener=listener)) as producer,
     ):
-        # More than a TLS record holds, and more than a socket takes at once.
+        # More than a TLS record holds, and more than a socket accepts at once.
         values = [b"%d" % i + bytes(1 << 16) for i in range(60)]
         deliveries = [producer.send(secured_topic, value) for value in values]
         producer.flush(SOON)
@@ -97,7 +97,7 @@ def test_the_drop_ins_for_other_clients(secured: KafkaCluster, secured_topic: st
 def test_a_fork_does_no_harm_to_encrypted_connections(
     secured: KafkaCluster, secured_topic: str
 ) -> None:
-    """Parent and child go on over connections of their own, in the middle of a stream."""
+    """Parent and child continue over separate connections, in the middle of a stream."""
     script = f"""
         import os
         from pykaproducer import Producer
@@ -117,11 +117,11 @@ def test_a_fork_does_no_harm_to_encrypted_connections(
     assert sorted(values) == [*range(500), *range(1000, 1500), *range(2000, 2500)]
 
 
-# Rights
+# ACLs
 
 
 def test_a_right_that_is_given_later_is_noticed(secured: KafkaCluster, secured_topic: str) -> None:
-    """Without Write anywhere there is no producer id; messages fail until it is granted."""
+    """Without any Write ACL there is no producer id; messages fail until it is granted."""
     secured.allow("waiting", secured_topic, "DESCRIBE")
     with Producer(**secured.settings("waiting", listener=On.RIGHTS)) as producer:
         with pytest.raises(ClusterAuthorizationFailedError, match=secured_topic):
@@ -144,12 +144,12 @@ def test_a_right_that_is_taken_away(secured: KafkaCluster, secured_topic: str) -
     assert read_log(secured, secured_topic).values == [b"there", b"there again"]
 
 
-# Sessions that end
+# Sessions that expire
 
 
 @contextmanager
 def debug_log() -> Iterator[None]:
-    """Everything is logged."""
+    """Log everything."""
     log = logging.getLogger("pykaproducer")
     before = log.level
     log.setLevel(logging.DEBUG)
@@ -160,7 +160,7 @@ def debug_log() -> Iterator[None]:
 
 
 class Count(logging.Handler):
-    """Counts what is logged, and keeps what nobody wants to see."""
+    """Counts log records, and keeps the unexpected ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Count(logging.Handler):
 def run_through(
     secured: KafkaCluster, topic: str, settings: dict[str, Any], times: int
 ) -> list[str]:
-    """Send without a pause until a connection has authenticated so often again."""
+    """Send continuously until a connection has re-authenticated *times* times."""
     log, count = logging.getLogger("pykaproducer"), Count()
     log.addHandler(count)
     try:
@@ -198,7 +198,7 @@ def test_authenticating_again_under_load_loses_nothing(secured: KafkaCluster, to
     name = f"again-{topic}"
     secured.create_topic(name, partitions=3)
     settings = secured.settings(listener=On.SHORT_SESSIONS)
-    # The connection for metadata does so as well, so more than once on the other.
+    # The metadata connection does so as well, so the other one did it more than once.
     assert run_through(secured, name, settings, times=5) == []
 
 
@@ -226,7 +226,7 @@ def test_an_idle_producer_comes_back_after_its_session(
 
 
 def test_a_broker_that_dies_and_comes_back(secured: KafkaCluster, topic: str) -> None:
-    """Everything is shown anew, and everything goes on: users, sessions, sequences."""
+    """Everything is authenticated again, and users, sessions and sequences continue."""
     name = f"died-{topic}"
     secured.create_topic(name, partitions=3)
     settings = secured.settings(listener=On.SHORT_SESSIONS)
@@ -243,7 +243,7 @@ def test_a_broker_that_dies_and_comes_back(secured: KafkaCluster, topic: str) ->
 
 
 class Provider(UnsecuredTokens):
-    """Fails at first."""
+    """A token provider that fails at first."""
 
     def __init__(self, failures: int) -> None:
         super().__init__("alice")
@@ -270,7 +270,7 @@ def test_a_provider_that_fails_is_told_of_and_asked_again(
 
 
 def test_a_provider_that_hangs_is_named(secured: KafkaCluster, secured_topic: str) -> None:
-    """It holds up the connection and nobody else: messages have their outcome in time."""
+    """It blocks only its connection: messages have their outcome in time."""
     go_on = threading.Event()
 
     def hanging() -> str:

@@ -27,7 +27,7 @@ _BLOCKS = [(kind, textwrap.dedent(text)) for kind, text in _BLOCK.findall(_PAGE.
 _PROGRAMS = [text for kind, text in _BLOCKS if kind == "python"]
 _PROPERTIES = [text for kind, text in _BLOCKS if kind == "properties"]
 _SHELL = "".join(text for kind, text in _BLOCKS if kind == "console")
-#: Which listener the page's ports stand for.
+#: The listener for each port of the page.
 _PORTS = {
     9093: On.TLS,
     9094: On.CLIENT_CERTIFICATE,
@@ -62,7 +62,7 @@ def identity_provider() -> Iterator[str]:
 
 @pytest.fixture
 def directory(secured: KafkaCluster, tmp_path: Path) -> Path:
-    """What the page calls /etc/kafka."""
+    """Return the directory that the page calls /etc/kafka."""
     client = secured.settings("alice", listener=On.CLIENT_CERTIFICATE)
     files = {"ca.pem": "ssl_cafile", "client.pem": "ssl_certfile", "client.key": "ssl_keyfile"}
     for name, setting in files.items():
@@ -71,7 +71,7 @@ def directory(secured: KafkaCluster, tmp_path: Path) -> Path:
 
 
 def _here(text: str, secured: KafkaCluster, directory: Path) -> str:
-    """*text* as it would be written for the secured broker."""
+    """Return *text* as it would be written for the secured broker."""
     for port, listener in _PORTS.items():
         servers = secured.settings(listener=listener)["bootstrap_servers"]
         text = text.replace(f"kafka.example.com:{port}", servers)

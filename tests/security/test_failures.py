@@ -1,4 +1,4 @@
-"""What goes wrong with security: told in the log within a second, and by the message's error."""
+"""Security failures: logged within a second, and named in the message's error."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .listeners import PASSWORD, On
 _PROGRAM = Path(__file__).with_name("undeliverable.py")
 #: How long a program may take on a busy machine (seconds).
 _PATIENCE = 120
-#: The message's deadline: after the log has told it (milliseconds).
+#: The message's deadline, which is after the log line (milliseconds).
 _DELIVERY_TIMEOUT_MS = 1500
 
-#: For what is not waited for.
+#: For timeouts that a test does not wait for.
 _LONG_MS = 60_000
 _TIMES = {"delivery_timeout_ms": _DELIVERY_TIMEOUT_MS, "request_timeout_ms": 1000}
 
@@ -32,10 +32,10 @@ _WRONG = "wrong-" + PASSWORD
 
 
 class Case(NamedTuple):
-    """One thing that goes wrong."""
+    """A security failure."""
 
     listener: On
-    #: What the log and the error must say.
+    #: Must match in the log and in the error.
     pattern: str
     changes: dict[str, Any]
     user: str | None = None
@@ -53,7 +53,7 @@ def _other_authority(secured: KafkaCluster, directory: Path) -> str:
 
 
 def _stranger(name: str) -> Callable[[KafkaCluster, Path], str]:
-    """A file of a client whose authority the broker does not know."""
+    """Return a function that gives a file of a client whose authority the broker does not trust."""
 
     def made(secured: KafkaCluster, directory: Path) -> str:
         if not (directory / "certificate").exists():
@@ -90,7 +90,7 @@ CASES = {
     "no client certificate": Case(On.CLIENT_CERTIFICATE, "ssl_certfile", _NO_CERTIFICATE),
     "a stranger's client certificate": Case(
         On.CLIENT_CERTIFICATE,
-        "refuses the client's certificate|TLS handshake",
+        "rejected the client certificate|TLS handshake",
         {
             "ssl_certfile": _stranger("certificate"),
             "ssl_keyfile": _stranger("key"),
@@ -124,7 +124,7 @@ CASES = {
 def run(
     cluster: KafkaCluster, topic: str, case: Case, directory: Path, **more: Any
 ) -> dict[str, Any]:
-    """Let the program try; it must end by itself, and nothing of it may show a secret."""
+    """Run the program, which must end by itself; its output must not contain a secret."""
     changes = {
         name: value(cluster, directory) if callable(value) else value
         for name, value in case.changes.items()
@@ -169,17 +169,17 @@ def test_what_cannot_be_set_up(
 
 
 def assert_told_once_and_late(report: dict[str, Any], case: Case, topic: str) -> None:
-    """In the log at once, and in the message's error at its deadline."""
+    """Check that it is in the log at once, and in the message's error at its deadline."""
     assert report["told"], report["texts"]
     assert re.search(case.pattern, report["error"]), report["error"]
     assert topic in report["error"]
     assert "DeliveryTimeoutError" in report["kind"]
     assert report["took"] >= _DELIVERY_TIMEOUT_MS / 1000
-    # Told once, however often it was tried.
+    # Logged once, however often it was tried.
     assert len(report["texts"]) == len(set(report["texts"])) <= 2
 
 
-# Rights
+# ACLs
 
 
 def test_no_right_to_see_the_topic(
@@ -203,7 +203,7 @@ def test_no_right_to_write_the_topic(
 def test_no_right_to_write_anything(
     secured: KafkaCluster, secured_topic: str, tmp_path: Path
 ) -> None:
-    """Idempotence needs a producer id, which nobody gets who may write nowhere."""
+    """Idempotence needs a producer id, which requires a Write ACL for at least one topic."""
     secured.allow("reader", secured_topic, "DESCRIBE")
     case = Case(On.RIGHTS, "CLUSTER_AUTHORIZATION_FAILED.*IdempotentWrite", {}, "reader")
     report = run(secured, secured_topic, case, tmp_path, delivery_timeout_ms=_LONG_MS)
@@ -216,7 +216,7 @@ def test_no_right_to_write_anything(
 def assert_refused_at_once(
     report: dict[str, Any], case: Case, kind: str = "TopicAuthorizationFailedError"
 ) -> None:
-    """The message did not wait for its deadline."""
+    """Check that the message did not wait for its deadline."""
     assert report["told"], report["texts"]
     assert re.search(case.pattern, report["error"]), report["error"]
     assert kind in report["kind"]

@@ -1,6 +1,7 @@
-"""A program whose message cannot be delivered: what it sees of that, as JSON. It ends by itself.
+"""A program whose message cannot be delivered; it prints the error as JSON and ends by itself.
 
-The task comes as JSON through standard input, and everything that is logged goes to standard error.
+The task is read as JSON from standard input, and everything that is logged is written to standard
+error.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any
 
 from pykaproducer import Producer
 
-#: The log has to tell within this time (seconds). A machine may be busy at that very moment, but
-#: hardly three times in a row.
+#: The failure must be logged within this time (seconds). A machine may be busy at that very moment,
+#: but hardly three times in a row.
 WITHIN = 1.0
 _ATTEMPTS = 3
 #: How long an outcome may take beyond its deadline on a busy machine (seconds).
@@ -27,7 +28,7 @@ _PATIENCE = 30.0
 
 
 class Listener(logging.Handler):
-    """Waits for what is logged, at a level that people look at, in words that match."""
+    """Waits for a log record of at least WARNING that matches a pattern."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__(logging.WARNING)
@@ -42,7 +43,7 @@ class Listener(logging.Handler):
 
 
 def attempt(task: dict[str, Any]) -> dict[str, Any]:
-    """Send one message, and say what became of it."""
+    """Send one message, and return its outcome."""
     listener = Listener(task["pattern"])
     logging.getLogger("pykaproducer").addHandler(listener)
     producer = Producer(**task["settings"])
@@ -56,7 +57,7 @@ def attempt(task: dict[str, Any]) -> dict[str, Any]:
     shown += [*traceback.format_exception(error), repr(producer.stats())]
     logging.getLogger("pykaproducer").removeHandler(listener)
     if not told:
-        producer.abort()  # it will be tried again, and then nobody else is to be heard
+        producer.abort()  # before another attempt, whose log lines must not mix with these
     return {
         "told": told,
         "texts": listener.texts,
@@ -69,7 +70,7 @@ def attempt(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Try until the log told in time, and report the last attempt."""
+    """Try until the failure is logged in time, and report the last attempt."""
     logging.basicConfig(level=logging.DEBUG)
     task = json.load(sys.stdin)
     for _ in range(_ATTEMPTS):
@@ -77,7 +78,7 @@ def main() -> None:
         if report["told"]:
             break
     json.dump(report, sys.stdout)
-    # Neither closed nor flushed: the program has come to its end, and so has the producer.
+    # Neither closed nor flushed: the program ends here, and so does the producer.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An application of Spark Connect, which knows of the sink only that it is installed."""
+"""An application of Spark Connect that only relies on the sink being installed."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def main(arguments: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["SPARK_TESTING"] = "1"  # any free port, not 15002, which somebody may have
+    os.environ["SPARK_TESTING"] = "1"  # any free port, not 15002, which may be in use
     main(json.loads(sys.argv[1]))

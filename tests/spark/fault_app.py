@@ -1,6 +1,6 @@
 """An application on a small cluster, in which something dies in the middle of each write.
 
-Run by test_faults.py. Spark starts the tasks again that were lost.
+Run by test_faults.py. Spark restarts the lost tasks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from tests.fix_spark import spark_session
 from tests.spark.helper import Meeting
 
 ROWS = 40_000
-#: What dies, write by write.
+#: The processes that die, in the order of the writes.
 FAULTS = ("worker", "executor", "broker")
 #: The rows of its first partition.
 FIRST_TASK = range(ROWS // 4)
-#: After so many batches of 1,000 rows the first attempt at the first partition meets its fate.
+#: The fault happens after this many batches of 1,000 rows, in the first attempt at the first
+#: partition.
 _MIDDLE = 5
 
 
 class Fated(BatchSink):
-    """The sink, in whose first attempt at the first partition something dies."""
+    """The sink, with a fault in the first attempt at the first partition."""
 
     def __init__(self, options: Any, schema: Any, overwrite: bool, fault: str, sign: str) -> None:
         super().__init__(options, schema, overwrite)
@@ -50,12 +51,13 @@ class Fated(BatchSink):
 
 
 def _strike(fault: str, sign: str) -> None:
-    # The test looks meanwhile whether rows of this attempt are in the log; or kills the broker.
+    # In the meantime the test checks whether rows of this attempt are in the log, or kills the
+    # broker.
     Meeting.keep(sign)
     if fault == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "executor":
-        # Our parent is the daemon that makes workers, and its parent is the executor.
+        # The parent process is the daemon that makes workers, and its parent is the executor.
         stat = pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
         os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
 
@@ -73,7 +75,7 @@ def source_of(fault: str, sign: str) -> type[DefaultSource]:
 
 
 def main(arguments: dict[str, str]) -> None:
-    """Write the rows to a topic for each fault, and have something die in the middle."""
+    """Write the rows to a topic for each fault, and cause it in the middle."""
     local = pathlib.Path(arguments["local"])
     spark = spark_session(
         "local-cluster[2,1,1024]",
@@ -83,7 +85,7 @@ def main(arguments: dict[str, str]) -> None:
             "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         },
     )
-    spark.sparkContext.setLogLevel("WARN")  # it tells then of tasks that are lost
+    spark.sparkContext.setLogLevel("WARN")  # it then logs lost tasks
     df = spark.range(ROWS, numPartitions=4).selectExpr(
         "CAST(id % 100 AS STRING) AS key", "CAST(id AS STRING) AS value"
     )

@@ -1,4 +1,4 @@
-"""DataFrames to write, and what they have become in Kafka."""
+"""DataFrames to write, and reading their rows from Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def save(df: Any, cluster: KafkaCluster, **options: str) -> None:
 
 
 def records(cluster: KafkaCluster, topic: str, partitions: int = 1) -> list[Record]:
-    """Everything in a topic, partition by partition."""
+    """Return everything in a topic, partition by partition."""
     return [
         record
         for partition in range(partitions)
@@ -39,7 +39,7 @@ def records(cluster: KafkaCluster, topic: str, partitions: int = 1) -> list[Reco
 
 
 def values(cluster: KafkaCluster, topic: str, partitions: int = 1) -> list[bytes | None]:
-    """The values in a topic, in order of their bytes."""
+    """Return the values in a topic, in order of their bytes."""
     return sorted(record.value or b"" for record in records(cluster, topic, partitions))
 
 
@@ -47,11 +47,11 @@ def wait_for_rows(cluster: KafkaCluster, topic: str, numbers: range, partitions:
     """Wait until a row with one of *numbers* as its value is in the log."""
     deadline = time.monotonic() + PATIENCE
     while not any(int(value or b"") in numbers for value in values(cluster, topic, partitions)):
-        assert time.monotonic() < deadline, f"none of {numbers} comes to {topic}"
+        assert time.monotonic() < deadline, f"none of {numbers} arrives in {topic}"
 
 
 def connections_to(cluster: KafkaCluster) -> int:
-    """How many connections clients have to the broker, of all processes."""
+    """Return the number of client connections to the broker, from all processes."""
     port = int(cluster.bootstrap_servers.rpartition(":")[2])
     lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
     states = [(line.split()[2], line.split()[3]) for line in lines]
@@ -65,7 +65,7 @@ def connections_to(cluster: KafkaCluster) -> int:
 def application(
     script: str, arguments: dict[str, str], log: pathlib.Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A Spark application of its own, which writes to *log*; killed if it is still there."""
+    """Run a separate Spark application that writes to *log*; kill it at the end."""
     with open(log, "ab") as output:
         process = subprocess.Popen(
             [sys.executable, str(pathlib.Path(__file__).parent / script), json.dumps(arguments)],
@@ -85,7 +85,7 @@ def application(
 
 
 class Meeting:
-    """Where an application tells that it has come to a place, and waits there to be sent on."""
+    """A point at which an application stops and waits for the test."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -94,20 +94,20 @@ class Meeting:
             os.mkfifo(pipe)
 
     def wait(self, seconds: float) -> None:
-        """Wait for the application."""
+        """Wait until the application has arrived."""
         reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             come, _, _ = select.select([reader], [], [], seconds)
-            assert come, "the application has not come to the place"
+            assert come, "the application has not arrived"
         finally:
             os.close(reader)
 
     def go_on(self) -> None:
-        """Send it on."""
+        """Let the application continue."""
         self._done.write_text("go on")
 
     @staticmethod
     def keep(path: str) -> None:
-        """In the application: tell that it is there, and wait."""
+        """Report the arrival from the application, and wait."""
         pathlib.Path(path).write_text("here")
         pathlib.Path(f"{path}-done").read_text()

@@ -1,4 +1,4 @@
-"""A streaming application to be killed: a file a micro-batch; run by test_streams.py."""
+"""A streaming application to be killed, with one file per micro-batch; run by test_streams.py."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyspark import TaskContext
 from tests.fix_spark import spark_session
 from tests.spark.helper import Meeting
 
-#: After so many batches of 1,000 rows, of ten in a file, it waits.
+#: It waits after this many batches of 1,000 rows; a file has ten.
 _MIDDLE = 6
 
 
 def stop_in(path: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """Hand on what comes; in the third micro-batch, a part of it, and wait to be killed."""
+    """Yield the batches; in the third micro-batch, yield a part of it, and wait to be killed."""
     context = TaskContext.get()
     assert context is not None
     third = context.getLocalProperty("streaming.sql.batchId") == "2"
@@ -30,7 +30,7 @@ def stop_in(path: str, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def main(arguments: dict[str, str]) -> None:
-    """Write every file of the input, one a micro-batch."""
+    """Write every file of the input, one per micro-batch."""
     local = pathlib.Path(arguments["local"])
     spark = spark_session(
         "local[2]", local, **{"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}

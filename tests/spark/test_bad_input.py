@@ -1,4 +1,4 @@
-"""What is wrong is named: an option, a column, a row, a server. Nothing is lost without a word."""
+"""Errors name the option, column, row or server; nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def registered(spark: Any) -> None:
 
 @pytest.fixture
 def untouched() -> Iterator[str]:
-    """The address of a server to which nobody connects."""
+    """Yield the address of a server, and check that no client connects to it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.settimeout(0)
@@ -40,9 +40,9 @@ def untouched() -> Iterator[str]:
         ("'v' AS value, 'one' AS partition", "column partition is string; it must be int"),
         ("'v' AS value, 'now' AS timestamp", "column timestamp is string"),
         ("'v' AS value, array('h') AS headers", "column headers is array<string>; it must be"),
-        ("'v' AS value, 7 AS ky", "column ky is not a part of a message: did you mean key?"),
-        ("'v' AS value, 'v' AS value", "column value is there 2 times"),
-        ("'v' AS Value", "column Value is not a part of a message: did you mean value?"),
+        ("'v' AS value, 7 AS ky", "column ky is not part of a message: did you mean key?"),
+        ("'v' AS value, 'v' AS value", "there are 2 columns named value"),
+        ("'v' AS Value", "column Value is not part of a message: did you mean value?"),
     ],
 )
 def test_a_wrong_column_is_named_when_the_write_is_planned(
@@ -62,11 +62,14 @@ def test_a_wrong_column_is_named_when_the_write_is_planned(
     ("options", "said"),
     [
         ({"kafka.linger.ms": "soon"}, "option kafka.linger.ms: 'soon' was given"),
-        ({"kafka.linger.msec": "5"}, "option kafka.linger.msec is not known; the nearest"),
+        ({"kafka.linger.msec": "5"}, "option kafka.linger.msec is unknown; the most similar"),
         ({"kafka.security.protocol": "TLS"}, "option kafka.security.protocol: 'TLS' was given"),
-        ({"kafka.key.serializer": "x"}, "option kafka.key.serializer: it cannot be given as text"),
+        (
+            {"kafka.key.serializer": "x"},
+            "option kafka.key.serializer: it cannot be given as a string",
+        ),
         ({"linger.ms": "5"}, "write it as kafka.linger.ms"),
-        ({"topics": "t"}, "option topics is not known; did you mean topic?"),
+        ({"topics": "t"}, "option topics is unknown; did you mean topic?"),
         ({"onError": "ignore"}, "option onError: 'ignore' was given; allowed: fail, or dead"),
         ({"onError": "deadletter:"}, "option onError: topic '' is not a topic name"),
         ({"topic": "no topic"}, "option topic: topic 'no topic' is not a topic name"),
@@ -89,14 +92,14 @@ def test_what_is_missing_is_named(spark: Any, untouched: str) -> None:
     with pytest.raises(AnalysisException, match=r"option kafka\.bootstrap\.servers is missing"):
         to.option("topic", "t").save()
     to = df.write.format("pykaproducer").option("kafka.bootstrap.servers", untouched)
-    with pytest.raises(AnalysisException, match="no topic: give the option topic, or"):
+    with pytest.raises(AnalysisException, match="no topic given: set the option topic, or"):
         to.mode("append").save()
-    with pytest.raises(AnalysisException, match="mode overwrite: a topic cannot be overwritten"):
+    with pytest.raises(AnalysisException, match="mode overwrite is not supported"):
         to.option("topic", "t").mode("overwrite").save()
 
 
 def test_no_topic_is_none_and_not_its_name(spark: Any, untouched: str) -> None:
-    with pytest.raises(ValueError, match="no topic: give the option topic"):
+    with pytest.raises(ValueError, match="no topic given: set the option topic"):
         write(spark.sql("SELECT 'v' AS value"), topic=None, bootstrap_servers=untouched)
 
 
@@ -169,7 +172,7 @@ def test_rows_that_the_broker_refuses_go_to_the_dead_letter_topic(
 def test_rows_that_can_never_be_sent_go_to_the_dead_letter_topic(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
-    """Without a topic, for a partition below zero: each by itself."""
+    """Without a topic, or for a partition below zero: each row separately."""
     lost = f"{topic}-lost"
     cluster.create_topic(topic)
     cluster.create_topic(lost)

@@ -1,4 +1,4 @@
-"""Batch writes: what the DataFrame holds is what stands in Kafka."""
+"""Batch writes: Kafka holds the contents of the DataFrame."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_row_is_there_once_and_where_its_key_belongs(
     ]
     assert sorted(int(record.value or b"") for _, record in found) == list(range(rows))
     for partition, record in found:
-        # As the Java client's partitioner has it.
+        # As in the Java client's partitioner.
         assert partition == (murmur2(record.key) & 0x7FFFFFFF) % 4
     counts = [sum(place == partition for place, _ in found) for partition in range(4)]
     assert {place: written.rows for place, written in summary.partitions.items()} == {
@@ -129,7 +129,7 @@ def test_sql_inserts_into_a_view(spark: Any, cluster: KafkaCluster, topic: str) 
 
 
 def test_sql_inserts_into_a_table(spark: Any, cluster: KafkaCluster, topic: str) -> None:
-    """Spark does not hand a table's own options to a sink in Python, but those of the INSERT."""
+    """Spark passes a Python sink the options of the INSERT, but not those of the table."""
     cluster.create_topic(topic)
     servers = f"'kafka.bootstrap.servers' = '{cluster.bootstrap_servers}'"
     spark.sql("CREATE TABLE sink (key STRING, value STRING) USING pykaproducer")
@@ -145,7 +145,7 @@ def test_sql_inserts_into_a_table(spark: Any, cluster: KafkaCluster, topic: str)
 def test_a_topic_of_sparks_kafka_source_can_be_written_as_it_was_read(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
-    """Its schema has two columns beside ours, which only a message in the log has."""
+    """Its schema has two columns in addition to ours, which only a message in the log has."""
     cluster.create_topic(topic)
     df = spark.sql(
         "SELECT CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value, 'other' AS topic, "
@@ -158,7 +158,7 @@ def test_a_topic_of_sparks_kafka_source_can_be_written_as_it_was_read(
 def test_rows_that_do_not_fit_into_one_batch_are_split_and_all_arrive(
     spark: Any, cluster: KafkaCluster, topic: str
 ) -> None:
-    """The broker refuses batches of more than 2,000 bytes, the producer makes larger ones."""
+    """The broker rejects batches of more than 2,000 bytes, the producer makes larger ones."""
     cluster.create_topic(topic, config={"max.message.bytes": "2000"})
     df = spark.range(2000, numPartitions=2).selectExpr("CAST(id AS STRING) AS value")
     save(df, cluster, topic=topic, kafka_batch_size="65536")

@@ -1,4 +1,4 @@
-"""Spark Connect, and the sink found without a word."""
+"""Spark Connect, and the sink found without registration."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_a_session_of_spark_connect(
         assert values(cluster, f"{topic}-{name}") == expected
     log = (tmp_path / "log").read_text()
     assert "summary: 100 rows (190 bytes) to 1 partitions" in log
-    # What the driver is told: a line for each batch.
+    # The driver logs one line per batch.
     assert f"write: 100 rows (190 bytes) to 1 partitions; {topic}-batch[0]: 100 rows" in log
     assert "INFO pykaproducer.spark: stream lines batch 0: 100 rows" in log

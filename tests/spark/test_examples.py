@@ -1,4 +1,4 @@
-"""The example runs as its README says, on the log of a real web server."""
+"""The example runs as its README describes, on the log of a real web server."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "access_log.py"
 #: How long a whole Spark may take on a busy machine (seconds).
 SOON = 300
 
-#: What is asked of the web server, and what it answers.
+#: The requests to the web server, and its answers.
 ASKED = [("GET", "/page"), ("GET", "/missing?a=b%20c"), ("POST", "/"), ("GET", "/")]
 ANSWERED = [200, 404, 501, 200]
 
-#: As nginx writes it. The last one did not speak HTTP.
+#: As nginx writes it. The last client did not speak HTTP.
 COMBINED = r"""
 192.0.2.7 - alice [17/May/2024:12:30:15 +0200] "GET /q?x=\x22 HTTP/2.0" 200 53 "http://a/ b" "M (X)"
 2001:db8::1 - - [17/May/2024:12:30:59 +0000] "POST /api HTTP/1.1" 503 0 "-" "curl/8.1"
@@ -41,23 +41,23 @@ COMBINED = r"""
 
 
 class Run(NamedTuple):
-    """What the example was given, and what it has made of it."""
+    """The input and the results of the example."""
 
     #: The lines of the server's log.
     log: list[str]
-    #: What it has printed, with what Spark had to say.
+    #: Its output, including Spark's.
     output: str
-    #: Everything in a topic of its.
+    #: Everything in each of its topics.
     topics: dict[str, list[Record]]
 
     def requests_in(self, file: bytes) -> list[Record]:
-        """The requests of one log file."""
+        """Return the requests of one log file."""
         return [each for each in self.topics["requests"] if ("file", file) in each.headers]
 
 
 @pytest.fixture(scope="module")
 def run(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One run on the logs of two servers."""
+    """Run the example on the logs of two servers."""
     directory = tmp_path_factory.mktemp("example")
     site, logs, log = directory / "site", directory / "logs", directory / "access.log"
     site.mkdir()
@@ -79,7 +79,7 @@ def run(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @contextmanager
 def web_server(site: pathlib.Path, log: pathlib.Path) -> Iterator[str]:
-    """``python -m http.server``, which writes its log to *log*; its address."""
+    """Run ``python -m http.server``, which writes its log to *log*; yield its address."""
     command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]
     with (
         open(log, "wb") as errors,
@@ -97,7 +97,7 @@ def web_server(site: pathlib.Path, log: pathlib.Path) -> Iterator[str]:
 
 
 def ask(address: str, method: str, path: str) -> int:
-    """Make a request; the status of the answer."""
+    """Make a request, and return the status of the answer."""
     connection = http.client.HTTPConnection(address, timeout=SOON)
     connection.request(method, path)
     answer = connection.getresponse()
@@ -112,7 +112,7 @@ def run_example(
     directory: pathlib.Path,
     environment: dict[str, str],
 ) -> str:
-    """Run it on what is in *logs*; what it has printed."""
+    """Run the example on the files in *logs*, and return its output."""
     command = [sys.executable, str(EXAMPLE), str(logs), "--once"]
     output = directory / "output"
     with open(output, "wb") as file:
@@ -145,7 +145,7 @@ def test_the_requests_of_a_web_server_come_to_kafka(run: Run) -> None:
     assert [value_of(each)["status"] for each in found] == ANSWERED
     assert {each.key for each in found} == {b"127.0.0.1"}
     moments = [re.search(r'\[(.*)\] "', line) for line in run.log]
-    # It writes the local time, without saying so.
+    # It writes the local time, without a time zone.
     times = [time.strptime(moment[1], "%d/%b/%Y %H:%M:%S") for moment in moments if moment]
     assert [each.timestamp for each in found] == [int(time.mktime(t)) * 1000 for t in times]
 
@@ -178,7 +178,7 @@ def test_lines_that_are_no_requests_have_a_topic_of_their_own(run: Run) -> None:
 def test_requests_are_counted_by_status(run: Run) -> None:
     newest = {each.key: value_of(each) for each in run.topics["status-counts"]}
     found: Counter[int] = Counter()
-    for count in newest.values():  # of each minute: the server may have worked in two
+    for count in newest.values():  # for each minute: the server may have worked in two
         found[count["status"]] += count["count"]
     assert found == {200: 3, 404: 1, 501: 1, 503: 1}
 

@@ -1,4 +1,4 @@
-"""A small cluster in which something dies in the middle of a write: the write ends well."""
+"""Something dies in the middle of a write on a small cluster: the write succeeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nothing_is_lost(
     with application("fault_app.py", arguments, tmp_path / "log") as running:
         for fault, meeting in meetings.items():
             meeting.wait(SOON)
-            # It was in the middle: rows of the attempt that is lost are in the log.
+            # The fault was in the middle: rows of the lost attempt are in the log.
             wait_for_rows(cluster, f"{topic}-{fault}", FIRST_TASK, 3)
             if fault != "broker":
                 meeting.go_on()
@@ -46,7 +46,7 @@ def test_nothing_is_lost(
         found = records(cluster, f"{topic}-{fault}", 3)
         counts = Counter(int(record.value or b"") for record in found)
         assert set(counts) == set(range(ROWS))
-        # A task that is started again writes its rows again; the others' are there once.
+        # A restarted task writes its rows again; those of the other tasks are there once.
         again = sum(counts.values()) - ROWS
         tell.append(f"Spark, the {fault} dies in a write of {ROWS:,} rows: {again:,} twice")
         assert again <= ROWS // 2

@@ -97,7 +97,7 @@ def test_a_selection_without_a_column_has_a_message_for_each_row(
 def test_spark_reads_files_as_the_embedded_load_does(
     spark: Any, cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """Lines in cells, quotes in cells, columns of some files; and a broken line is an error."""
+    """Lines in cells, quotes in cells, columns of some files; and a malformed line is an error."""
     cluster.create_topic(topic)
     source = tmp_path / "rows.tsv"
     source.write_text('a\tb\n1\t"two\nlines"\n2\t"say ""hi"""\n3\t\n4\t""\n')
@@ -135,13 +135,13 @@ def test_refused_rows_are_kept(
     assert load(cluster, topic, query, *arguments, "--rejects", str(rejects), "--verify") == 1
     said = capsys.readouterr().err
     assert "990 of 1,000 rows delivered" in said
-    assert "10 refused; the first: Spark partition 0, row 7: " in said
+    assert "10 not delivered; the first: Spark partition 0, row 7: " in said
     assert "verified: 990 rows" in said
     kept = parquet.read_table(rejects).to_pylist()
     assert sorted(row["id"] for row in kept) == list(range(7, 1000, 100))
-    # Without a place for them, the first of each task ends the task's part of the load.
+    # Without --rejects, the first rejected row of each task ends that task's part of the load.
     assert load(cluster, topic, query, *arguments) == 1
-    assert "with --rejects DIR such rows are kept, and it goes on" in capsys.readouterr().err
+    assert "--rejects DIR keeps such rows and continues" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -196,5 +196,6 @@ def test_spark_submit_runs_the_script(
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()[-5000:]
-    assert b"2 of 2 rows delivered" in done.stdout  # where spark-submit puts all that a script says
+    # spark-submit redirects the script's output there
+    assert b"2 of 2 rows delivered" in done.stdout
     assert values(cluster, topic) == [b"a", b"b"]

@@ -1,4 +1,4 @@
-"""Streams: every row of the input is in Kafka, also across stops, crashes and restarts."""
+"""Streams: every row of the input is in Kafka, despite stops, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def registered(spark: Any) -> None:
 
 
 def put_lines(directory: pathlib.Path, name: str, numbers: range) -> None:
-    """A file of the input, there at once and whole."""
+    """Add a file to the input atomically."""
     directory.mkdir(exist_ok=True)
     hidden = directory / f".{name}"
     hidden.write_text("".join(f"{number:0200}\n" for number in numbers))
@@ -34,7 +34,7 @@ def put_lines(directory: pathlib.Path, name: str, numbers: range) -> None:
 
 
 def stream_to(cluster: KafkaCluster, topic: str, df: Any, checkpoint: pathlib.Path) -> Any:
-    """What writes all that is there of a stream to the topic, when it is started."""
+    """Return a writer that sends the available rows of a stream when started."""
     return (
         df.writeStream.format("pykaproducer")
         .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
@@ -109,17 +109,18 @@ def test_a_stream_that_would_overwrite_is_told_what_to_do(
     to = stream_to(cluster, topic, counts.select("value"), tmp_path / "checkpoint")
     query = to.outputMode("complete").start()
     with pytest.raises(
-        StreamingQueryException, match=r"output mode complete: .*foreachBatch\(\) with"
+        StreamingQueryException,
+        match=r"output mode complete is not supported: .*foreachBatch\(\) with",
     ):
         query.awaitTermination(SOON)
 
 
 def test_epochs_without_rows_are_not_committed() -> None:
-    """trigger(continuous=...) commits what Spark has handed to nobody."""
+    """trigger(continuous=...) commits rows that Spark has passed to no task."""
     schema = StructType([StructField("value", StringType())])
     sink = StreamSink({"kafka.bootstrap.servers": "h", "topic": "t"}, schema, overwrite=False)
     sink.commit([Commit(Summary())], 0)
-    with pytest.raises(SinkError, match=r"trigger\(continuous=...\) cannot write"):
+    with pytest.raises(SinkError, match=r"trigger\(continuous=...\) is not supported"):
         sink.commit([Commit(Summary()), None], 1)
 
 
@@ -144,7 +145,7 @@ def test_nothing_is_lost_when_the_driver_is_killed_in_the_middle_of_a_batch(
     with application("stream_app.py", arguments, log):
         meeting.wait(SOON)  # in the third batch, of which a part is in the log
         wait_for_rows(cluster, topic, range(rows // 3, rows // 2), 2)
-    # Killed. And once more, to the end:
+    # Killed. The second run continues to the end:
     written = len(values(cluster, topic, 2))
     assert 0 < written < rows
     with application("stream_app.py", {**arguments, "finish": "yes"}, log) as second:
@@ -152,6 +153,6 @@ def test_nothing_is_lost_when_the_driver_is_killed_in_the_middle_of_a_batch(
     counts = Counter(int(value or b"") for value in values(cluster, topic, 2))
     assert set(counts) == set(range(rows))
     again = sum(counts.values()) - rows
-    # At least once: rows of the batch in which it was killed are there twice, and no others.
+    # At least once: only rows of the batch in which it was killed are duplicated.
     assert 0 < again <= rows // 6
     tell.append(f"Spark, the driver dies in a stream of {rows:,} rows: {again:,} are there twice")

@@ -1,4 +1,4 @@
-"""What lives in Spark's Python workers: one producer for each configuration, however many tasks."""
+"""State in Spark's Python workers: one producer per configuration, however many tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-python's classes over a transport: a client that has nothing to do with ours."""
+"""kafka-python's classes over a transport: a client that is independent of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Closed(Exception):
 
 
 class RawClient:
-    """Sends requests one after the other and waits for each answer."""
+    """A client that sends one request at a time and waits for its answer."""
 
     def __init__(self, network: Network, host: str, port: int) -> None:
         (endpoint,) = network.resolve(host, port)
@@ -40,7 +40,7 @@ class RawClient:
             data = data[self.transport.send([data]) :]
 
     def ask(self, request: Any, correlation_id: int = 1) -> Any:
-        """The answer, as kafka-python's object."""
+        """Return the answer, as kafka-python's object."""
         self.send(request, correlation_id)
         length = int.from_bytes(self.read(4), "big", signed=True)
         kind = request.header.get_response_class()
@@ -49,7 +49,7 @@ class RawClient:
         return answer
 
     def read(self, count: int) -> bytes:
-        """*count* bytes; :class:`Closed` if they do not come any more."""
+        """Return *count* bytes; raise :class:`Closed` at the end of the stream."""
         buffer = memoryview(bytearray(65536))
         while len(self._received) < count:
             self._wait(selectors.EVENT_READ)
@@ -66,12 +66,12 @@ class RawClient:
         self._selector.select()
         self._selector.unregister(self.transport)
 
-    # The usual requests --------------------------------------------------------------------
+    # Common requests -----------------------------------------------------------------------
 
     def produce(
         self, *batches: tuple[str, int, bytes], acks: int = -1, version: int = 12
     ) -> list[tuple[int, int]]:
-        """(error code, base offset) of each batch, in their order."""
+        """Return (error code, base offset) of each batch, in order."""
         answer = self.ask(produce_request(batches, acks, version))
         found = {
             (topic.name, partition.index): (partition.error_code, partition.base_offset)

@@ -1,4 +1,4 @@
-"""Time that a test moves by hand."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._clock import Bell, Clock
 from pykaproducer._net.wakeup import Wakeup
+from pykaproducer._util.clock import Clock, WakeEvent
 from pykaproducer.testing import FakeClock
 
 
 class Task(threading.Thread):
-    """A thread that ends with a result."""
+    """A thread with a result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def test_time_moves_only_by_jumps(clock: FakeClock) -> None:
 
 
 def test_time_does_not_go_back(clock: FakeClock) -> None:
-    with pytest.raises(ValueError, match="does not go back"):
+    with pytest.raises(ValueError, match="cannot go back"):
         clock.jump(-1)
 
 
@@ -71,20 +71,20 @@ def test_it_cannot_be_pickled(clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("make_clock", [Clock, FakeClock])
 def test_a_bell_that_is_rung_is_heard_whatever_the_time(make_clock: Callable[[], Clock]) -> None:
-    clock, bell = make_clock(), Bell()
+    clock, event = make_clock(), WakeEvent()
     for deadline in (None, 0.0, clock.monotonic() + 5000):
-        bell.ring()
-        assert clock.hear(bell, deadline)
-        assert not bell.is_rung
+        event.set()
+        assert clock.wait(event, deadline)
+        assert not event.is_set
 
 
 @pytest.mark.parametrize("make_clock", [Clock, FakeClock])
 def test_a_bell_rung_often_is_heard_once(make_clock: Callable[[], Clock]) -> None:
-    clock, bell = make_clock(), Bell()
+    clock, event = make_clock(), WakeEvent()
     for _ in range(3):
-        bell.ring()
-    assert clock.hear(bell, clock.monotonic())
-    assert not clock.hear(bell, clock.monotonic())
+        event.set()
+    assert clock.wait(event, clock.monotonic())
+    assert not clock.wait(event, clock.monotonic())
 
 
 def test_a_deadline_that_is_very_near_ends_the_wait() -> None:
@@ -92,41 +92,41 @@ def test_a_deadline_that_is_very_near_ends_the_wait() -> None:
     clock = Clock()
     for near in (1e-9, 1e-7, 1e-6, 1e-5):
         for _ in range(5000):
-            assert not clock.hear(Bell(), clock.monotonic() + near)
+            assert not clock.wait(WakeEvent(), clock.monotonic() + near)
 
 
 def test_ringing_ends_the_wait(clock: FakeClock) -> None:
-    bell = Bell()
+    event = WakeEvent()
     for deadline in (None, 5000.0):
-        task = Task(partial(clock.hear, bell, deadline))
-        bell.ring()
+        task = Task(partial(clock.wait, event, deadline))
+        event.set()
         assert task.result() is True
     assert clock.next_deadline() is None
 
 
 def test_a_jump_ends_the_waits_whose_deadline_has_come(clock: FakeClock) -> None:
-    bells = [Bell() for _ in range(3)]
+    events = [WakeEvent() for _ in range(3)]
     deadlines = [1005.0, 1010.0, 1015.0]
     tasks = [
-        Task(partial(clock.hear, bell, deadline))
-        for bell, deadline in zip(bells, deadlines, strict=True)
+        Task(partial(clock.wait, event, deadline))
+        for event, deadline in zip(events, deadlines, strict=True)
     ]
     arrived(clock, 3)
     clock.jump(10)
     for task in tasks[:2]:
         task.result()
     assert clock.next_deadline() == 1015.0
-    bells[2].ring()
+    events[2].set()
     assert tasks[2].result() is True
 
 
 def test_a_jump_that_is_not_far_enough_changes_nothing(clock: FakeClock) -> None:
-    bell = Bell()
-    task = Task(lambda: clock.hear(bell, 1010.0))
+    event = WakeEvent()
+    task = Task(lambda: clock.wait(event, 1010.0))
     arrived(clock)
     clock.jump(9.9)
     assert clock.next_deadline() == 1010.0
-    bell.ring()
+    event.set()
     assert task.result() is True
 
 
@@ -164,7 +164,7 @@ def test_a_selector_is_woken(clock: FakeClock) -> None:
 
 def test_a_jump_before_the_wait_begins_is_not_missed(clock: FakeClock) -> None:
     class Late(FakeClock):
-        """Time jumps between the two steps of a waiter: it has told its deadline, and looks."""
+        """A clock that jumps between a waiter's registration of its deadline and its check."""
 
         @contextlib.contextmanager
         def _waits(self, deadline: float, wake: Callable[[], None]) -> Iterator[None]:
@@ -173,20 +173,20 @@ def test_a_jump_before_the_wait_begins_is_not_missed(clock: FakeClock) -> None:
                 yield
 
     late = Late()
-    late.hear(Bell(), 1010.0)  # returns
+    late.wait(WakeEvent(), 1010.0)  # returns
     assert late.monotonic() >= 1010.0
 
 
 def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
-    """None of many waits is missed by jumps that come at any moment."""
+    """No wait misses a jump, whenever the jumps happen."""
     rounds = 50
 
     def wait() -> int:
-        bell = Bell()
+        event = WakeEvent()
         for _ in range(rounds):
             deadline = clock.monotonic() + 1
             while clock.monotonic() < deadline:
-                clock.hear(bell, deadline)
+                clock.wait(event, deadline)
         return rounds
 
     tasks = [Task(wait) for _ in range(4)]
@@ -196,19 +196,21 @@ def test_waiters_and_jumps_at_the_same_time(clock: FakeClock) -> None:
     assert clock.next_deadline() is None
 
 
-# Jumping to what is waited for --------------------------------------------------------------------
+# Jumping to the next deadline ---------------------------------------------------------------------
 
 
 def test_jump_to_next_waits_for_a_waiter(clock: FakeClock) -> None:
     jumped = Task(clock.jump_to_next)
-    task = Task(lambda: clock.hear(Bell(), 1007.0))
+    task = Task(lambda: clock.wait(WakeEvent(), 1007.0))
     task.result()
     assert jumped.result() == 7.0
     assert clock.monotonic() == 1007.0
 
 
 def test_jump_to_next_takes_the_earliest(clock: FakeClock) -> None:
-    tasks = [Task(partial(clock.hear, Bell(), deadline)) for deadline in (1030.0, 1010.0, 1020.0)]
+    tasks = [
+        Task(partial(clock.wait, WakeEvent(), deadline)) for deadline in (1030.0, 1010.0, 1020.0)
+    ]
     arrived(clock, 3)
     assert [clock.jump_to_next() for _ in range(3)] == [10.0, 10.0, 10.0]
     for task in tasks:

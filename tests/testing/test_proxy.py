@@ -1,4 +1,4 @@
-"""The fault proxy does what it says, to bytes that look like Kafka's. No Kafka is needed."""
+"""The fault proxy, with bytes that look like Kafka's. No Kafka is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from pykaproducer.testing import Cut, FaultProxy, KafkaCluster
 
-#: How long anything may take that is expected to happen (seconds).
+#: How long an expected event may take (seconds).
 PATIENCE = 30.0
 
 PRODUCE, METADATA = 0, 3
@@ -24,15 +24,15 @@ def frame(body: bytes) -> bytes:
 
 
 def request(number: int, *, key: int = PRODUCE, version: int = 3, acks: int = -1) -> bytes:
-    """A request with the correlation id *number*; a Produce request goes as far as its acks."""
+    """Return a request with correlation id *number*; a Produce request ends after its acks."""
     header = struct.pack(">hhi", key, version, number) + struct.pack(">h", 2) + b"me"
     if key != PRODUCE:
         return frame(header)
     if version >= 9:
         tagged = b"\x02" + b"\x00\x03abc" + b"\x05\x81\x01" + bytes(129)
         return frame(header + tagged + b"\x04tid" + struct.pack(">h", acks) + b"rest")
-    nobody = struct.pack(">h", -1) if version >= 3 else b""
-    return frame(header + nobody + struct.pack(">h", acks) + b"rest")
+    no_transaction = struct.pack(">h", -1) if version >= 3 else b""
+    return frame(header + no_transaction + struct.pack(">h", acks) + b"rest")
 
 
 def answer(number: int, size: int = 4) -> bytes:
@@ -40,12 +40,12 @@ def answer(number: int, size: int = 4) -> bytes:
 
 
 class Server:
-    """Takes connections one by one and notes what it reads; answers when it is told to."""
+    """A server that accepts connections one by one, records its input and answers on command."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
-        #: What came, connection by connection, as far as the connection has ended or been read.
+        #: The received data, one connection after the other.
         self.arrivals: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.connections: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
         self._open: list[socket.socket] = []
@@ -84,21 +84,21 @@ class Server:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it has ended already
+                pass  # already closed
         for thread in self._threads:
             thread.join(PATIENCE)
         for connection in self._open:
             connection.close()
 
     def receive(self, size: int) -> bytes:
-        """The next *size* bytes that come, of whatever connection."""
+        """Return the next *size* bytes received, on any connection."""
         data = b""
         while len(data) < size:
             data += self.arrivals.get(timeout=PATIENCE)
         return data
 
     def ended(self) -> bool:
-        """Wait for the end of a connection; true if nothing came before."""
+        """Wait for the end of a connection; return true if nothing was received before."""
         return self.arrivals.get(timeout=PATIENCE) == b""
 
 
@@ -143,12 +143,12 @@ def seen(proxy: FaultProxy, count: int = 1) -> None:
     assert proxy.wait_for(lambda: len(proxy.unanswered) == count, PATIENCE)
 
 
-# Nothing wrong
+# No faults
 
 
 def test_frames_go_through_whole_and_in_order(server: Server, client: socket.socket) -> None:
     sent = b"".join(request(n, key=METADATA if n % 2 else PRODUCE) for n in range(100))
-    # In pieces that are no frames.
+    # In pieces that do not match the frames.
     for i in range(0, len(sent), 7):
         client.sendall(sent[i : i + 7])
     assert server.receive(len(sent)) == sent
@@ -181,7 +181,7 @@ def test_without_a_server_a_connection_ends(refusing: str) -> None:
     host, port = refusing.split(":")
     with (
         FaultProxy((host, int(port))) as proxy,
-        # It may end before we know that it has begun.
+        # It may end before the client knows that it was established.
         pytest.raises(ConnectionResetError),
         connect(proxy) as client,
     ):
@@ -200,7 +200,7 @@ def test_it_waits_for_its_target(server: Server) -> None:
         assert server.receive(len(request(1))) == request(1)
 
 
-# What it knows
+# Observation
 
 
 @pytest.mark.parametrize("version", [2, 3, 8, 9, 12])
@@ -315,7 +315,7 @@ def test_cut_all(server: Server, proxy: FaultProxy, client: socket.socket) -> No
         seen(proxy, 1)
 
 
-# Weather
+# Delays, limits and refusals
 
 
 def test_refuse_and_listen_again(server: Server, proxy: FaultProxy, client: socket.socket) -> None:
@@ -326,7 +326,7 @@ def test_refuse_and_listen_again(server: Server, proxy: FaultProxy, client: sock
     for _ in range(2):
         with pytest.raises(ConnectionRefusedError):
             connect(proxy)
-    proxy.refuse()  # it does already
+    proxy.refuse()  # it is already refusing
     proxy.restore()
     with connect(proxy) as another:
         another.sendall(request(1))
@@ -369,7 +369,7 @@ def test_what_a_client_has_given_up_in_a_black_hole_still_arrives(
 def test_delayed_frames_wait_side_by_side(
     server: Server, proxy: FaultProxy, client: socket.socket
 ) -> None:
-    """One after the other a hundred frames of half a second would take longer than we wait."""
+    """One after the other a hundred frames of half a second would take longer than the timeout."""
     proxy.delay(0.5)
     sent = b"".join(request(n) for n in range(100))
     begin = time.monotonic()
@@ -420,5 +420,5 @@ def test_close_ends_everything_in_any_state(server: Server, state: str) -> None:
 
 
 def test_a_cluster_has_as_many_proxies_as_brokers(proxy: FaultProxy) -> None:
-    with pytest.raises(ValueError, match="2 brokers need as many proxies, not 1"):
+    with pytest.raises(ValueError, match="2 brokers need 2 proxies, not 1"):
         KafkaCluster(2, proxies=[proxy])

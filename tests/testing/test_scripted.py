@@ -1,7 +1,7 @@
-"""The scripted cluster does as it is told, and as Kafka does where it is told nothing.
+"""The scripted cluster follows its script, and otherwise behaves as Kafka does.
 
-The client here is kafka-python's classes over a bare transport; that the answers are those of a
-real broker is checked in ``tests/cluster``.
+The client here is kafka-python's classes over a bare transport; ``tests/cluster`` checks that the
+answers match those of a real broker.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.transport import ConnectionFailed
-from pykaproducer._wire.error_codes import ErrorCode
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import (
     Action,
@@ -45,7 +45,7 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 @pytest.fixture
 def client(cluster: ScriptedCluster) -> Iterator[RawClient]:
-    """A client of broker 0, which leads partition 0."""
+    """Yield a client of broker 0, which leads partition 0."""
     with RawClient(cluster.network, "broker-0.scripted", 9092) as made:
         yield made
 
@@ -94,7 +94,7 @@ def test_requests_are_remembered(cluster: ScriptedCluster, client: RawClient) ->
     assert (received.broker, received.version, received.client_id) == (0, 9, "raw")
     assert received.request.acks == -1
     assert cluster.received("metadata") == []
-    with pytest.raises(ValueError, match="'fetch' is none of produce"):
+    with pytest.raises(ValueError, match="unknown request 'fetch'; use one of produce"):
         cluster.received("fetch")
 
 
@@ -168,7 +168,7 @@ def test_a_version_that_is_not_taken_closes_the_connection() -> None:
             client.produce(("t", 0, record_batch()), version=8)
 
 
-# Brokers that come and go -------------------------------------------------------------------------
+# Stopped and restarted brokers --------------------------------------------------------------------
 
 
 def test_a_stopped_broker_is_gone(cluster: ScriptedCluster, client: RawClient) -> None:
@@ -341,7 +341,7 @@ def test_closing_ends_what_is_held(client: RawClient, cluster: ScriptedCluster) 
     assert values(cluster) == []
 
 
-# What is refused ----------------------------------------------------------------------------------
+# Rejections ---------------------------------------------------------------------------------------
 
 
 def corrupted(data: bytes) -> bytes:

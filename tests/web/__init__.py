@@ -1,1 +1,1 @@
-"""Web servers and pools, for real: what they run, and what they do to a producer."""
+"""Real web servers and pools, and how they affect a producer."""

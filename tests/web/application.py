@@ -1,6 +1,6 @@
 """A WSGI application with a producer at module level, made before a server forks its workers.
 
-Nothing is delivered before somebody flushes: what is in the log was delivered at the exit.
+Nothing is delivered before a flush: messages in the log were delivered at the exit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A bare ASGI application that knows no lifespan, as Django's.
+"""A bare ASGI application without lifespan support, as Django's.
 
-Nothing is delivered before somebody flushes: what is in the log was delivered at the shutdown.
+Nothing is delivered before a flush: messages in the log were delivered at the shutdown.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from gunicorn.workers.ggevent import GeventWorker
 
 
 class Worker(GeventWorker):
-    """Patches all but threads."""
+    """A worker that patches everything except threads."""
 
     def patch(self) -> None:
-        """Called by gunicorn in place of its own."""
+        """Patch; called by gunicorn instead of the built-in method."""
         monkey.patch_all(thread=False)

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, many requests at once, and what is in the log afterwards."""
+"""Servers in separate processes, many concurrent requests, and the log afterwards."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ROOT = HERE.parents[1]
 #: How long anything here may take on a busy machine (seconds).
 SOON = 60
 
-#: How many requests are under way at a time.
+#: The number of concurrent requests.
 CONCURRENT = 300
 
 
 def tool(name: str) -> str:
-    """The path of a command that pip installs; skips without it."""
+    """Return the path of a command that pip installs; skip without it."""
     beside = pathlib.Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -43,7 +43,7 @@ def tool(name: str) -> str:
 
 
 def environment(cluster: KafkaCluster, directory: pathlib.Path, **more: str) -> dict[str, str]:
-    """For a program that finds the package, these tests and the cluster."""
+    """Return the environment of a program that needs the package, these tests and the cluster."""
     paths = (pathlib.Path(pykaproducer.__file__).parents[1], HERE, *filter(None, sys.path))
     return {
         **os.environ,
@@ -56,15 +56,15 @@ def environment(cluster: KafkaCluster, directory: pathlib.Path, **more: str) -> 
 
 
 def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port: int = nobody.getsockname()[1]
+    """Return a port that refuses connections."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
         return port
 
 
 class Program:
-    """A program that runs: a server, or a worker."""
+    """A running program: a server, or a worker."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: pathlib.Path, port: int) -> None:
         self.process = process
@@ -73,19 +73,19 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it has written."""
+        """Return its output."""
         return self.log.read_text(errors="replace")
 
     def until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until something is so."""
+        """Wait until *ready()* is true."""
         deadline = time.monotonic() + SOON
         while not ready():
             assert self.process.poll() is None, f"it ended before {what}:\n{self.output}"
-            assert time.monotonic() < deadline, f"it runs, without {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"it still runs, without {what}:\n{self.output}"
             tick()
 
     def listens(self) -> bool:
-        """Whether its port can be connected to."""
+        """Return whether its port accepts connections."""
         try:
             socket.create_connection(("127.0.0.1", self.port), SOON).close()
         except OSError:
@@ -93,11 +93,11 @@ class Program:
         return True
 
     def terminate(self) -> None:
-        """As a supervisor does."""
+        """Send SIGTERM, as a supervisor does."""
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Its exit status."""
+        """Return its exit status."""
         return self.process.wait(SOON)
 
 
@@ -105,7 +105,7 @@ class Program:
 def running(
     command: Sequence[str], directory: pathlib.Path, env: dict[str, str], port: int = 0
 ) -> Iterator[Program]:
-    """Run a program, in a session that ends with it; with *port*, once it listens there."""
+    """Run a program, in a session that ends with it; with *port*, wait until it listens there."""
     log = directory / "output"
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -129,11 +129,11 @@ def running(
 
 
 class Answers(NamedTuple):
-    """What a server said to requests."""
+    """A server's answers to requests."""
 
-    #: Names of those that it accepted (status 2xx), and what it answered.
+    #: The names of accepted requests (status 2xx), and the bodies of the answers.
     accepted: dict[str, str]
-    #: Names of those that it did not, and why.
+    #: The names of the other requests, and the reasons.
     refused: dict[str, str]
 
 
@@ -146,7 +146,7 @@ def load(
     body: str = "",
     each: Callable[[Answers], None] = lambda answers: None,
 ) -> Answers:
-    """Make requests, CONCURRENT at a time; *each* is called behind one that is accepted.
+    """Make requests, CONCURRENT at a time; *each* is called after each accepted one.
 
     ``{name}`` in *path* and *body* is the request's own name.
     """
@@ -199,7 +199,7 @@ async def _ask(port: int, method: str, target: str, content: str) -> tuple[int, 
 
 
 def stop_after(program: Program, requests: int) -> Callable[[Answers], None]:
-    """For ``each``: SIGTERM when so many requests have been accepted."""
+    """Return an ``each`` that sends SIGTERM after *requests* accepted requests."""
 
     def look(answers: Answers) -> None:
         if len(answers.accepted) == requests:
@@ -209,12 +209,12 @@ def stop_after(program: Program, requests: int) -> Callable[[Answers], None]:
 
 
 def in_the_log(cluster: KafkaCluster, topic: str) -> Counter[str]:
-    """How often each value is in the topic."""
+    """Return how often each value is in the topic."""
     return Counter((value or b"").decode() for value in read_log(cluster, topic).values)
 
 
 def assert_once(cluster: KafkaCluster, topic: str, values: Iterator[str] | Sequence[str]) -> None:
-    """Each of *values* is in the log exactly once, and nothing at all is there twice."""
+    """Check that each of *values* is in the log exactly once, and nothing is there twice."""
     found = in_the_log(cluster, topic)
     missing = [value for value in values if value not in found]
     assert not missing, f"{len(missing)} are lost: {missing[:5]}"

@@ -1,6 +1,6 @@
 """Celery tasks of a pool of processes that share a producer made before it forks.
 
-Nothing is delivered before somebody flushes: what is in the log was delivered at the exit.
+Nothing is delivered before a flush: messages in the log were delivered at the exit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_
 
 @app.task
 def send(name: str) -> None:
-    """Accept a message, and say so in a file."""
+    """Send a message, and record that in a file."""
     producer.send(os.environ["TOPIC"], name.encode())
     pathlib.Path(os.environ["DONE"], name).write_text(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""ASGI: a server that ends itself by a signal, so that no exit hook of Python runs."""
+"""ASGI: a server that ends itself with a signal, so that no exit hook of Python runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
 
 
 async def _lifespan(application: Any) -> list[str]:
-    """Start up and shut down, and what the application says to it."""
+    """Start up and shut down, and return the application's messages."""
     told = iter(["lifespan.startup", "lifespan.shutdown"])
     answers = []
 
@@ -60,7 +60,7 @@ async def handles(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("application", [refuses, receives_and_refuses, handles])
 def test_the_producer_is_closed_at_the_shutdown(application: Any) -> None:
-    """Whether the application handles the lifespan itself or not."""
+    """Whether or not the application handles the lifespan itself."""
     producer = Producer(bootstrap_servers="nowhere:1")
     answers = asyncio.run(_lifespan(close_at_shutdown(application, producer)))
     assert answers == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

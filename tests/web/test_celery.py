@@ -1,4 +1,4 @@
-"""Celery, whose pool ends its processes without the exit hooks of Python."""
+"""Celery, whose pool ends its processes without Python's exit hooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ for number in range({count}):
 def test_what_tasks_send_is_delivered_when_the_worker_stops(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """By processes that end in the middle, as they are recycled, and by the last ones."""
+    """Both by processes that are recycled in the middle and by the last ones."""
     pytest.importorskip("celery")
     cluster.create_topic(topic)
     queue, done = tmp_path / "queue", tmp_path / "done"

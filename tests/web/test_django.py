@@ -37,13 +37,13 @@ from django.test.utils import override_settings  # noqa: E402
 from pykaproducer.contrib.django import get_producer, producer, send_on_commit  # noqa: E402
 from pykaproducer.contrib.django.checks import check_settings  # noqa: E402
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 30
 
 
 @pytest.fixture
 def site(cluster: KafkaCluster, topic: str) -> Iterator[str]:
-    """A site with one producer; the name of a topic."""
+    """Set up a site with one producer, and yield the name of a topic."""
     cluster.create_topic(topic)
     with override_settings(PYKAPRODUCER={"bootstrap_servers": cluster.bootstrap_servers}):
         yield topic
@@ -153,11 +153,11 @@ def test_a_message_goes_with_the_commit(cluster: KafkaCluster, site: str) -> Non
 
 
 class Undo(Exception):
-    """What rolls a transaction back."""
+    """Rolls a transaction back."""
 
 
 def fail_after(topic: str) -> None:
-    """A transaction that sends and is rolled back."""
+    """Send in a transaction that is rolled back."""
     with transaction.atomic():
         send_on_commit(topic, b"never")
         raise Undo
@@ -255,7 +255,7 @@ def test_the_command_gives_text_to_a_serializer(cluster: KafkaCluster, site: str
     ("arguments", "text"),
     [
         (["no topic", "x"], "no topic"),
-        (["topic", "x", "--header", "novalue"], "write it as NAME=VALUE"),
+        (["topic", "x", "--header", "novalue"], "use the form NAME=VALUE"),
         (["topic", "x" * (2 << 20)], "max_request_size"),
         (["topic", "x", "--producer", "nobody"], "no producer 'nobody'"),
         (["topic", "x"], "1 of 1 messages were not delivered; first: topic 'topic': not deliv"),

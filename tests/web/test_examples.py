@@ -1,4 +1,4 @@
-"""The examples, each started as its first lines say, with its real server, and loaded."""
+"""The examples, each started as its header says, with its real server, and put under load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def topics(cluster: KafkaCluster) -> None:
 
 
 def stop(server: Program) -> None:
-    """As a supervisor does, and it ends."""
+    """Send SIGTERM, as a supervisor does, and check that the server ends."""
     server.terminate()
     server.wait()
 

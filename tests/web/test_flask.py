@@ -15,26 +15,26 @@ flask = pytest.importorskip("flask", reason="flask is not installed (extra test)
 
 from pykaproducer.contrib.flask import Kafka  # noqa: E402
 
-#: Far more than anything here takes (seconds).
+#: Far more than any operation here takes (seconds).
 SOON = 30
 
 
 def application(**config: Any) -> Any:
-    """An application with this configuration."""
+    """Return an application with this configuration."""
     app = flask.Flask("shop")
     app.config.update(config)
     return app
 
 
 def producer_of(app: Any) -> Producer:
-    """Its producer."""
+    """Return the producer of an application."""
     found: Producer = app.extensions["pykaproducer"]
     return found
 
 
 @pytest.fixture
 def app(cluster: KafkaCluster, topic: str) -> Iterator[Any]:
-    """An application that sends what it is posted."""
+    """Yield an application that sends the data posted to it."""
     cluster.create_topic(topic)
     kafka = Kafka()
     app = application(PYKAPRODUCER_BOOTSTRAP_SERVERS=cluster.bootstrap_servers)
@@ -99,7 +99,7 @@ def test_a_wrong_configuration_is_told_when_the_application_is_made(
 def test_an_application_is_given_one_producer() -> None:
     kafka, app = Kafka(), application()
     kafka.init_app(app)
-    with pytest.raises(RuntimeError, match="'shop' has a producer already"):
+    with pytest.raises(RuntimeError, match="'shop' already has a producer"):
         kafka.init_app(app)
 
 

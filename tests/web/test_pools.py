@@ -1,4 +1,4 @@
-"""Pools of processes that are given a pickled producer with each task."""
+"""Process pools that receive a pickled producer with each task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def once(producer, name):
 
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
-    # Nothing is delivered before somebody flushes: the workers do so as they end.
+    # Nothing is delivered before a flush: the workers flush when they end.
     producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000)
     producer.send(TOPIC, b"parent")
     arguments = [(producer, b"pool", number) for number in range(20)]

@@ -1,4 +1,4 @@
-"""uWSGI, which forks its workers without a word to Python."""
+"""uWSGI, which forks its workers without running Python's fork hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pykaproducer.testing import KafkaCluster
 
 from .helper import assert_once, environment, free_port, in_the_log, load, running, stop_after, tool
 
-#: On SIGTERM let the workers end what they do, and then run their exit hooks.
+#: On SIGTERM the workers finish their requests, and then run their exit hooks.
 GRACEFULLY = ["--hook-master-start", "unix_signal:15 gracefully_kill_them_all"]
 
 
@@ -25,7 +25,7 @@ GRACEFULLY = ["--hook-master-start", "unix_signal:15 gracefully_kill_them_all"]
 def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, options: list[str]
 ) -> None:
-    """Also with a producer that was used before the fork, of which no hook of Python hears."""
+    """Also with a producer that was used before the fork, which no hook of Python notices."""
     cluster.create_topic(topic)
     forked = "--lazy-apps" not in options
     port = free_port()
@@ -35,7 +35,7 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
         cluster, tmp_path, TOPIC=topic, **({"USE_BEFORE_FORK": "1"} if forked else {})
     )
     with running(command, tmp_path, env, port) as server:
-        # A worker of uWSGI that still loads its application does not hear that it is to stop.
+        # A uWSGI worker that is still loading its application ignores the request to stop.
         loads = 1 if forked else 3
         server.until(
             lambda: server.output.count("seconds on interpreter") == loads, "loaded applications"
@@ -60,14 +60,15 @@ def test_a_way_of_ending_that_loses_messages_is_warned_of(
         answers = load(server, 1)
         assert list(answers.accepted) == ["request-0"], server.output
         server.until(lambda: "hook-master-start = unix_signal:15" in server.output, "a warning")
+        # What has been delivered by then is safe.
+        server.until(lambda: "request-0" in in_the_log(cluster, topic), "the message in the log")
         server.terminate()
         assert server.wait() == 0
-    # Its worker was not busy.
     assert_once(cluster, topic, ["request-0"])
 
 
 def test_without_threads_it_is_refused_with_a_clear_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As old releases are, unless they are told to have threads."""
+    """As older releases are, unless threads are enabled."""
     uwsgi = types.ModuleType("uwsgi")
     uwsgi.has_threads = 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "uwsgi", uwsgi)

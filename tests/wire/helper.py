@@ -1,4 +1,4 @@
-"""What kafka-python makes of the same thing."""
+"""The encodings of kafka-python, for comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW_MS = 1_700_000_000_000
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
-#: Lengths on both sides of where a compact length takes a second byte are among them.
+#: Includes lengths around the limit at which a compact length takes a second byte.
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
 client_ids = st.none() | names
 
@@ -49,7 +49,7 @@ def produce_request(
 
 
 def payload(answer: Any) -> bytes:
-    """What follows the correlation id when a broker sends *answer*."""
+    """Return the bytes after the correlation id when a broker sends *answer*."""
     answer.with_header(correlation_id=1)
     encoded = bytes(answer.encode(header=True))
     assert encoded[:4] == b"\0\0\0\1"
@@ -59,7 +59,7 @@ def payload(answer: Any) -> bytes:
 def record_batch(
     *values: bytes, producer_id: int = -1, epoch: int = -1, sequence: int = -1, codec: int = 0
 ) -> bytes:
-    """A record batch, as kafka-python's builder makes it."""
+    """Return a record batch made by kafka-python's builder."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,

@@ -1,4 +1,4 @@
-"""What is compressed here is read by somebody else's code."""
+"""Independent decompressors read the output of our compressors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import codec
 
-from pykaproducer._settings import COMPRESSION_LEVELS
-from pykaproducer._wire.compression import compressor
+from pykaproducer._util.compression import CODECS, compressor
 
 READERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": codec.gzip_decode,
@@ -24,7 +23,7 @@ READERS: dict[str, Callable[[bytes], bytes]] = {
 }
 LEVELS = {"gzip": [1, 6, 9], "lz4": [1, 3, 12], "zstd": [-5, 1, 3, 19, 22]}
 
-#: Half of it compresses, half does not; longer than a snappy block.
+#: Half of it is compressible, half is not; longer than a snappy block.
 LONG = random.Random(5).randbytes(700_000) + b"all work and no play " * 50_000
 
 
@@ -69,7 +68,7 @@ def test_any_buffer(name: str, buffer: Callable[[bytes], bytes]) -> None:
 
 
 def test_attribute_bits() -> None:
-    made = [compressor(name) for name in COMPRESSION_LEVELS]
+    made = [compressor(name) for name in CODECS]
     assert [each.attribute for each in made if each is not None] == [1, 2, 3, 4]
 
 
@@ -83,7 +82,7 @@ def test_gzip_is_at_zlib_s_own_level() -> None:
 
 
 def test_lz4_is_as_kafka_reads_it() -> None:
-    """Independent blocks of at most 64 KiB; Kafka's reader knows no others."""
+    """Independent blocks of at most 64 KiB, the only kind that Kafka's reader accepts."""
     info = lz4.frame.get_frame_info(compress("lz4", LONG))
     assert not info["block_linked"]
     assert info["block_size"] == 64 * 1024

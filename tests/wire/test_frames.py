@@ -1,4 +1,4 @@
-"""Frames are cut out of the stream wherever it was torn, and a claimed length costs nothing."""
+"""Frames are cut out of the stream however it is split, and a claimed length costs nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def feed(reader: FrameReader, data: bytes) -> list[bytes]:
-    """Receive *data*, in pieces as large as the reader has room for."""
+    """Receive *data*, in pieces as large as the reader has space for."""
     frames: list[bytes] = []
     view = memoryview(data)
     while len(view):
@@ -72,7 +72,7 @@ def test_frames_before_a_bad_length_are_told_first() -> None:
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 3, MOST + 1, 2**31 - 1])
 def test_a_length_that_no_broker_sends(length: int) -> None:
     reader = FrameReader(MOST)
-    with pytest.raises(WireError, match=f"response of {length} bytes"):
+    with pytest.raises(WireError, match=f"length of {length} bytes"):
         feed(reader, length.to_bytes(4, "big", signed=True))
 
 
@@ -93,7 +93,7 @@ def test_memory_follows_what_has_come_and_not_what_was_announced() -> None:
     feed(reader, (100_000_000).to_bytes(4, "big"))
     assert len(reader.space()) <= CHUNK
     feed(reader, bytes(CHUNK))
-    # Twice what has come, at most.
+    # At most twice the received bytes.
     assert len(reader.space()) <= 2 * CHUNK
 
 

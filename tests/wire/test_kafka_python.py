@@ -17,9 +17,9 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._wire import WireError
-from pykaproducer._wire.error_codes import ErrorCode
-from pykaproducer._wire.kafka_python import (
+from pykaproducer._wire.messages import (
     API_VERSIONS_LADDER,
     VERSIONS,
     ApiKey,
@@ -44,7 +44,7 @@ def versions(key: ApiKey) -> st.SearchStrategy[int]:
 
 
 def read_request(kind: Any, version: int, framed: bytes) -> Any:
-    """kafka-python's object for a request, and nothing left over."""
+    """Return kafka-python's object for a request; no bytes may be left over."""
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     request = kind.decode(framed, version=version, header=True, framed=True)
     assert request.header.request_api_key == kind.API_KEY
@@ -62,7 +62,7 @@ def test_api_versions_request(version: int, correlation_id: int, client_id: str 
     assert request.header.correlation_id == correlation_id
     assert request.header.client_id == client_id
     if version >= 3:
-        # Brokers refuse names and versions of other characters (INVALID_REQUEST).
+        # Brokers reject names and versions with other characters (INVALID_REQUEST).
         assert request.client_software_name == "pykaproducer"
         assert request.client_software_version[0].isalnum()
 
@@ -225,7 +225,7 @@ def test_init_producer_id_answer(
     assert decoded == ProducerIdAnswer(code, producer_id, epoch, throttle_ms)
 
 
-# What makes no sense --------------------------------------------------------------------------
+# Malformed answers ----------------------------------------------------------------------------
 
 DECODERS: list[tuple[Callable[[int, bytes], object], int]] = [
     (decode_api_versions, 4),
@@ -257,7 +257,7 @@ def test_a_metadata_answer_that_is_cut_off_is_an_error(
 
 def test_a_partition_with_a_negative_number_is_an_error() -> None:
     answer = their_metadata(9, 0, [], [(0, "t", False, [(0, -1, 1, 1, [])])])
-    with pytest.raises(WireError, match="partition with number -1"):
+    with pytest.raises(WireError, match="partition has the number -1"):
         decode_metadata(9, payload(answer))
 
 
@@ -265,7 +265,7 @@ def test_a_broker_without_host_is_an_error() -> None:
     answer = their_metadata(9, 0, [(1, "h", 9092, None)], [])
     sent = payload(answer)
     assert decode_metadata(9, sent).brokers == (BrokerAddress(1, "h", 9092),)
-    with pytest.raises(WireError, match="without host"):
+    with pytest.raises(WireError, match="has no host name"):
         decode_metadata(9, sent.replace(b"\x02h", b"\x00"))
 
 
@@ -275,7 +275,7 @@ def test_text_that_is_not_utf_8_is_an_error() -> None:
         decode_metadata(9, answer.replace(b"host", b"h\xff\xfft"))
 
 
-# Which version ----------------------------------------------------------------------------------
+# Version negotiation ----------------------------------------------------------------------------
 
 
 def test_the_last_version_that_both_sides_speak_is_chosen() -> None:
@@ -289,5 +289,5 @@ def test_the_last_version_that_both_sides_speak_is_chosen() -> None:
 
 def test_a_request_without_common_version_is_left_out() -> None:
     assert common_versions({ApiKey.PRODUCE: (0, 2), ApiKey.METADATA: (14, 20)}) == {}
-    # Ranges that make no sense, as a broken broker may send them.
+    # Invalid ranges, as a faulty broker may send them.
     assert common_versions({ApiKey.PRODUCE: (9, 3), ApiKey.METADATA: (-1, -1)}) == {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceResponse
 
 from pykaproducer._wire import WireError
-from pykaproducer._wire.kafka_python import VERSIONS, ApiKey, BrokerAddress
+from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress
 from pykaproducer._wire.produce import decode_produce, produce_request
 from tests.wire.helper import client_ids, int16, int32, int64, names, payload
 from tests.wire.helper import produce_request as their_request
@@ -53,7 +53,7 @@ def test_records_are_handed_over_and_not_copied(version: int) -> None:
         records[2],
         records[1],
     ]
-    # One piece before each of them, and at most one behind the last.
+    # One piece before each of them, and at most one after the last.
     assert len(request) <= 2 * len(records) + 1
 
 
@@ -92,7 +92,7 @@ answers = st.fixed_dictionaries(
 
 
 def their_answer(version: int, answer: dict[str, Any]) -> Any:
-    """kafka-python's object for a generated answer."""
+    """Return kafka-python's object for a generated answer."""
 
     def partition(fields: dict[str, Any]) -> Any:
         leader = fields["current_leader"]
@@ -136,7 +136,7 @@ def test_an_answer_that_kafka_python_writes_is_understood(
         assert ours.error_code == fields["error_code"]
         assert ours.base_offset == fields["base_offset"]
         assert ours.log_append_time_ms == fields["log_append_time_ms"]
-        # What a version does not have has the value for "not known".
+        # A field that a version does not have gets the value for "unknown".
         assert ours.log_start_offset == (fields["log_start_offset"] if version >= 5 else -1)
         assert ours.error_message == (fields["error_message"] if version >= 8 else None)
         assert list(ours.record_errors) == (fields["record_errors"] if version >= 8 else [])
@@ -164,7 +164,7 @@ def test_garbage_is_an_error_or_an_answer_and_nothing_else(version: int, garbage
 
 
 def test_a_length_that_is_only_claimed_allocates_nothing() -> None:
-    # An array of two billion topics, in 8 bytes; compact, of four billion.
+    # An array of two billion topics, in 8 bytes; and a compact one of four billion.
     with pytest.raises(WireError, match="array of 2147483647 elements"):
         decode_produce(8, b"\x7f\xff\xff\xff" + bytes(4))
     with pytest.raises(WireError, match="array of 34359738366 elements"):

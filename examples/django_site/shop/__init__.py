@@ -1,1 +1,1 @@
-"""A site that takes orders, and tells Kafka of each that is in its database."""
+"""A site that stores orders in its database and sends a message for each of them."""

@@ -1,4 +1,4 @@
-"""For uvicorn and other ASGI servers, which must close the producer before they end."""
+"""The application for uvicorn and other ASGI servers. It closes the producer at shutdown."""
 
 import os
 

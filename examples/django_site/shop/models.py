@@ -1,9 +1,9 @@
-"""What the site keeps."""
+"""The models of the site."""
 
 from django.db import models
 
 
 class Order(models.Model):
-    """Somebody wants something."""
+    """An order of one item."""
 
     item = models.CharField(max_length=100)

@@ -1,4 +1,4 @@
-"""The settings of the site. ``PYKAPRODUCER`` is what pykaproducer needs."""
+"""The settings of the site. ``PYKAPRODUCER`` contains those of pykaproducer."""
 
 import os
 import pathlib
@@ -10,14 +10,14 @@ PYKAPRODUCER = {
     "client_id": "shop",
 }
 
-SECRET_KEY = os.environ.get("SECRET_KEY", "for trying it out only")
+SECRET_KEY = os.environ.get("SECRET_KEY", "for local tests only")
 ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "shop.urls"
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DATABASE", pathlib.Path(__file__).parent.parent / "shop.db"),
-        # Writers queue for the lock from their transaction's beginning.
+        # A writer acquires the lock at the beginning of its transaction.
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 30},
     }
 }

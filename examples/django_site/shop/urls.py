@@ -1,4 +1,4 @@
-"""Which address is which view."""
+"""The URLs of the site."""
 
 from django.urls import path
 

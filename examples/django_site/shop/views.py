@@ -1,4 +1,4 @@
-"""Two views: one with a transaction, one that is asynchronous."""
+"""A view with a transaction, and an asynchronous view."""
 
 import json
 
@@ -12,15 +12,15 @@ from shop.models import Order
 
 @transaction.atomic
 def order(request: HttpRequest, item: str) -> JsonResponse:
-    """Keep an order, and tell Kafka of it when, and only if, it is kept."""
+    """Store an order, and send a message when the transaction is committed."""
     made = Order.objects.create(item=item)
-    told = {"id": made.pk, "item": item}
-    send_on_commit("orders", json.dumps(told).encode(), key=str(made.pk).encode())
-    return JsonResponse(told)
+    content = {"id": made.pk, "item": item}
+    send_on_commit("orders", json.dumps(content).encode(), key=str(made.pk).encode())
+    return JsonResponse(content)
 
 
 async def click(request: HttpRequest, item: str) -> JsonResponse:
-    """Tell Kafka, and answer with the place in the log."""
+    """Send a click, and respond with its partition and offset."""
     try:
         metadata = await producer.send("clicks", item.encode())
     except BufferFullError:

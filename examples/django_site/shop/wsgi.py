@@ -1,4 +1,4 @@
-"""For gunicorn and uWSGI."""
+"""The application for gunicorn and uWSGI."""
 
 import os
 

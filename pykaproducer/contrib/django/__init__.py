@@ -1,4 +1,4 @@
-"""Django: producers from the settings, messages with the commit, a check, a command.
+"""Django: producers from the settings, messages sent on commit, a check, a command.
 
 ::
 
@@ -7,12 +7,12 @@
 
     from pykaproducer.contrib.django import producer, send_on_commit
 
-    producer.send("clicks", b"...")             # at once
-    send_on_commit("orders", b"...", key=b"7")  # when the transaction commits, and only then
+    producer.send("clicks", b"...")             # immediately
+    send_on_commit("orders", b"...", key=b"7")  # only when the transaction commits
 
-``PYKAPRODUCER`` holds the settings of one producer, or, as ``DATABASES`` does, those of several by
-their aliases, of which one is ``"default"``. A producer is made at its first use, one a process;
-it may be used before the server forks its workers. What it has accepted is delivered at exit.
+``PYKAPRODUCER`` has the settings of one producer, or, like ``DATABASES``, those of several by their
+aliases, one of which is ``"default"``. A producer is created on first use, once per process. It may
+be used before the server forks its workers. Accepted messages are delivered at exit.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ if TYPE_CHECKING:
 
 __all__ = ["get_producer", "producer", "send_on_commit"]
 
-#: The producer with the alias ``"default"``; it is made when it is first used.
+#: The producer with the alias ``"default"``, created on first use.
 producer = cast("Producer", ProducerProxy("default"))

@@ -1,4 +1,4 @@
-"""The application: its check and its command come with ``INSTALLED_APPS``."""
+"""The Django application, which provides the check and the command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pykaproducer.contrib.django.producers import forget_when_changed
 
 
 class PykaproducerConfig(AppConfig):
-    """``"pykaproducer.contrib.django"`` in ``INSTALLED_APPS``."""
+    """The configuration for ``"pykaproducer.contrib.django"`` in ``INSTALLED_APPS``."""
 
     name = "pykaproducer.contrib.django"
     label = "pykaproducer"
     verbose_name = "Kafka producer"
 
     def ready(self) -> None:
-        """Called by Django once the settings are read."""
+        """Register the check when Django has read the settings."""
         checks.register(check_settings)
         setting_changed.connect(forget_when_changed, dispatch_uid="pykaproducer")

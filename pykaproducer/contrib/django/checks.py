@@ -1,4 +1,4 @@
-"""``manage.py check``: whether the setting ``PYKAPRODUCER`` makes producers."""
+"""``manage.py check``: whether producers can be created from the setting ``PYKAPRODUCER``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from pykaproducer.config import own_name
+from pykaproducer.config import canonical_name
 from pykaproducer.contrib.django.producers import DEFAULT, SETTING, configured, make
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Everything that is wrong with the setting, without a connection to anything."""
+    """Return all problems of the setting, without connecting to a cluster."""
     try:
         known = configured()
     except ImproperlyConfigured as error:
         return [
             checks.Error(
                 str(error),
-                hint=f"The settings of a producer, or several such dicts by alias, in {SETTING}.",
+                hint=f"Write the settings of a producer, or such dicts by alias, in {SETTING}.",
                 id="pykaproducer.E001",
             )
         ]
@@ -29,7 +29,7 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
         found.append(
             checks.Warning(
                 f"{SETTING} has no producer {DEFAULT!r}: it has {', '.join(map(repr, known))}.",
-                hint="What does not name an alias will fail when it is used.",
+                hint="Code that does not name an alias will fail when it uses the producer.",
                 id="pykaproducer.W002",
             )
         )
@@ -42,12 +42,12 @@ def _check_one(alias: str, given: Mapping[str, Any]) -> list[checks.CheckMessage
     try:
         make(alias, given)
     except ImproperlyConfigured as error:
-        hint = "The names are those of kafka-python's KafkaProducer; the README lists them all."
+        hint = "The names are those of kafka-python's KafkaProducer; see docs/settings.rst."
         return [checks.Error(str(error), hint=hint, id="pykaproducer.E002")]
-    if not any(own_name(name) == "bootstrap_servers" for name in given):
+    if not any(canonical_name(name) == "bootstrap_servers" for name in given):
         return [
             checks.Warning(
-                f"{SETTING}[{alias!r}] does not say bootstrap_servers: localhost:9092 is asked.",
+                f"{SETTING}[{alias!r}] does not set bootstrap_servers: localhost:9092 is used.",
                 hint='Write "bootstrap_servers": "host:9092".',
                 id="pykaproducer.W001",
             )

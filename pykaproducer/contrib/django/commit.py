@@ -1,4 +1,4 @@
-"""Messages that belong to a transaction: sent when it commits, and only then."""
+"""Messages that belong to a database transaction and are only sent when it commits."""
 
 from __future__ import annotations
 
@@ -30,24 +30,25 @@ def send_on_commit(
     on_delivery: Report | None = None,
     delivery_timeout_ms: int | None = None,
 ) -> None:
-    """``send()`` when the transaction commits; never, if it is rolled back.
+    """Call ``send()`` when the transaction commits, but not if it is rolled back.
 
-    Outside of a transaction: at once. A process that dies between the commit and the delivery
-    loses the message: who cannot bear that keeps it in a table and sends from there.
+    Outside of a transaction, the message is sent immediately. A process that dies between the
+    commit and the delivery loses the message. If that is not acceptable, store messages in a table
+    and send them from there.
 
     Args:
         topic, value, key, headers, partition, timestamp_ms, delivery_timeout_ms: as for
             ``Producer.send``.
-        using (str): the alias of the database; None: the default one.
+        using (str): the alias of the database; None is the default one.
         producer (str): the alias of the producer.
-        robust (bool): an error in ``send()`` (the buffer is full, the message too large) is
-            written to Django's log and harms neither the response nor what else waits for the
-            commit. False: it is raised, behind the commit.
-        on_delivery: as for ``Producer.send``; without one a message that is not delivered is
-            written to the log ``pykaproducer.contrib``.
+        robust (bool): log an error in ``send()`` (a full buffer, a message that is too large) to
+            Django's log, so that it affects neither the response nor other functions that wait for
+            the commit. False raises it after the commit.
+        on_delivery: as for ``Producer.send``; without one, undelivered messages are logged to
+            ``pykaproducer.contrib``.
 
     Raises:
-        ImproperlyConfigured: at once, in the transaction, if there is no such producer.
+        ImproperlyConfigured: there is no such producer; raised immediately, in the transaction.
     """
     chosen = get_producer(producer)
 
@@ -67,6 +68,6 @@ def send_on_commit(
 
 
 def _log_failure(error: BaseException | None, delivery: Delivery) -> None:
-    """As ``on_delivery``: a message whose handle nobody has is not lost without a word."""
+    """Log a failure, as ``on_delivery`` of a message without a handle that is read."""
     if error is not None:
         log.error("a message was not delivered: %s", error)

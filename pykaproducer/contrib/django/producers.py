@@ -14,39 +14,39 @@ from pykaproducer.producer import Producer
 #: The name of the setting.
 SETTING = "PYKAPRODUCER"
 
-#: The alias of the producer that is meant when none is named.
+#: The alias of the default producer.
 DEFAULT = "default"
 
-#: Filled with setdefault(): two threads may come first at once, and a producer that nobody has
-#: used costs nothing. No lock, which a fork might find held.
+#: Filled with setdefault(): two threads may create a producer at once, and an unused producer costs
+#: nothing. A lock could be held during a fork and remain locked in the child.
 _producers: dict[str, Producer] = {}
 
 
 def configured() -> dict[str, Mapping[str, Any]]:
-    """What the setting says: each producer's settings, by alias.
+    """Return each producer's settings, by alias.
 
     Raises:
-        ImproperlyConfigured: it is missing, or not of this form.
+        ImproperlyConfigured: the setting is missing or has a wrong form.
     """
     given = getattr(settings, SETTING, None)
     if given is None:
         raise ImproperlyConfigured(
-            f"the setting {SETTING} is missing; write {SETTING} = "
+            f"the setting {SETTING} is missing; add {SETTING} = "
             f'{{"bootstrap_servers": "host:9092"}}'
         )
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(
-            f"the setting {SETTING} must be a dict of a producer's settings, or of several such "
+            f"the setting {SETTING} must be a dict of a producer's settings, or a dict of such "
             f"dicts by alias, not {type(given).__name__}"
         )
-    # No setting of a producer is a dict.
+    # No producer setting is a dict, so a dict of dicts is by alias.
     if not given or not all(isinstance(value, Mapping) for value in given.values()):
         return {DEFAULT: given}
     return dict(given)
 
 
 def make(alias: str, given: Mapping[str, Any]) -> Producer:
-    """A producer with these settings; it has no thread yet and no connection."""
+    """Return a producer with these settings, without any thread or connection yet."""
     try:
         return Producer(**given)
     except (ConfigurationError, UnsupportedFeatureError, TypeError) as error:
@@ -54,7 +54,7 @@ def make(alias: str, given: Mapping[str, Any]) -> Producer:
 
 
 def get_producer(alias: str = DEFAULT) -> Producer:
-    """The producer with this alias: the same one each time, for the whole process.
+    """Return the producer with this alias, which is the same for the whole process.
 
     Raises:
         ImproperlyConfigured: the setting ``PYKAPRODUCER`` is wrong, or has no such alias.
@@ -71,29 +71,29 @@ def get_producer(alias: str = DEFAULT) -> Producer:
 
 
 def close_all() -> None:
-    """Close every producer, within its ``exit_flush_timeout_ms``; the next use makes new ones."""
+    """Close every producer within its ``exit_flush_timeout_ms``; the next use creates new ones."""
     while _producers:
         _, producer = _producers.popitem()
         producer.close(producer.config.exit_flush_timeout_ms / 1000)
 
 
 def forget_when_changed(*, setting: str, **_: object) -> None:
-    """``override_settings``, and the like, have changed a setting."""
+    """Close the producers when ``override_settings`` or similar has changed their setting."""
     if setting == SETTING:
         close_all()
 
 
 class ProducerProxy:
-    """Stands for the producer with an alias, and makes it at the first use.
+    """A proxy for the producer with an alias, which creates it on first use.
 
-    So a module can import it before the settings are read, and a test can change them.
+    A module can therefore import it before the settings are read, and a test can change them.
     """
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # somebody looks what this is, and uses nothing
+        if name.startswith("__"):  # introspection must not create the producer
             raise AttributeError(name)
         return getattr(get_producer(self._alias), name)
 

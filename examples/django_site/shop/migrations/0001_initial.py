@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """The first one."""
+    """Create the table of orders."""
 
     initial = True
     operations = (

@@ -1,1 +1,1 @@
-"""How the database came about."""
+"""Database migrations."""

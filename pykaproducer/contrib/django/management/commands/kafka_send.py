@@ -1,4 +1,4 @@
-"""``manage.py kafka_send``: messages from the command line, with the site's own settings."""
+"""``manage.py kafka_send``: send messages from the command line, with the site's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pykaproducer.contrib.django.producers import DEFAULT, get_producer
 
 
 class Command(BaseCommand):
-    """Sends one message, or each line of the standard input."""
+    """The command, which sends one message or each line of the standard input."""
 
     help = (
         "Send a message, or each line of the standard input, and wait until all are delivered. "
@@ -22,7 +22,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What the command takes."""
+        """Add the command's arguments."""
         parser.add_argument("topic", metavar="TOPIC")
         parser.add_argument(
             "value",
@@ -50,11 +50,11 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it; a failure is a CommandError, and so exit status 1."""
+        """Run the command; a failure raises CommandError, which means exit status 1."""
         value = options["value"]
         values = lines(sys.stdin.buffer) if value == "-" else iter([value.encode()])
         try:
-            told = send_lines(
+            summary = send_lines(
                 get_producer(options["producer"]),
                 options["topic"],
                 values,
@@ -65,4 +65,4 @@ class Command(BaseCommand):
         except (ImproperlyConfigured, SendError) as error:
             raise CommandError(str(error)) from error
         if options["verbosity"]:
-            self.stdout.write(told)
+            self.stdout.write(summary)

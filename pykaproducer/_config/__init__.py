@@ -1,0 +1,1 @@
+"""The settings: their definitions, and how they are read, validated and combined."""

@@ -1,0 +1,256 @@
+"""The settings of TLS and SASL.
+
+Names and meanings are kafka-python's. Java's ``sasl.jaas.config`` and stores of type PEM are
+accepted too, and are translated to these settings in ``_config/security_validation.py``. That
+module also rejects combinations that conflict.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pykaproducer._config.schema import FLAG, TEXT, Kind, WrongValueError, optional, setting
+from pykaproducer.errors import ConfigurationError
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = (
+    "PLAIN",
+    "SCRAM-SHA-256",
+    "SCRAM-SHA-512",
+    "OAUTHBEARER",
+    "GSSAPI",
+    "AWS_MSK_IAM",
+)
+
+# The kinds ------------------------------------------------------------------------------------
+
+
+def _upper(names: tuple[str, ...]) -> Kind:
+    """Return a kind that accepts one of *names*, case-insensitively."""
+
+    def parse(value: Any) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        if value.upper() not in names:
+            raise ValueError
+        return value.upper()
+
+    return Kind(", ".join(map(repr, names)), parse, str)
+
+
+def _parse_path(value: Any) -> str:
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path:
+        raise TypeError
+    return path
+
+
+def _parse_context(value: Any) -> ssl.SSLContext:
+    if not isinstance(value, ssl.SSLContext):
+        raise TypeError
+    return value
+
+
+def _parse_provider(value: Any) -> Any:
+    if not callable(getattr(value, "token", None)) and (
+        not callable(value) or isinstance(value, type)
+    ):
+        raise TypeError
+    return value
+
+
+def _parse_kerberos_name(value: Any) -> Any:
+    if isinstance(value, bool | int | float) or not value:
+        raise TypeError
+    return value
+
+
+def _parse_credential(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    if "\0" in value:
+        raise WrongValueError("it contains a NUL character")
+    return value
+
+
+def _read_check(text: str) -> bool:
+    # Java's ssl.endpoint.identification.algorithm. librdkafka uses "none" for no check.
+    known = {"https": True, "": False, "none": False}
+    if text.lower() in known:
+        return known[text.lower()]
+    assert FLAG.read is not None
+    return bool(FLAG.read(text))
+
+
+_PATH = optional(Kind("the path of a file", _parse_path, str))
+_CREDENTIAL = Kind("a non-empty string", _parse_credential, str)
+#: Does not use optional(), because a password may be the string "none".
+_PASSWORD = Kind(
+    "a non-empty string, or None",
+    lambda value: None if value is None else _parse_credential(value),
+    lambda text: text or None,
+)
+_STORE_TYPE = optional(_upper(("PEM", "JKS", "PKCS12")))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SecuritySettings:
+    """The part of the configuration that concerns security."""
+
+    security_protocol: str = setting(
+        "PLAINTEXT",
+        _upper(PROTOCOLS),
+        "Protocol used to connect to brokers: PLAINTEXT without encryption, SSL with TLS, "
+        "SASL_PLAINTEXT and SASL_SSL with SASL authentication on top of either.",
+    )
+    ssl_context: ssl.SSLContext | None = setting(
+        None,
+        optional(Kind("an ssl.SSLContext", _parse_context)),
+        "A custom context that replaces all other ssl_* settings. A producer that has one cannot "
+        "be pickled.",
+    )
+    ssl_check_hostname: bool = setting(
+        True,
+        Kind("True or False", FLAG.parse, _read_check),
+        "Whether to verify that a broker's certificate matches its host name. As a string, https "
+        "is true; none and the empty string are false.",
+        aliases=("ssl.endpoint.identification.algorithm",),
+    )
+    ssl_cafile: str | None = setting(
+        None,
+        _PATH,
+        "Certificates of the trusted authorities, in PEM format: a file, or a directory in "
+        "OpenSSL's layout. None uses the authorities of the system.",
+        aliases=("ssl.ca.location",),
+    )
+    ssl_certfile: str | None = setting(
+        None,
+        _PATH,
+        "Client certificate chain, in PEM format.",
+        aliases=("ssl.certificate.location",),
+    )
+    ssl_keyfile: str | None = setting(
+        None,
+        _PATH,
+        "Private key of the client certificate, in PEM format. None means that ssl_certfile "
+        "contains it.",
+        aliases=("ssl.key.location",),
+    )
+    ssl_password: str | None = setting(
+        None,
+        _PASSWORD,
+        "Password of the private key, if it is encrypted.",
+        aliases=("ssl.key.password",),
+        secret=True,
+    )
+    ssl_crlfile: str | None = setting(
+        None,
+        _PATH,
+        "Certificate revocation list of the authority, in PEM format.",
+        aliases=("ssl.crl.location",),
+    )
+    ssl_ciphers: str | None = setting(
+        None,
+        optional(TEXT),
+        "Ciphers allowed up to TLS 1.2, in OpenSSL's format.",
+        aliases=("ssl.cipher.suites",),
+    )
+    sasl_mechanism: str | None = setting(
+        None,
+        optional(_upper(MECHANISMS)),
+        "SASL mechanism used for authentication. GSSAPI requires the package gssapi, AWS_MSK_IAM "
+        "the package botocore.",
+        aliases=("sasl.mechanisms",),
+    )
+    sasl_plain_username: str | None = setting(
+        None,
+        optional(_CREDENTIAL),
+        "User name for PLAIN and SCRAM.",
+        aliases=("sasl.username",),
+    )
+    sasl_plain_password: str | None = setting(
+        None,
+        _PASSWORD,
+        "Password for PLAIN and SCRAM.",
+        aliases=("sasl.password",),
+        secret=True,
+    )
+    sasl_kerberos_name: Any = setting(
+        None,
+        optional(Kind("a string, or a gssapi.Name", _parse_kerberos_name, str)),
+        "Kerberos name of the brokers for GSSAPI. Replaces the next two settings.",
+    )
+    sasl_kerberos_service_name: str = setting(
+        "kafka", TEXT, "Kerberos service name of the brokers for GSSAPI."
+    )
+    sasl_kerberos_domain_name: str | None = setting(
+        None,
+        optional(TEXT),
+        "Kerberos host name of the brokers for GSSAPI. None uses the host name of each broker.",
+    )
+    sasl_oauth_token_provider: Any = setting(
+        None,
+        optional(Kind("an object with a method token, or a callable", _parse_provider)),
+        "Token provider for OAUTHBEARER: an object whose token() returns a str and whose optional "
+        "extensions() returns a dict, or a callable that returns a token. Called for each "
+        "authentication on the connection's own thread, so it may block.",
+        secret=True,
+    )
+    sasl_jaas_config: str | None = setting(
+        None,
+        _PASSWORD,
+        "User name and password in Java's format, as found in its client.properties.",
+        secret=True,
+    )
+    ssl_truststore_location: str | None = setting(
+        None, _PATH, "Java's name for ssl_cafile; requires ssl_truststore_type PEM."
+    )
+    ssl_truststore_type: str | None = setting(
+        None, _STORE_TYPE, "Type of ssl_truststore_location. Only PEM is supported."
+    )
+    ssl_keystore_location: str | None = setting(
+        None,
+        _PATH,
+        "Java's name for ssl_certfile, with the private key in the same file; requires "
+        "ssl_keystore_type PEM.",
+    )
+    ssl_keystore_type: str | None = setting(
+        None, _STORE_TYPE, "Type of ssl_keystore_location. Only PEM is supported."
+    )
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """True if this client authenticates with SASL."""
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def in_the_clear(self) -> str | None:
+        """A warning if secrets are sent without encryption, or None."""
+        what = {"PLAIN": "the password", "OAUTHBEARER": "the token"}.get(self.sasl_mechanism or "")
+        if self.security_protocol != "SASL_PLAINTEXT" or what is None:
+            return None
+        return (
+            f"SASL_PLAINTEXT with {self.sasl_mechanism} sends {what} unencrypted; use SASL_SSL to "
+            "encrypt it"
+        )
+
+    def fill_in(self, name: str, value: Any, given_as: str) -> None:
+        """Set *name* to *value*, which the setting *given_as* implies."""
+        default = self.__dataclass_fields__[name].default
+        if getattr(self, name) not in (default, value):
+            raise ConfigurationError(
+                f"settings {given_as} and {name} have conflicting values; remove one of them"
+            )
+        object.__setattr__(self, name, value)
+
+
+#: The names of these settings.
+NAMES: Final = frozenset(SecuritySettings.__dataclass_fields__)

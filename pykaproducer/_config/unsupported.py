@@ -1,0 +1,141 @@
+"""kafka-python's settings that have no effect here or are not supported, with the reasons.
+
+A setting is accepted without effect if the program gets what it asks for without it. It is
+rejected if the program would not.
+"""
+
+from __future__ import annotations
+
+from pykaproducer._config.schema import (
+    ANYTHING,
+    TEXT,
+    Kind,
+    Setting,
+    choice,
+    integer,
+    milliseconds,
+    optional,
+)
+
+_STORES = (
+    "Java keystores are not read; convert the store to PEM, and set ssl_cafile or ssl_certfile"
+)
+
+NOT_HONOURED: tuple[Setting, ...] = (
+    Setting(
+        "transactional_id",
+        None,
+        optional(TEXT),
+        "",
+        refused="transactions are not supported; remove this setting",
+    ),
+    Setting(
+        "transaction_timeout_ms",
+        60_000,
+        milliseconds(1),
+        "",
+        unit="ms",
+        no_effect="it belongs to transactions, which are not supported",
+    ),
+    Setting(
+        "proxy_url",
+        None,
+        optional(TEXT),
+        "",
+        refused="connections through a proxy are not supported",
+        secret=True,
+    ),
+    Setting(
+        "socks5_proxy",
+        None,
+        optional(TEXT),
+        "",
+        refused="connections through a proxy are not supported",
+        secret=True,
+    ),
+    *(
+        Setting(f"ssl_{store}_password", None, optional(TEXT), "", refused=_STORES, secret=True)
+        for store in ("truststore", "keystore")
+    ),
+    *(
+        Setting(
+            name,
+            None,
+            optional(TEXT),
+            "",
+            refused=f"write it to a file, and set {instead}",
+            secret=True,
+        )
+        for name, instead in (
+            ("ssl_truststore_certificates", "ssl_cafile"),
+            ("ssl_keystore_certificate_chain", "ssl_certfile"),
+            ("ssl_keystore_key", "ssl_keyfile"),
+        )
+    ),
+    Setting(
+        "kafka_client",
+        None,
+        ANYTHING,
+        "",
+        refused="custom network clients are not supported; remove this setting",
+    ),
+    Setting(
+        "selector",
+        None,
+        ANYTHING,
+        "",
+        no_effect="each connection has a dedicated thread",
+    ),
+    Setting(
+        "client_dns_lookup",
+        "use_all_dns_ips",
+        choice("use_all_dns_ips", "default", "resolve_canonical_bootstrap_servers_only"),
+        "",
+        no_effect="all addresses of a host name are tried",
+    ),
+    Setting(
+        "api_version",
+        None,
+        ANYTHING,
+        "",
+        no_effect="request versions are negotiated with each broker",
+    ),
+    Setting(
+        "api_version_auto_timeout_ms",
+        2_000,
+        milliseconds(),
+        "",
+        unit="ms",
+        no_effect="kafka-python 2 only; the constructor never waits",
+    ),
+    Setting(
+        "sock_chunk_bytes",
+        4096,
+        integer(1),
+        "",
+        unit="bytes",
+        no_effect="kafka-python 2 only; this client does not chunk socket reads",
+    ),
+    Setting(
+        "sock_chunk_buffer_count",
+        1000,
+        integer(1),
+        "",
+        no_effect="kafka-python 2 only; this client does not chunk socket reads",
+    ),
+    Setting(
+        "bootstrap_timeout_ms",
+        30_000,
+        milliseconds(),
+        "",
+        unit="ms",
+        no_effect="the constructor never waits",
+    ),
+    Setting(
+        "metric_reporters",
+        (),
+        Kind("an empty list", tuple),
+        "",
+        refused="kafka-python's metric reporters are not called; use metrics() or stats()",
+    ),
+)

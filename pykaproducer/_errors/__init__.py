@@ -1,0 +1,1 @@
+"""Parts of errors: codes, hints, formatting, tracebacks, pickling."""

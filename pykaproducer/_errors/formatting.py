@@ -1,0 +1,46 @@
+"""Formatting of topics, partitions and error codes in messages, and the rule for topic names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kafka import errors as kafka_errors
+
+#: Kafka's rule for topic names.
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+
+def check_topic(topic: object) -> None:
+    """Raise if *topic* is not a valid topic name.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be str, not {type(topic).__name__}")
+    if not _TOPIC_NAME.match(topic) or topic in (".", ".."):
+        raise ValueError(
+            f"topic {topic!r} is not a topic name: 1 to 249 letters, digits, '.', '_' or '-', "
+            f"and not '.' or '..'"
+        )
+
+
+def format_partition(topic: str, partition: int | None = None) -> str:
+    """Format a topic or a topic-partition, as in every message of this library."""
+    if partition is None:
+        return f"topic {topic!r}"
+    return f"topic {topic!r} partition {partition}"
+
+
+def kafka_class(code: int) -> type[Any]:
+    """Return the class of :mod:`kafka.errors` for *code*, or ``UnknownError``."""
+    found: type[Any] = kafka_errors.kafka_errors.get(code, kafka_errors.UnknownError)
+    return found
+
+
+def format_error_code(code: int) -> str:
+    """Format an error code with Kafka's name for it: ``"NOT_ENOUGH_REPLICAS (19)"``."""
+    kind = kafka_class(code)
+    name = kind.message if kind.errno == code and kind.message else "unknown error code"
+    return f"{name} ({code})"

@@ -1,0 +1,1 @@
+"""Observability of a producer: statistics, metrics, the statistics socket."""

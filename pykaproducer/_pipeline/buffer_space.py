@@ -1,0 +1,91 @@
+"""Waiting for space in ``buffer_memory``, the only thing for which ``send()`` waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykaproducer._kernel import Budget, Turn
+from pykaproducer._util import threads
+from pykaproducer._util.clock import Clock
+from pykaproducer.errors import BufferFullError, MessageTooLargeError
+
+#: The buffer does not count as full if this fraction of it (1/4) is free, for any request.
+_ENOUGH = 4
+
+
+def _do_nothing() -> None:
+    """Do nothing: there is no pipeline yet."""
+
+
+class BufferSpaceWaiters:
+    """The threads that wait for bytes of one producer's ``Budget``, which has the queue."""
+
+    def __init__(self, budget: Budget, clock: Clock, max_block_ms: float) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._max_block_ms = max_block_ms
+        #: Called after :attr:`wanted` has become true, to end the lingering of batches.
+        self.on_full: Callable[[], None] = _do_nothing
+        # Number of bytes that must be free before batches linger again; 0: they may linger.
+        self._lacking = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting threads."""
+        return self._budget.waiting
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a thread waits for bytes, or found too few and could not wait.
+
+        The order matters. This property (1) may record that the buffer is no longer full,
+        (2) checks for waiting threads. A thread (1) begins to wait, (2) calls :attr:`on_full`
+        unless the buffer is recorded as full. So a thread that begins to wait in between is seen.
+        """
+        return self._is_full() or self._budget.waiting > 0
+
+    def _is_full(self) -> bool:
+        if self._lacking and self._budget.fits(self._lacking):
+            self._lacking = 0
+        return self._lacking > 0
+
+    def lacks(self, amount: int) -> None:
+        """End lingering until there is room for *amount* bytes."""
+        known = self._is_full()
+        # Limited, so that a large rejected block does not end lingering until the buffer is empty.
+        self._lacking = max(self._lacking, min(amount, self._budget.limit // _ENOUGH))
+        if not known:
+            self.on_full()
+
+    def check_can_ever_fit(self, amount: int) -> None:
+        """Raise MessageTooLargeError if *amount* exceeds the whole of ``buffer_memory``."""
+        if amount > self._budget.limit:
+            raise MessageTooLargeError(
+                f"the message needs {amount} bytes, more than buffer_memory ({self._budget.limit})"
+            )
+
+    def wait(self, turn: Turn, is_open: Callable[[], bool]) -> None:
+        """Wait until *turn* has its bytes or admission is closed, for at most ``max_block_ms``.
+
+        Raises:
+            BufferFullError: there was no space within that time.
+        """
+        deadline = self._clock.monotonic() + self._max_block_ms / 1000
+        if not turn.granted:
+            self.lacks(turn.amount)
+        # The lock is released (1) after the conditions checked here have changed, so (2) if a check
+        # finds them unchanged, the following wait will end. The loop is needed because long waits
+        # are divided by the platform's limit, and came() may be called more than once.
+        while not turn.granted and is_open():
+            if not threads.acquire(self._clock, turn.lock, deadline):
+                if turn.granted or self._clock.monotonic() < deadline:
+                    continue
+                raise BufferFullError(
+                    f"buffer_memory ({self._budget.limit} bytes) was full for max_block_ms "
+                    f"({self._max_block_ms} ms): messages are sent faster than the cluster accepts "
+                    f"them, or it accepts none"
+                )
+
+    def came(self) -> None:
+        """Wake all waiting threads, because admission is closed."""
+        self._budget.wake_all()

@@ -1,0 +1,108 @@
+"""Accepted chunks that are not yet settled and reported: ``flush()`` waits for them.
+
+Chunks are tracked, not messages: a chunk enters when the dispatcher takes it, and leaves when its
+last row is settled and its last callback has run.
+
+Guarantees: when :meth:`IncompleteChunks.wait` returns true, every chunk that was taken before the
+barrier is settled and reported. Later chunks do not extend the wait.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import weakref
+
+from pykaproducer._kernel import Chunk
+from pykaproducer._util import threads
+from pykaproducer._util.clock import Clock
+
+#: How long a flush that timed out waits for the dispatcher to arm its barrier, so that the
+#: remaining messages can be counted (seconds). The dispatcher itself never waits.
+_ARM_TIMEOUT = 1.0
+
+
+class FlushBarrier:
+    """The chunks that one flush waits for: those that are incomplete when it is armed."""
+
+    def __init__(self) -> None:
+        #: Serial numbers of the chunks; None before the barrier is armed.
+        self.pending: set[int] | None = None
+        # Released when the dispatcher has armed the barrier.
+        self.armed = _thread.allocate_lock()
+        self.armed.acquire()
+        # Released when `pending` is empty. A raw lock, so that a signal can interrupt the wait.
+        self.done = _thread.allocate_lock()
+        self.done.acquire()
+
+
+class IncompleteChunks:
+    """The incomplete chunks of one producer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Guards all of the following among stages; never held during a call of other code. User
+        # threads avoid it while the dispatcher runs: a signal handler in such a thread might flush,
+        # and wait for the dispatcher, which would wait for the lock.
+        self._lock = threading.RLock()
+        self._live: dict[int, Chunk] = {}
+        # Weak: see wiring.Pipeline.
+        self._barriers: weakref.WeakSet[FlushBarrier] = weakref.WeakSet()
+
+    def enter(self, chunk: Chunk) -> None:
+        """Add *chunk*, which the dispatcher has taken."""
+        with self._lock:
+            self._live[chunk.serial] = chunk
+
+    def leave(self, chunk: Chunk) -> None:
+        """Remove *chunk*, whose last row is settled and reported."""
+        with self._lock:
+            self._live.pop(chunk.serial, None)
+            for barrier in [*self._barriers] if self._barriers else ():
+                if barrier.pending is not None:
+                    barrier.pending.discard(chunk.serial)
+                    self._look(barrier)
+
+    def chunks(self) -> list[Chunk]:
+        """Return the incomplete chunks, oldest first."""
+        return list(self._live.values())
+
+    def arm(self, barrier: FlushBarrier) -> None:
+        """Start *barrier*: every chunk that was accepted before it has entered."""
+        with self._lock:
+            if barrier.pending is not None:
+                return  # already armed, by the dispatcher or after a stage crashed
+            barrier.pending = set(self._live)
+            if barrier.armed.locked():
+                barrier.armed.release()
+            self._barriers.add(barrier)
+            self._look(barrier)
+
+    def abandon(self, chunks: list[Chunk]) -> None:
+        """Remove *chunks*, which were settled because a stage has crashed."""
+        for chunk in chunks:
+            self.leave(chunk)
+
+    def wait(self, barrier: FlushBarrier, deadline: float | None) -> bool:
+        """Wait until the chunks of *barrier* are complete; return False if *deadline* passes."""
+        while not threads.acquire(self._clock, barrier.done, deadline):
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                return False
+        return True
+
+    def pending(self, barrier: FlushBarrier) -> int:
+        """Return the number of messages for which *barrier* still waits.
+
+        Called once, when a flush has timed out. Wait briefly for the dispatcher to arm the barrier;
+        otherwise chunks queued before it would not be counted.
+        """
+        threads.acquire(self._clock, barrier.armed, self._clock.monotonic() + _ARM_TIMEOUT)
+        pending = None if barrier.pending is None else set(barrier.pending)
+        return sum(
+            chunk.unsettled for chunk in self.chunks() if pending is None or chunk.serial in pending
+        )
+
+    def _look(self, barrier: FlushBarrier) -> None:
+        if not barrier.pending and barrier in self._barriers:
+            self._barriers.discard(barrier)
+            barrier.done.release()

@@ -1,0 +1,289 @@
+"""Counters and statistics of one producer, for ``stats()`` and ``metrics()``.
+
+They are updated once per batch, request or slice, never once per message; per-message values are
+collected by the kernel while it settles the messages. Any stage may update them, and any thread may
+read them, without waiting (see ``SampledStat``).
+
+The metrics outlive the pipeline: the totals can be read after ``close()``. A forked child gets new
+metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pykaproducer._kernel import SampledStat
+
+if TYPE_CHECKING:
+    from pykaproducer._machines.batch import Batch
+    from pykaproducer._pipeline.trace import Recorder
+    from pykaproducer.config import Config
+
+T = TypeVar("T")
+
+#: Upper bounds of the buckets of the histograms of durations (seconds).
+BOUNDS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0),
+)
+
+#: Window of a stat of which only the totals are read: one sample that never ends (seconds).
+_FOREVER = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenStat:
+    """The sum of the totals of forgotten stats; may be a part of a :class:`MergedStat`."""
+
+    count: int = 0
+    sum: float = 0.0
+
+    def __add__(self, other: SampledStat) -> ForgottenStat:
+        return ForgottenStat(self.count + other.count, self.sum + other.sum)
+
+    def recent(self, now: float) -> tuple[int, float, float, float]:
+        """Return zeros: the last windows are empty."""
+        return 0, 0.0, 0.0, 0.0
+
+
+class MergedStat:
+    """A read-only view of several stats of the same kind as one."""
+
+    def __init__(self, parts: Iterable[SampledStat | ForgottenStat]) -> None:
+        self._parts = list(parts)
+
+    @property
+    def count(self) -> int:
+        """The number of values since the start."""
+        return sum(part.count for part in self._parts)
+
+    @property
+    def sum(self) -> float:
+        """The sum of the values since the start."""
+        return sum(part.sum for part in self._parts)
+
+    def recent(self, now: float) -> tuple[int, float, float, float]:
+        """Return the same as :meth:`SampledStat.recent`, for all parts together."""
+        found = [part.recent(now) for part in self._parts]
+        return (
+            sum(each[0] for each in found),
+            sum(each[1] for each in found),
+            max((each[2] for each in found), default=0.0),
+            max((each[3] for each in found), default=0.0),
+        )
+
+
+class TopicMetrics:
+    """The statistics of one topic."""
+
+    def __init__(self, window: float, samples: int) -> None:
+        def stat() -> SampledStat:
+            return SampledStat(window, samples)
+
+        #: Messages of each batch.
+        self.records = stat()
+        #: Bytes of each batch, as sent.
+        self.batches = stat()
+        #: Compressed size of each batch as a fraction of its uncompressed size.
+        self.compression = stat()
+        #: Messages of each retried batch.
+        self.retries = stat()
+        #: Messages of each failed slice.
+        self.errors = stat()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenTopics:
+    """The totals of all forgotten topics, with the fields of :class:`TopicMetrics`."""
+
+    records: ForgottenStat = ForgottenStat()
+    batches: ForgottenStat = ForgottenStat()
+    compression: ForgottenStat = ForgottenStat()
+    retries: ForgottenStat = ForgottenStat()
+    errors: ForgottenStat = ForgottenStat()
+
+    def __add__(self, topic: TopicMetrics) -> ForgottenTopics:
+        return ForgottenTopics(
+            records=self.records + topic.records,
+            batches=self.batches + topic.batches,
+            compression=self.compression + topic.compression,
+            retries=self.retries + topic.retries,
+            errors=self.errors + topic.errors,
+        )
+
+
+class ConnectionMetrics:
+    """The statistics of the connections to one broker."""
+
+    def __init__(self, window: float, samples: int) -> None:
+        def stat() -> SampledStat:
+            return SampledStat(window, samples)
+
+        #: Bytes of each request.
+        self.outgoing = stat()
+        #: Bytes of each response.
+        self.incoming = stat()
+        #: Time from giving a request to the connection until its response, for each (seconds).
+        self.latency = stat()
+        #: Throttle time in each response (seconds).
+        self.throttle = stat()
+        #: One value for each connection that was established.
+        self.made = stat()
+        #: One value for each connection that was lost.
+        self.lost = stat()
+
+
+class ProducerMetrics:
+    """All statistics of one producer."""
+
+    def __init__(self, window: float, samples: int) -> None:
+        self._window, self._samples = window, samples
+
+        def histogram() -> SampledStat:
+            return SampledStat(window, samples, True)
+
+        def total() -> SampledStat:
+            return SampledStat(_FOREVER, 1)
+
+        # Durations (seconds).
+        #: Of each delivered message, from send() to its outcome.
+        self.delivery = histogram()
+        #: Of each Produce request, from giving it to the connection to its response.
+        self.request = histogram()
+        #: Of each message, from the opening of the oldest chunk in its batch to the sealing.
+        self.queue = histogram()
+
+        self.failed = total()  # bytes of each failed message
+        self.lost = total()  # lost Produce requests
+        self.retried = total()  # retried batches
+        self.requests = SampledStat(window, samples)  # messages of each request
+        self.largest = SampledStat(window, samples)  # size of the largest record of each batch
+        # By topic, by broker, and for the metadata connection.
+        self.topics: dict[str, TopicMetrics] = {}
+        self.links: dict[int, ConnectionMetrics] = {}
+        self.metadata = ConnectionMetrics(window, samples)
+        # Bytes of the delivered messages, by topic-partition.
+        self.partitions: dict[tuple[str, int], SampledStat] = {}
+        # Totals of topics that are no longer in these tables.
+        self._past_topics, self._past_partitions = ForgottenTopics(), ForgottenStat()
+        # Twice the number of forget() calls; odd during one.
+        self._changes = 0
+        #: Records events for ``traced()``; None: off.
+        self.trace: Recorder | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> ProducerMetrics:
+        """Return metrics with the windows that *config* specifies."""
+        return cls(config.metrics_sample_window_ms / 1000, config.metrics_num_samples)
+
+    # The tables grow by setdefault(), so that concurrent stages use the same stat. ---------------
+
+    def topic(self, name: str) -> TopicMetrics:
+        """Return the statistics of one topic."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics.setdefault(name, TopicMetrics(self._window, self._samples))
+        return found
+
+    def link(self, broker_id: int) -> ConnectionMetrics:
+        """Return the statistics of the connections to one broker."""
+        found = self.links.get(broker_id)
+        if found is None:
+            found = self.links.setdefault(broker_id, ConnectionMetrics(self._window, self._samples))
+        return found
+
+    def forget(self, name: str) -> None:
+        """Keep only the totals of an idle topic. Called by the dispatcher only."""
+        partitions = [each for each in copied(lambda: list(self.partitions)) if each[0] == name]
+        self._changes += 1
+        if (topic := self.topics.pop(name, None)) is not None:
+            self._past_topics += topic
+        for each in partitions:
+            self._past_partitions += self.partitions.pop(each)
+        self._changes += 1
+
+    def _whole(self, read: Callable[[], T]) -> T:
+        """Return the result of *read* outside of a :meth:`forget`, so that no total decreases."""
+        while True:
+            before = self._changes
+            found = copied(read)
+            if before == self._changes and before % 2 == 0:
+                return found
+
+    # Updates --------------------------------------------------------------------------------------
+
+    def slice_delivered(
+        self, topic: str, partition: int, now: float, rows: int, nbytes: int
+    ) -> None:
+        """Count delivered messages of one partition."""
+        place = (topic, partition)
+        stat = self.partitions.get(place)
+        if stat is None:
+            stat = self.partitions.setdefault(place, SampledStat(_FOREVER, 1))
+        stat.add(now, nbytes / rows, rows)
+
+    def slice_failed(self, topic: str, now: float, rows: int, nbytes: int) -> None:
+        """Count failed messages of one topic."""
+        self.failed.add(now, nbytes / rows, rows)
+        self.topic(topic).errors.add(now, rows)
+
+    def batch_sealed(self, batch: Batch, now: float) -> None:
+        """Count a batch that is ready to be sent, for the first time or for a retry."""
+        size, rows = len(batch.payload), batch.count
+        plain = batch.payload.plain_size
+        topic = self.topic(batch.topic)
+        topic.records.add(now, rows)
+        topic.batches.add(now, size)
+        topic.compression.add(now, size / plain if plain else 1.0)
+        self.largest.add(now, batch.payload.largest_record)
+        if not batch.level:
+            self.queue.add(now, now - batch.parts[0].chunk.opened, rows)
+
+    def batch_retried(self, batch: Batch, now: float) -> None:
+        """Count a batch that is being retried."""
+        self.retried.add(now, batch.count)
+        self.topic(batch.topic).retries.add(now, batch.count)
+
+    # Sums -----------------------------------------------------------------------------------------
+
+    def of_topics(
+        self, which: Callable[[TopicMetrics | ForgottenTopics], SampledStat | ForgottenStat]
+    ) -> MergedStat:
+        """Return the sum of one of the statistics of all topics, including forgotten ones."""
+
+        def read() -> list[TopicMetrics | ForgottenTopics]:
+            return [*self.topics.values(), self._past_topics]
+
+        return MergedStat(map(which, self._whole(read)))
+
+    def of_brokers(self, which: Callable[[ConnectionMetrics], SampledStat]) -> MergedStat:
+        """Return the sum of one of the statistics of all brokers' Produce connections."""
+        return MergedStat(which(link) for link in copied(lambda: list(self.links.values())))
+
+    def of_links(self, which: Callable[[ConnectionMetrics], SampledStat]) -> MergedStat:
+        """Return the sum of one of the statistics of all connections."""
+        links = copied(lambda: list(self.links.values()))
+        return MergedStat(which(link) for link in (*links, self.metadata))
+
+    def delivered_bytes(self) -> int:
+        """Return the bytes of keys, values and headers of all delivered messages."""
+
+        def read() -> list[SampledStat | ForgottenStat]:
+            return [*self.partitions.values(), self._past_partitions]
+
+        return round(sum(each.sum for each in self._whole(read)))
+
+
+def copied(copy: Callable[[], T]) -> T:
+    """Return the result of *copy*, which iterates over a table that other threads change.
+
+    The copy is normally a single step of the interpreter. If the garbage collector runs in the
+    middle, it may raise RuntimeError, and is repeated.
+    """
+    while True:
+        try:
+            return copy()
+        except RuntimeError:  # "changed size during iteration"
+            continue

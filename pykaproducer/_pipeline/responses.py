@@ -1,0 +1,323 @@
+"""Handling of Produce responses and of lost connections.
+
+Each BrokerWorker has one handler, which keeps no state and is called by that worker only.
+``_machines/verdicts.py`` classifies error codes, and ``_machines/partition_buffer.py`` decides
+which items of a failed buffer are retried. This module applies both.
+
+Guarantees: every batch of a request is delivered, failed or retried, exactly once. Buffers are
+drained only when all batches of the request have been handled, so batches of one request keep their
+order too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pykaproducer._errors.formatting import format_error_code, format_partition
+from pykaproducer._machines.batch import Batch, Chaser
+from pykaproducer._machines.cluster import LeaderHint, backoff
+from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._machines.verdicts import Action, Verdict, classify
+from pykaproducer._pipeline.bridge import ProduceRequest, RequestsLost, ResponseReceived
+from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.reports import MakeError, Settler
+from pykaproducer._pipeline.retry import RetryHandler, RetryItems
+from pykaproducer._util.clock import Clock
+from pykaproducer._util.randomness import system_random
+from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
+from pykaproducer.config import Config
+from pykaproducer.errors import DeliveryError, Status, delivery_error_for
+
+#: From this retry level on, a temporary error also triggers a metadata refresh. A broker that is
+#: cut off from the controllers may still act as the leader and never report that it no longer is.
+_REFRESH_FROM_LEVEL = 2
+
+
+class ProduceResponseHandler:
+    """Delivers, fails or retries the batches that a BrokerWorker has sent."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        clock: Clock,
+        metadata: Metadata,
+        retry: RetryHandler,
+        settler: Settler,
+        last_errors: LastErrors,
+        metrics: ProducerMetrics,
+        buffer_changed: Callable[[PartitionBuffer], None],
+    ) -> None:
+        self._metrics = metrics
+        self._config = config
+        self._clock = clock
+        self._metadata = metadata
+        self._retry = retry
+        self._settler = settler
+        self._last_errors = last_errors
+        self._buffer_changed = buffer_changed
+
+    # Requests ------------------------------------------------------------------------------------
+
+    def answered(self, item: ResponseReceived) -> None:
+        """Handle the response to a request; it has a result for each batch."""
+        answers = {(a.topic, a.partition): a for a in item.answer.partitions}
+        self._forward_leader_hints(item.answer)
+        for batch in item.request.batches:
+            self._handle_batch(batch.in_buffer, batch, answers[batch.topic, batch.partition])
+        self._drain_all_for_retry([item.request])
+
+    def written(self, request: ProduceRequest) -> None:
+        """Deliver the batches of a request with ``acks=0``, of which the last byte was written."""
+        for batch in request.batches:
+            batch.in_buffer.answered(batch)
+            self._buffer_changed(batch.in_buffer)
+            self._deliver(batch, -1, -1)
+
+    def lost(self, item: RequestsLost) -> None:
+        """Retry the batches that were in flight or not yet written when the connection was lost."""
+        requests = [*item.unanswered, *item.unwritten]
+        for request in requests:
+            for batch in request.batches:
+                batch.in_buffer.answered(batch)
+                if request in item.unanswered:
+                    self._mark_ambiguous(batch)
+                # A sequenced batch whose rows have all expired is retried if a younger batch needs
+                # it in the log. The buffer decides that when it is drained.
+                keep = batch.sequenced or batch.next_deadline() is not None
+                self._fail_buffer(batch.in_buffer, *([batch] if keep else ()), needs_backoff=True)
+        self._drain_all_for_retry(requests)
+
+    def drain_for_retry(self, buffer: PartitionBuffer) -> None:
+        """Retry everything in *buffer* if it has failed and none of its batches is in flight."""
+        if not buffer.failing:
+            return
+        needs_backoff = buffer.needs_backoff
+        retried, ambiguous = buffer.drain_for_retry()
+        for batch in ambiguous:
+            self.fail_ambiguous(batch)
+        if not retried:
+            return
+        wait = 0.0
+        if needs_backoff and not isinstance(retried[0], Chaser):
+            wait = backoff(
+                self._config.retry_backoff_ms / 1000,
+                self._config.retry_backoff_max_ms / 1000,
+                max(0, retried[0].level - 1),
+                system_random.random(),
+            )
+        now = self._clock.monotonic()
+        for item in retried:
+            if isinstance(item, Batch):
+                self._metrics.batch_retried(item, now)
+            if (trace := self._metrics.trace) is not None and not isinstance(item, Chaser):
+                reason = self._last_errors.reason_for(item.topic, item.partition)
+                trace.note("goes again", None, item, level=item.level, wait_s=wait, detail=reason)
+        self._retry.put(RetryItems(retried, now + wait))
+
+    def _drain_all_for_retry(self, requests: Iterable[ProduceRequest]) -> None:
+        for request in requests:
+            for batch in request.batches:
+                self.drain_for_retry(batch.in_buffer)
+
+    # Batches -------------------------------------------------------------------------------------
+
+    def _handle_batch(
+        self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition
+    ) -> None:
+        older = buffer.answered(batch)
+        self._buffer_changed(buffer)
+        verdict = classify(
+            answer.error_code,
+            older_unsettled=older,
+            count=batch.count,
+            sequenced=batch.sequenced,
+            has_offset=answer.base_offset >= 0,
+        )
+        if verdict.possibly_persisted:
+            self._mark_ambiguous(batch)
+        match verdict.action:
+            case Action.DELIVERED:
+                self._last_errors.delivered(batch.topic, batch.partition)
+                if batch.sequenced:
+                    buffer.sequencer.delivered(batch.number)
+                self._deliver(batch, answer.base_offset, answer.log_append_time_ms)
+            case Action.FAILED:
+                if not self._fail_rejected_records(buffer, batch, answer):
+                    self._fail_rejected(buffer, batch, answer, verdict)
+            case Action.SPLIT:
+                self._split(buffer, batch)
+            case Action.RETRY if batch.retries_used >= self._config.retries:
+                self._fail_rejected(buffer, batch, answer, verdict, batch.retries_used)
+            case action:
+                self._retry_batch(buffer, batch, answer, action)
+
+    def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        index = 0
+        now = self._clock.monotonic()
+        for part in batch.parts:
+            offset = base_offset + index if base_offset >= 0 else -1
+            index += part.count
+            self._settler.deliver(part, offset, log_append_time_ms, now)
+
+    def _retry_batch(
+        self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition, action: Action
+    ) -> None:
+        if action is Action.RETRY:
+            batch.retries_used += 1
+            if batch.level >= _REFRESH_FROM_LEVEL:
+                self._metadata.leader_rejected(batch.topic, batch.partition)
+        elif action is Action.REFRESH_AND_RETRY:
+            self._metadata.leader_rejected(batch.topic, batch.partition)
+        elif action in (Action.BUMP_EPOCH, Action.RESET_PRODUCER_ID):
+            buffer.invalidate_sequences(id_too=action is Action.RESET_PRODUCER_ID)
+            # The response does not reveal what happened to the partition's log in the meantime.
+            for part in batch.parts:
+                part.mark_ambiguous()
+        text = f"the broker's last response: {format_error_code(answer.error_code)}"
+        self._last_errors.partitions[batch.topic, batch.partition] = text
+        self._fail_buffer(
+            buffer, batch, needs_backoff=not _may_retry_at_once(action, batch, answer)
+        )
+
+    def _split(self, buffer: PartitionBuffer, batch: Batch) -> None:
+        if batch.sequenced:
+            buffer.invalidate_sequences()
+        batch.split()
+        self._fail_buffer(buffer, batch)
+
+    # Failures ------------------------------------------------------------------------------------
+
+    def _fail_rejected(
+        self,
+        buffer: PartitionBuffer,
+        batch: Batch,
+        answer: ProducedPartition,
+        verdict: Verdict,
+        retries_used: int | None = None,
+    ) -> None:
+        make_error = _rejection(batch, answer, answer.error_message, retries_used)
+        if verdict.not_authorized:
+            self._last_errors.rejected(batch.topic, make_error(Status.NOT_PERSISTED))
+        for part in batch.parts:
+            part.unclaim()
+            self._settler.fail(part, make_error)
+        if batch.sequenced:
+            if not batch.possibly_persisted:
+                buffer.sequencer.missing(*batch.numbered)
+            buffer.invalidate_sequences()
+            self._fail_buffer(buffer)
+
+    def _fail_rejected_records(
+        self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition
+    ) -> bool:
+        """Fail only the messages that made the broker reject the batch, if it names them.
+
+        The other messages are sealed again without them (KIP-467). Return whether that was done.
+        """
+        texts = {n: text for n, text in answer.record_errors if 0 <= n < batch.count}
+        if not 0 < len(texts) < batch.count:
+            return False
+        for text, parts in batch.refused(texts).items():
+            for part in parts:
+                part.unclaim()
+                self._settler.fail(part, _rejection(batch, answer, text or answer.error_message))
+        if batch.sequenced:
+            buffer.invalidate_sequences()
+        self._fail_buffer(buffer, batch)
+        return True
+
+    def _mark_ambiguous(self, batch: Batch) -> None:
+        """Record in *batch*, and permanently in its rows, that it may have been appended."""
+        batch.possibly_persisted = True
+        for part in batch.parts:
+            part.mark_ambiguous()
+
+    def fail_unsealed(self, buffer: PartitionBuffer, code: int) -> None:
+        """Fail the pending messages of *buffer* that are not sealed, with error *code*.
+
+        They cannot be sealed: the broker refuses a producer id.
+        """
+        for part in buffer.unsealed():
+            self._settler.fail(
+                part,
+                lambda status: delivery_error_for(
+                    code,
+                    topic=buffer.topic,
+                    partition=buffer.partition,
+                    status=status,
+                    detail="the cluster assigns no producer id to this client",
+                ),
+            )
+        buffer.sweep()
+
+    def fail_ambiguous(self, batch: Batch) -> None:
+        """Fail *batch* instead of retrying it: a retry could duplicate or reorder its records."""
+        where = format_partition(batch.topic, batch.partition)
+        if batch.possibly_persisted:
+            text = (
+                f"{where}: the batch's sequence numbers became invalid while it was in flight; not "
+                f"retried, because a retry could write its messages twice"
+            )
+        else:
+            text = (
+                f"{where}: the batch was rejected, but later messages of the partition were "
+                f"accepted; not retried, as a retry would change the order"
+            )
+        for part in batch.parts:
+            self._settler.fail(
+                part,
+                lambda status: DeliveryError(
+                    text, status=status, topic=batch.topic, partition=batch.partition
+                ),
+            )
+
+    def _fail_buffer(
+        self, buffer: PartitionBuffer, *items: Batch, needs_backoff: bool = False
+    ) -> None:
+        buffer.fail(*items, needs_backoff=needs_backoff)
+        self._buffer_changed(buffer)
+
+    def _forward_leader_hints(self, answer: ProduceAnswer) -> None:
+        """Pass the new leaders that the response names to the metadata stage (KIP-951)."""
+        if not answer.node_endpoints:
+            return
+        addresses = {broker.node_id: broker for broker in answer.node_endpoints}
+        hints: list[LeaderHint] = []
+        for partition in answer.partitions:
+            if partition.current_leader is not None:
+                broker_id, epoch = partition.current_leader
+                leader = addresses.get(broker_id)
+                if leader is not None:
+                    hint = LeaderHint(partition.topic, partition.partition, epoch, leader)
+                    hints.append(hint)
+        if hints:
+            self._metadata.hint(hints)
+
+
+def _may_retry_at_once(action: Action, batch: Batch, answer: ProducedPartition) -> bool:
+    """Return whether *batch* can be retried without backoff."""
+    if action is Action.RETRY_AFTER_OLDER:
+        return True  # the retry of the older batch decides whether to back off
+    # The response names the new leader. Skip the backoff only once: two brokers that each name the
+    # other as the leader must not cause a tight loop.
+    moved = action is Action.REFRESH_AND_RETRY and answer.current_leader is not None
+    return moved and batch.level == 0
+
+
+def _rejection(
+    batch: Batch,
+    answer: ProducedPartition,
+    detail: str | None,
+    retries_used: int | None = None,
+) -> MakeError:
+    return lambda status: delivery_error_for(
+        answer.error_code,
+        topic=batch.topic,
+        partition=batch.partition,
+        status=status,
+        detail=detail,
+        retries_used=retries_used,
+    )

@@ -1,0 +1,367 @@
+"""SocketWorker: a stage that owns a socket, the base class of Bridge and Metadata.
+
+The thread that runs the stage owns its connection. That is the stage's own thread, except while it
+waits. It waits for its inbox and its socket at once, in the connection's ``poll``: every ``put``
+triggers the wake-up descriptor that the connection watches in addition to the socket. Only while
+the system refuses the file descriptors for that does it wait for the wake-up event.
+
+A small request may be written inline, by the calling thread (``worker.py``). The response is always
+read by the stage's own thread. On an idle producer that saves one wake-up per message, provided
+that the thread does not have to be woken because of the request's deadline. Therefore the thread
+wakes up by itself some time after each request and response, instead of sleeping without a limit.
+
+No item is overlooked: ``put`` (1) appends the item, (2) checks for a connection and triggers its
+wake-up; the thread (1) publishes its connection, (2) empties the inbox, (3) waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import selectors
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from pykaproducer._machines.cluster import Backoff
+from pykaproducer._net.connection import (
+    Answered,
+    Connection,
+    ConnectionFailed,
+    Event,
+    Lost,
+    Ready,
+    Request,
+    SessionState,
+    Written,
+)
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.metrics import ConnectionMetrics
+from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
+from pykaproducer._util.clock import earlier
+from pykaproducer._util.randomness import system_random
+from pykaproducer.config import Config
+
+log = logging.getLogger("pykaproducer.net")
+
+#: Maximum time to sleep after a request or a response (seconds). It is shorter than the usual
+#: request timeout. (With a shorter request_timeout_ms, the thread is woken for each request.)
+_DOZE: Final = 2.0
+#: Descriptions of a connection that is being set up.
+_SETTING_UP: Final = {
+    SessionState.CONNECTING: "the connection to {}:{} is not established yet",
+    SessionState.NEGOTIATING: "{}:{} has not answered the first request yet",
+    SessionState.AUTHENTICATING: "authentication with {mechanism} at {}:{} has not ended yet",
+}
+#: Hints for mechanisms that may take long.
+_HINTS: Final = {"OAUTHBEARER": "; has sasl_oauth_token_provider returned?"}
+#: Minimum wait after the system refused file descriptors (seconds).
+_DESCRIPTORS_BACKOFF: Final = 0.05
+#: Bytes of the length and correlation id before a response's payload.
+_RESPONSE_HEAD: Final = 8
+
+
+class SocketWorker(Worker):
+    """A worker with one connection, re-established with backoff while it is wanted."""
+
+    # Set by wiring, before the first item.
+    config: Config
+    network: Network
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ready = False
+        self._connection: Connection | None = None
+        self._stop_has_come = False
+        # A request was sent or answered since the last wait.
+        self._busy = False
+        # When the connection will have been unused for too long.
+        self._idle_at = math.inf
+        # Do not reconnect before this.
+        self._not_before = 0.0
+        self._reconnect: Backoff | None = None
+
+    # To be overridden ----------------------------------------------------------------------------
+
+    def wants_connection(self) -> bool:
+        """Return whether to connect if there is no connection."""
+        raise AssertionError(f"{type(self).__name__} does not implement wants_connection()")
+
+    def next_address(self) -> tuple[str, int] | str:
+        """Return the address to connect to, or a text that explains why there is none."""
+        raise AssertionError(f"{type(self).__name__} does not implement next_address()")
+
+    def on_ready(self) -> None:
+        """React to a new connection, which is ready for requests."""
+
+    def on_answer(self, event: Answered) -> None:
+        """Handle the response to a request."""
+
+    def on_written(self, request: Request) -> None:
+        """React to the last byte of a request without a response having been written."""
+
+    def on_connection_idle(self) -> None:
+        """React to the closing of an idle connection. No request was in flight."""
+
+    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        """React to the loss of the connection, or to a failed attempt to connect."""
+
+    def on_all_handled(self) -> None:
+        """React to the end of a round of events: all that came together were handled."""
+
+    def link(self) -> ConnectionMetrics:
+        """Return the metrics of the connection."""
+        raise AssertionError(f"{type(self).__name__} does not implement link()")
+
+    # For subclasses and other stages -------------------------------------------------------------
+
+    def count_outgoing(self, nbytes: int) -> None:
+        """Count a request of *nbytes* bytes that is being sent."""
+        self.link().outgoing.add(self.clock.monotonic(), nbytes)
+
+    def setting_up(self) -> str:
+        """Describe the progress of a connection that is being set up; empty if none is.
+
+        Called by other threads, because a token provider may block this stage's own thread.
+        """
+        connection = self._connection
+        text = None if connection is None else _SETTING_UP.get(connection.state)
+        if connection is None or text is None:
+            return ""
+        text = text.format(*connection.address, mechanism=self.config.sasl_mechanism)
+        if connection.state is SessionState.AUTHENTICATING:
+            text += _HINTS.get(self.config.sasl_mechanism or "", "")
+        return text
+
+    def submit(self, request: Request) -> None:
+        """Have *request* written. Only while ``ready``."""
+        assert self._connection is not None
+        self._connection.submit(request)
+        self._busy = True
+
+    def writes_at_once(self) -> bool:
+        """Return whether no earlier bytes wait for space in the socket."""
+        return self._connection is not None and not self._connection.has_to_go_on
+
+    def write_now(self) -> None:
+        """Write the submitted requests inline, in another stage's thread."""
+        assert self._connection is not None
+        self._connection.write_now()
+
+    def next_wakeup(self) -> float | None:
+        connection = self._connection
+        if connection is None:
+            return self.deadline()
+        if connection.has_to_go_on:
+            return 0.0
+        return earlier(self.deadline(), connection.next_deadline)
+
+    def refuses(self, api_key: int) -> str | None:
+        """Return why the server does not support these requests, None if it does.
+
+        Only while ``ready``.
+        """
+        assert self._connection is not None
+        return self._connection.refuses(api_key)
+
+    def drop(self, reason: str) -> None:
+        """Close the connection because of *reason*, and treat it as lost."""
+        connection = self._connection
+        if connection is not None and not connection.is_closed:
+            self._event(connection.give_up(reason))
+
+    def next_server_at_once(self) -> None:
+        """Skip the backoff before the next attempt, which is for another server."""
+        self._not_before = 0.0
+
+    # The thread --------------------------------------------------------------------------------
+
+    def wake(self, *, on_stop: bool = False) -> None:
+        self._need_thread(on_stop)
+        connection = self._connection
+        if connection is None:
+            # No item is overlooked: the thread publishes a connection before it empties the inbox,
+            # and waits for the wake-up event only without one.
+            self._wake_event.set()
+        # The stage's own thread checks its inbox before it waits again.
+        elif self.thread is not threading.current_thread():
+            connection.wakeup.poke(surely=not in_a_stage())
+
+    def _loop(self) -> None:
+        with self._running:
+            self._run_connection()
+
+    def _run_connection(self) -> None:
+        self._make_connection(self.clock.monotonic())
+        try:
+            while True:
+                now = self.clock.monotonic()
+                # Before anything is written: a NAT or load balancer may have dropped it.
+                self._close_if_idle(now)
+                self._empty_inbox()
+                if self._stop_has_come and self.can_stop():
+                    break
+                deadline = self.deadline()
+                if deadline is not None and deadline <= now:
+                    self.on_time(now)
+                self.on_inbox_drained()
+                connection = self._connection
+                if connection is None:
+                    self._wait_for_descriptors(now)
+                    continue
+                self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
+        finally:
+            self.drop("the producer was closed")
+            if self._connection is not None:
+                self._connection.close()
+            self.on_stop()
+
+    def _make_connection(self, now: float) -> None:
+        """Create the connection object. It needs file descriptors, which the system may refuse."""
+        try:
+            self._connection = Connection(
+                ("", 0), config=self.config, clock=self.clock, network=self.network, name=self.name
+            )
+        except ConnectionFailed as error:
+            self._failed(str(error), [], [])
+            # Trying another server would not help.
+            self._not_before = max(self._not_before, now + _DESCRIPTORS_BACKOFF)
+
+    def _wait_for_descriptors(self, now: float) -> None:
+        """Wait until it is time to request file descriptors again, or an item arrives."""
+        if now >= self._not_before:
+            self._make_connection(now)
+            return  # items that have arrived in the meantime are handled before the next wait
+        until = self._wakes_at(earlier(self.deadline(), self._not_before))
+        self._sleeps_until = until
+        self._running.release()
+        try:
+            self.clock.wait(self._wake_event, until)
+        finally:
+            self._running.acquire()
+
+    def _connect_or_wait(self, connection: Connection, now: float) -> float | None:
+        """Connect if that is wanted and due; return until when to wait for events."""
+        if connection.is_closed and self.wants_connection() and now >= self._not_before:
+            self._connect(connection)
+        deadline = self._wakes_at(self.deadline())
+        if connection.is_closed and self.wants_connection():
+            return self._not_before if deadline is None else min(deadline, self._not_before)
+        if self.ready and self._idle_at != math.inf and connection.is_idle:
+            return earlier(deadline, self._idle_at)
+        return deadline
+
+    def is_unused_too_long(self) -> bool:
+        """Return whether the connection must be closed before anything is written to it."""
+        return self.clock.monotonic() >= self._idle_at
+
+    def _close_if_idle(self, now: float) -> None:
+        """Close the connection if it has been unused for ``connections_max_idle_ms``.
+
+        A request that another thread writes inline is not lost: (1) this thread waits until the
+        connection would be idle; (2) the other thread writes; (3) this thread checks whether a
+        request is in flight. Both hold ``_running``.
+        """
+        if not self.ready or now < self._idle_at:
+            return
+        connection = self._connection
+        assert connection is not None, "the stage is ready only with a connection"
+        if connection.is_idle:
+            log.debug("%s: closing the idle connection", self.name)
+            connection.give_up("it was idle")
+            self.ready = False
+            self.on_connection_idle()
+
+    def _used(self) -> float:
+        """Record that the connection has just been used; return the time."""
+        now = self.clock.monotonic()
+        most = self.config.connections_max_idle_ms
+        self._idle_at = now + most / 1000 if most > 0 else math.inf
+        return now
+
+    def _wait(
+        self,
+        selector: selectors.BaseSelector,
+        until: float | None,
+        wake: Callable[[], None],
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for the socket or a wake-up, and let other threads run the stage inline."""
+        if self._items and self._connection is not None:
+            # Without this, the following item would wait for the broker:
+            # 1. this thread emptied the inbox; 2. the connection then called user code (a token
+            #    provider, a logging handler), which sent a message; 3. that put an item into this
+            #    inbox, from this very thread, which does not wake itself.
+            self._connection.wakeup.poke()
+        if self._busy:
+            self._busy = False
+            until = earlier(until, self.clock.monotonic() + _DOZE)
+        self._sleeps_until = until
+        self._running.release()
+        try:
+            return self.clock.select(selector, until, wake)
+        finally:
+            self._running.acquire()
+
+    def _connect(self, connection: Connection) -> None:
+        address = self.next_address()
+        if isinstance(address, str):
+            self._failed(address, [], [])
+            return
+        connection.address = address
+        connection.open()
+
+    def _empty_inbox(self) -> None:
+        while self._items:
+            item = self._items.popleft()
+            if item is STOP:
+                self._stop_has_come = True
+            else:
+                self.handle(item)
+
+    def _handle(self, events: list[Event]) -> None:
+        # A separate method, so that no local variable keeps the last request's batches alive while
+        # the thread waits.
+        for event in events:
+            self._event(event)
+        self.on_all_handled()
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case Ready():
+                self.ready = True
+                self.link().made.add(self._used(), 1)
+                self.on_ready()
+            case Answered():
+                self._busy = True
+                size = len(event.payload) + _RESPONSE_HEAD
+                self.link().incoming.add(self._used(), size)
+                # Not earlier: a server may accept a connection and close it at the first request.
+                self._backoff().reset()
+                self.on_answer(event)
+            case Written():
+                self._used()
+                self._backoff().reset()
+                self.on_written(event.request)
+            case Lost():
+                if self.ready:
+                    self.link().lost.add(self.clock.monotonic(), 1)
+                self.ready = False
+                assert self._connection is not None
+                host, port = self._connection.address
+                self._failed(
+                    f"no connection to {host}:{port}: {event.reason}",
+                    event.unanswered,
+                    event.unwritten,
+                )
+
+    def _failed(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        self._not_before = self.clock.monotonic() + self._backoff().next(system_random.random())
+        self.on_lost(reason, unanswered, unwritten)
+
+    def _backoff(self) -> Backoff:
+        if self._reconnect is None:
+            self._reconnect = Backoff(
+                self.config.reconnect_backoff_ms / 1000,
+                self.config.reconnect_backoff_max_ms / 1000,
+            )
+        return self._reconnect

@@ -1,0 +1,1 @@
+"""A producer within its process: start, fork, exit, pickling, closing."""

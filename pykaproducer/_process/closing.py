@@ -1,0 +1,147 @@
+"""Closing a producer: what ``Producer.close()`` waits for, and how it ends the rest.
+
+**A callback may still send**, to retry failed messages, while ``close()`` waits:
+
+1. ``close()`` begins to close: each ``send()`` calls ``Producer._start()``, which raises on all
+   threads except the one that runs callbacks.
+2. It flushes. After that, all messages accepted before have their outcome and their callbacks have
+   run, so that all messages which those have sent are accepted and counted in ``accepted``.
+3. If ``accepted`` has grown since the flush began, it flushes again.
+4. If it has not, no callback is left that could send. Admission ends, and the threads stop.
+
+A callback that sends each time it is called would make step 3 an endless loop. After ``ROUNDS``
+flushes, or at the deadline, admission therefore ends first, and the last flush follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Protocol
+
+from pykaproducer._pipeline.unreported import Failures, Taken
+from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._util.clock import Clock
+from pykaproducer.config import Config
+from pykaproducer.errors import DeliveryFailures
+
+log = logging.getLogger("pykaproducer.producer")
+
+#: The reason of failures after ``abort()``.
+GIVEN_UP = "abort() was called, or close(0)"
+
+#: The maximum number of consecutive flushes of messages sent by callbacks.
+ROUNDS = 100
+
+#: After this time, close() logs what it waits for (seconds).
+_PATIENCE = 2.0
+
+
+class Handover:
+    """A transfer of failures from the thread that stops a pipeline to the waiting ``with`` block.
+
+    Exactly one of the two reports them:
+
+    1. The stopping thread (a) puts them here, (b) checks whether the block still waits for them,
+       and takes them back if it does not.
+    2. The block (a) declares that it no longer waits, (b) takes them if they are here.
+
+    If 1b happens before 2a, 2b finds them. Otherwise both try to take them, and one succeeds.
+    """
+
+    def __init__(self) -> None:
+        self._given: deque[Taken] = deque(maxlen=1)
+        self._waiting = True
+
+    def give(self, taken: Taken) -> bool:
+        """Hand *taken* over; return False if the block no longer waits for it."""
+        if not self._waiting:
+            return False
+        self._given.append(taken)
+        return self._waiting or self._pop() is None
+
+    def take(self) -> Taken | None:
+        """End the wait; return what was handed over, or None."""
+        self._waiting = False
+        return self._pop()
+
+    def _pop(self) -> Taken | None:
+        try:
+            return self._given.pop()
+        except IndexError:
+            return None
+
+
+class Closable(Protocol):
+    """The parts of a producer that this module uses."""
+
+    config: Config
+    _clock: Clock
+
+    @property
+    def accepted(self) -> int: ...
+
+    def _shut(self) -> None: ...
+
+    def _announce_missed_slots(self) -> None: ...
+
+
+def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str | None:
+    """Wait until all accepted messages have their outcome, and end admission.
+
+    Return the reason with which the remaining messages are to fail, or None if there are none.
+    """
+    producer._announce_missed_slots()
+    began = producer._clock.monotonic()
+    deadline = producer._clock.after(timeout)
+    # Without a timeout, each message has its own deadline. This one limits what callbacks send.
+    last = began + producer.config.delivery_timeout_ms / 1000 if deadline is None else deadline
+    before = producer.accepted
+    pending = _flush_and_log(producer, pipeline, deadline)
+    rounds = 1
+    while not pending and producer.accepted != before and rounds < ROUNDS:
+        before, rounds = producer.accepted, rounds + 1
+        pending = pipeline.flush(last)
+    producer._shut()
+    # A concurrent send() of another thread may also have been accepted in between.
+    if not pending and producer.accepted != before:
+        producer._announce_missed_slots()
+        pending = pipeline.flush(last)
+    if not pending:
+        return None
+    if timeout == 0:
+        return GIVEN_UP
+    if timeout is not None:
+        return f"close() ended after its timeout of {timeout:.3g} s"
+    return (
+        f"close() ended after delivery_timeout_ms ({producer.config.delivery_timeout_ms:.0f} ms), "
+        f"while callbacks continued to send"
+    )
+
+
+def _flush_and_log(producer: Closable, pipeline: Pipeline, deadline: float | None) -> int:
+    """Flush like :meth:`Pipeline.flush`, and log what a long close() waits for."""
+    soon = producer._clock.monotonic() + _PATIENCE
+    if deadline is not None and deadline <= soon:
+        return pipeline.flush(deadline)
+    pending = pipeline.flush(soon)
+    if not pending:
+        return 0
+    log.warning(
+        "close(): waiting for %d messages without an outcome (abort() would fail them)",
+        pending,
+    )
+    return pipeline.flush(deadline)
+
+
+def report(taken: Taken, what: str) -> None:
+    """Log the failures that are not yet logged; *what* is the call that ended or flushed."""
+    failures = taken.unlogged
+    if failures.count:
+        log.error("%s: %s", what, DeliveryFailures(failures.count, failures.errors))
+
+
+def raise_failures(failures: Failures) -> None:
+    """Raise DeliveryFailures if there are any."""
+    if failures.count:
+        raise DeliveryFailures(failures.count, failures.errors)

@@ -1,0 +1,1 @@
+"""Utilities: the clock, random numbers and threads."""

@@ -1,0 +1,141 @@
+"""A clock object for reading the time and for all timed waits.
+
+No other code in the package calls :func:`time.sleep`, or passes a timeout to a lock or a selector.
+It calls the clock with a *deadline* (a point on :meth:`Clock.monotonic`, ``None`` for "no
+deadline"). Tests replace the clock by a :class:`pykaproducer.testing.FakeClock` and advance it
+manually, so no test sleeps.
+"""
+
+from __future__ import annotations
+
+import _thread
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+#: Maximum single wait (seconds), within the limits of the platform's lock and select calls.
+#: Longer waits consist of several pieces.
+_LONGEST_WAIT = 86_400.0
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """Return the earlier of two deadlines. None means no deadline."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+class Waitable(Protocol):
+    """A lock that :meth:`Clock.acquire` can wait for."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+
+
+class WakeEvent:
+    """An auto-reset event on which a stage's thread sleeps.
+
+    It stays set until the thread consumes it. Setting it again before that has no further effect.
+    Only one thread waits for it, through :meth:`Clock.wait`. Any thread may set it, and so may a
+    signal handler that interrupts a thread while it sets the event.
+
+    A ``queue.SimpleQueue`` of tokens is not used, because its ``get`` with a timeout may wait
+    forever, which would stop a stage. Seen in CPython 3.11:
+
+    1. the queue is empty, and its lock happens to be free;
+    2. the timeout expires while ``get`` acquires the lock;
+    3. the remaining time is negative, which counts as no timeout.
+    """
+
+    def __init__(self) -> None:
+        # Locked while the event is not set.
+        self._unset = _thread.allocate_lock()
+        self._unset.acquire()
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether it is set and has not been consumed yet."""
+        return not self._unset.locked()
+
+    def set(self) -> None:
+        """Set the event: wake the waiting thread, or let its next wait return at once."""
+        try:
+            self._unset.release()
+        except RuntimeError:
+            pass  # it is set already
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Wait until it is set, for at most *timeout* seconds. Called by :meth:`Clock.wait`."""
+        return self._unset.acquire(timeout=timeout)
+
+
+class Clock:
+    """The system clock."""
+
+    #: If true, the compiled kernel reads the same clock directly in C.
+    is_real = True
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary fixed point. Deadlines use this clock."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Return seconds since the epoch, for timestamps of messages."""
+        return time.time()
+
+    def thread_time(self) -> float:
+        """Return the CPU time of the calling thread in seconds."""
+        return time.thread_time()
+
+    def after(self, timeout: float | None) -> float | None:
+        """Return the deadline for a user's *timeout* in seconds, or None for None.
+
+        Raises:
+            TypeError, ValueError: *timeout* is not a number.
+        """
+        if timeout is None:
+            return None
+        if isinstance(timeout, str) or not hasattr(timeout, "__float__"):
+            raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!a:.60}")
+        try:
+            seconds = float(timeout)
+        except OverflowError:
+            raise ValueError(
+                "timeout must be a number of seconds, or None; this one is too large"
+            ) from None
+        if seconds != seconds:
+            raise ValueError("timeout must be a number of seconds, or None, not NaN")
+        return self.monotonic() + seconds
+
+    def wait(self, event: WakeEvent, deadline: float | None) -> bool:
+        """Wait for *event* and consume it. Return false when *deadline* has come."""
+        if deadline is None:
+            return event.wait()
+        left = max(0.0, deadline - time.monotonic())
+        return event.wait(min(left, _LONGEST_WAIT))
+
+    def acquire(self, lock: Waitable, deadline: float | None) -> bool:
+        """Acquire *lock*, which another thread releases. Return false at *deadline*."""
+        if deadline is None:
+            return lock.acquire()
+        left = max(0.0, deadline - time.monotonic())
+        return lock.acquire(timeout=min(left, _LONGEST_WAIT))
+
+    def select(
+        self,
+        selector: selectors.BaseSelector,
+        deadline: float | None,
+        wake: Callable[[], None],
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for I/O until *deadline*.
+
+        *wake* must make the selector return at once when called from another thread. A fake clock
+        calls it when its time is advanced. The system clock does not use it.
+        """
+        if deadline is None:
+            return selector.select()
+        left = max(0.0, deadline - time.monotonic())
+        return selector.select(min(left, _LONGEST_WAIT))
+
+    def __reduce__(self) -> Any:
+        return (Clock, ())

@@ -1,0 +1,298 @@
+"""The infrequent requests: ApiVersions, Metadata and InitProducerId.
+
+kafka-python's protocol classes encode the requests, for every version. The responses are decoded by
+this package's :class:`Reader`, which checks each length, directly into the objects that the rest of
+the package uses. (kafka-python's generated code accepts a truncated string as a shorter one, and
+does not limit the size of a number.)
+
+A payload is the part of a response after the correlation id. A malformed payload raises a
+:class:`WireError`.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata as installed
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.producer import InitProducerIdRequest
+
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._wire import WireError
+from pykaproducer._wire.reader import Reader
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class ApiKey(enum.IntEnum):
+    """The API keys of the requests used here."""
+
+    PRODUCE = 0
+    METADATA = 3
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+
+
+#: Versions supported by this package: (first, last). Produce before 3 has no record batches, and
+#: from 13 on it identifies topics by id. InitProducerId 6 adds two-phase commit.
+VERSIONS: dict[int, tuple[int, int]] = {
+    ApiKey.PRODUCE: (3, 12),
+    ApiKey.METADATA: (0, 13),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+}
+
+#: Versions of ApiVersions, tried in turn until the broker gives a valid response.
+API_VERSIONS_LADDER = (4, 3, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsAnswer:
+    """The versions of each request that a broker supports."""
+
+    error_code: int
+    #: api key -> (first, last) version
+    ranges: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """A broker's id and address."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class PartitionAnswer:
+    """One partition in a Metadata response. (Not frozen, as ten thousand are created at once.)"""
+
+    index: int
+    error_code: int
+    #: -1 if there is no leader.
+    leader_id: int
+    #: -1 if the broker does not send it.
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAnswer:
+    """One topic in a Metadata response."""
+
+    name: str
+    error_code: int
+    partitions: tuple[PartitionAnswer, ...]
+    #: Distinguishes it from a recreated topic of the same name. Empty if the broker sends none.
+    topic_id: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """The cluster, as described by one broker."""
+
+    brokers: tuple[BrokerAddress, ...]
+    topics: tuple[TopicAnswer, ...]
+    throttle_ms: int = 0
+    #: Error code of the whole response, 0 for none.
+    error_code: int = 0
+
+    def only(self, topics: Collection[str]) -> MetadataAnswer:
+        """Return a copy limited to *topics*."""
+        if all(topic.name in topics for topic in self.topics):
+            return self
+        kept = tuple(topic for topic in self.topics if topic.name in topics)
+        return replace(self, topics=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdAnswer:
+    """A producer id and epoch, or an error code."""
+
+    error_code: int
+    producer_id: int
+    producer_epoch: int
+    throttle_ms: int = 0
+
+
+# ApiVersions --------------------------------------------------------------------------------
+
+
+def api_versions_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Encode a framed ApiVersions request."""
+    request = ApiVersionsRequest(
+        version=version,
+        client_software_name="pykaproducer",
+        client_software_version=_software_version(),
+    )
+    return _framed(request, correlation_id, client_id)
+
+
+@functools.cache
+def _software_version() -> str:
+    try:
+        return installed.version("pykaproducer")
+    except installed.PackageNotFoundError:
+        return "0"  # in a source tree
+
+
+def decode_api_versions(version: int, payload: Buffer) -> ApiVersionsAnswer:
+    """Decode an ApiVersions response.
+
+    Its header has no tagged fields in any version. A broker that does not know the version responds
+    in the format of version 0. With any other error the ranges are not read.
+    """
+    (error_code,) = Reader(payload, flexible=False).fields(_int16)
+    if error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
+        return ApiVersionsAnswer(error_code, {})
+    reader = Reader(payload, flexible=version >= 3 and error_code == ErrorCode.NONE)
+    reader.fields(_int16)
+    ranges: dict[int, tuple[int, int]] = {}
+    for _ in range(reader.array()):
+        key, first, last = reader.fields(_api_range)
+        reader.skip_tags()
+        ranges[key] = (first, last)
+    return ApiVersionsAnswer(error_code, ranges)
+
+
+def common_versions(ranges: dict[int, tuple[int, int]]) -> dict[int, int]:
+    """Return the highest common version by API key, without keys that have none."""
+    chosen: dict[int, int] = {}
+    for key, (first, last) in VERSIONS.items():
+        if key in ranges and max(first, ranges[key][0]) <= min(last, ranges[key][1]):
+            chosen[int(key)] = min(last, ranges[key][1])
+    return chosen
+
+
+# Metadata -----------------------------------------------------------------------------------
+
+
+def metadata_request(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    topics: Sequence[str] | None,
+    allow_auto_create: bool,
+) -> bytes:
+    """Encode a framed Metadata request for *topics*, or for all topics if it is None.
+
+    An empty *topics* requests only the brokers. Before version 1 an empty list means all topics,
+    and before version 4 the broker's configuration decides whether topics are created.
+    """
+    if topics is None and version == 0:
+        topics = []
+    # kafka-python leaves out fields that the version does not have.
+    request = MetadataRequest(
+        version=version,
+        topics=None
+        if topics is None
+        else [
+            MetadataRequest.MetadataRequestTopic(name=topic, version=version) for topic in topics
+        ],
+        allow_auto_topic_creation=allow_auto_create,
+    )
+    return _framed(request, correlation_id, client_id)
+
+
+def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
+    """Decode a Metadata response. Topics without a name, which are never requested, are omitted."""
+    flexible = version >= 9
+    reader = Reader(payload, flexible=flexible)
+    reader.skip_tags()  # the header's
+    throttle_ms = reader.int32() if version >= 3 else 0
+    brokers = tuple(read_broker(reader, has_rack=version >= 1) for _ in range(reader.array()))
+    if version >= 2:
+        reader.string()  # cluster id
+    if version >= 1:
+        reader.int32()  # controller
+    topics = [_read_topic(reader, version) for _ in range(reader.array())]
+    if 8 <= version <= 10:
+        reader.int32()  # authorized operations
+    error_code = reader.fields(_int16)[0] if version >= 13 else 0
+    reader.skip_tags()
+    named = tuple(topic for topic in topics if topic is not None)
+    return MetadataAnswer(brokers, named, throttle_ms, error_code)
+
+
+def read_broker(reader: Reader, *, has_rack: bool = True) -> BrokerAddress:
+    """Read a broker's id, host, port and rack, a structure that several responses have."""
+    node_id, host, port = reader.int32(), reader.string(), reader.int32()
+    if has_rack:
+        reader.string()
+    reader.skip_tags()
+    if host is None:
+        raise WireError("a broker has no host name")
+    return BrokerAddress(node_id, host, port)
+
+
+def _read_topic(reader: Reader, version: int) -> TopicAnswer | None:
+    (error_code,) = reader.fields(_int16)
+    name = reader.string()
+    topic_id = _NO_TOPIC_ID
+    if version >= 10:
+        (topic_id,) = reader.fields(_topic_id)
+    if version >= 1:
+        reader.fields(_int8)  # is internal
+    partitions = tuple(_read_partition(reader, version) for _ in range(reader.array()))
+    if version >= 8:
+        reader.int32()  # authorized operations
+    reader.skip_tags()
+    if name is None:
+        return None
+    return TopicAnswer(
+        name, error_code, partitions, b"" if topic_id == _NO_TOPIC_ID else bytes(topic_id)
+    )
+
+
+def _read_partition(reader: Reader, version: int) -> PartitionAnswer:
+    if version >= 7:
+        error_code, index, leader_id, leader_epoch = reader.fields(_partition_with_epoch)
+    else:
+        error_code, index, leader_id = reader.fields(_partition)
+        leader_epoch = -1
+    # Replicas, in-sync replicas, offline replicas.
+    reader.skip_numbers(3 if version >= 5 else 2)
+    reader.skip_tags()
+    if index < 0:
+        raise WireError(f"a partition has the number {index}")
+    return PartitionAnswer(index, error_code, leader_id, leader_epoch)
+
+
+# InitProducerId -----------------------------------------------------------------------------
+
+
+def init_producer_id_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Encode a framed InitProducerId request for an idempotent, non-transactional producer."""
+    request = InitProducerIdRequest(
+        version=version, transactional_id=None, transaction_timeout_ms=2**31 - 1
+    )
+    return _framed(request, correlation_id, client_id)
+
+
+def decode_init_producer_id(version: int, payload: Buffer) -> ProducerIdAnswer:
+    """Decode an InitProducerId response."""
+    reader = Reader(payload, flexible=version >= 2)
+    reader.skip_tags()  # the header's
+    throttle_ms, error_code, producer_id, epoch = reader.fields(_producer_id)
+    return ProducerIdAnswer(error_code, producer_id, epoch, throttle_ms)
+
+
+_int8 = struct.Struct(">b")
+_int16 = struct.Struct(">h")
+_api_range = struct.Struct(">hhh")
+_topic_id = struct.Struct(">16s")
+_NO_TOPIC_ID = bytes(16)
+_partition = struct.Struct(">hii")
+_partition_with_epoch = struct.Struct(">hiii")
+_producer_id = struct.Struct(">ihqh")
+
+
+def _framed(request: Any, correlation_id: int, client_id: str | None) -> bytes:
+    """Encode *request* with kafka-python, with header and length."""
+    request.with_header(correlation_id=correlation_id, client_id=client_id)
+    return bytes(request.encode(header=True, framed=True))

@@ -1,0 +1,42 @@
+"""Producers that are garbage-collected, and producers in the child of a fork."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+from pykaproducer._pipeline.worker import spawn_later
+from pykaproducer.producer import Producer as Core
+
+
+class Forkable(Protocol):
+    """The parts of a producer that this module uses."""
+
+    def _forked(self) -> None:
+        """Become empty in the child of a fork; accepted messages are the parent's."""
+
+
+_producers: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def register(producer: Forkable) -> None:
+    """Register a new producer."""
+    _producers.add(producer)
+
+
+def close_in_background(core: Core) -> None:
+    """Close *core* on a separate thread, without waiting for its messages."""
+    if not core.accepted:
+        core.close()
+        return
+    # At the interpreter's exit no thread can be started; the exit hook closes it instead.
+    spawn_later(f"{core.config.client_id}-farewell", core.close)
+
+
+def _after_fork() -> None:
+    for producer in list(_producers):
+        producer._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,1 @@
+"""kafka-python's KafkaProducer, implemented with this producer."""

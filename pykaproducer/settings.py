@@ -1,0 +1,101 @@
+"""The settings as a type, for type checkers and for completion in editors.
+
+>>> def producer(**settings: Unpack[ProducerSettings]) -> Producer:
+...     return Producer(client_id="app", **settings)
+
+The documentation ("Settings") describes each setting with its default and unit. Dotted names
+(``linger.ms``) are missing because they are not Python identifiers: pass a ``dict[str, Any]``.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+__all__ = ["ProducerSettings"]
+
+#: A callable that converts a value to bytes, or an object with kafka-python's ``serialize``.
+Serializer = Any
+
+
+class ProducerSettings(TypedDict, total=False):
+    """The keyword arguments of :class:`~pykaproducer.Producer`."""
+
+    bootstrap_servers: str | Sequence[str | tuple[str, int]]
+    client_id: str | None
+    acks: int | str
+    enable_idempotence: bool | None
+    retries: float
+    delivery_timeout_ms: float
+    key_serializer: Serializer
+    value_serializer: Serializer
+    partitioner: str | Callable[[bytes | None, list[int], list[int]], int]
+    partitioner_adaptive_partitioning_enable: bool
+    allow_auto_create_topics: bool
+    linger_ms: float
+    batch_size: int
+    batch_max_messages: int
+    compression_type: str | None
+    compression_level: int | None
+    max_request_size: int
+    buffer_memory: int
+    max_block_ms: float
+    request_timeout_ms: int
+    max_in_flight_requests_per_connection: int
+    retry_backoff_ms: float
+    retry_backoff_max_ms: float
+    reconnect_backoff_ms: float
+    reconnect_backoff_max_ms: float
+    connections_max_idle_ms: float
+    metadata_max_age_ms: float
+    metadata_max_idle_ms: float
+    receive_message_max_bytes: int
+    send_buffer_bytes: int | None
+    receive_buffer_bytes: int | None
+    socket_options: Sequence[tuple[int, int, int]]
+    exit_flush_timeout_ms: float
+    interceptors: Sequence[Any]
+    stats_socket: str | None
+    metrics_enabled: bool
+    metrics_num_samples: int
+    metrics_sample_window_ms: float
+    security_protocol: str
+    ssl_context: ssl.SSLContext | None
+    ssl_check_hostname: bool
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_password: str | None
+    ssl_crlfile: str | None
+    ssl_ciphers: str | None
+    sasl_mechanism: str | None
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_kerberos_name: Any
+    sasl_kerberos_service_name: str
+    sasl_kerberos_domain_name: str | None
+    sasl_oauth_token_provider: Any
+    sasl_jaas_config: str | None
+    ssl_truststore_location: str | None
+    ssl_truststore_type: str | None
+    ssl_keystore_location: str | None
+    ssl_keystore_type: str | None
+    transactional_id: str | None
+    transaction_timeout_ms: float
+    proxy_url: str | None
+    socks5_proxy: str | None
+    ssl_truststore_password: str | None
+    ssl_keystore_password: str | None
+    ssl_truststore_certificates: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_key: str | None
+    kafka_client: Any
+    selector: Any
+    client_dns_lookup: str
+    api_version: Any
+    api_version_auto_timeout_ms: float
+    sock_chunk_bytes: int
+    sock_chunk_buffer_count: int
+    bootstrap_timeout_ms: float
+    metric_reporters: Sequence[Any]
