@@ -7,7 +7,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from pykaproducer._settings import settings_table
+from pykaproducer._config.schema import settings_table
 from pykaproducer._version import VERSION
 from pykaproducer.config import SETTINGS
 
@@ -18,6 +18,8 @@ project_copyright = "the authors of pykaproducer"
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_title = f"pykaproducer {VERSION}"
 
 # Where a class is written is not where it is imported from.
