@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -127,7 +128,15 @@ class Broker:
         if _failed(disk).exists():
             raise ClusterError(f"the last disk of broker {self.id} has already failed")
         disk.rename(_failed(disk))
-        disk.touch()  # a file, so that the broker cannot create the directory again
+        # A file takes its place, so that the broker cannot create the directory again. It may have
+        # done so already: 1. rename, 2. the broker creates a partition there, with every missing
+        # parent, 3. touch. The disk would be empty but healthy, and the broker would not notice.
+        while True:
+            try:
+                disk.touch(exist_ok=False)
+                return
+            except FileExistsError:
+                shutil.rmtree(disk, ignore_errors=True)
 
     def _return_disks(self) -> None:
         for disk in self._disks:

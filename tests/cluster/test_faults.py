@@ -113,10 +113,10 @@ def test_leaders_may_move_while_messages_are_under_way(
 
 def test_a_disk_failure_loses_and_duplicates_nothing(cluster3: KafkaCluster, topic: str) -> None:
     """The broker keeps running, and rejects the partitions of that disk until it is restarted."""
-    cluster3.create_topic(topic, partitions=6, config={"min.insync.replicas": "2"})
-    with Stream(cluster3, topic, 6, COUNT // 2) as stream:
+    cluster3.create_topic(topic, partitions=12, config={"min.insync.replicas": "2"})
+    with Stream(cluster3, topic, 12, COUNT // 2) as stream:
         stream.wait_for_more(1000)
-        leaders = {p: cluster3.leader_of(topic, p) for p in range(6)}
+        leaders = {p: cluster3.leader_of(topic, p) for p in range(12)}
         hit, leader = next(
             (p, leader) for p, leader in leaders.items() if cluster3.disk_of(leader, topic, p) == 1
         )

@@ -24,6 +24,9 @@ from pykaproducer.testing._processes import GuardedProcesses, tick
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
+#: How long a test waits for what must happen, in seconds; only a hang takes as long.
+PATIENCE = 120
+
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[KafkaCluster]:
@@ -58,7 +61,7 @@ def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:
     builder.close()
     topic_data = ProduceRequest.TopicProduceData
     partition = topic_data.PartitionProduceData(index=0, records=bytes(builder.buffer()))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         request = ProduceRequest(
             version=7,
@@ -80,7 +83,7 @@ def read(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
     """Wait for *count* messages in partition 0, and return them."""
     fetch_topic = FetchRequest.FetchTopic
     partition = fetch_topic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         request = FetchRequest(
             version=4,
@@ -122,14 +125,14 @@ def parent_of(pid: int) -> int:
 
 def assert_end(*pids: int) -> None:
     """Check that all of these processes end soon."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while remaining := [pid for pid in pids if exists(pid)]:
         assert time.monotonic() < deadline, f"still running: {remaining}"
         tick()
 
 
 def assert_gone(directory: Path) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while directory.exists():
         assert time.monotonic() < deadline, f"still there: {list(directory.iterdir())}"
         tick()
@@ -363,18 +366,43 @@ def test_a_whole_cluster_comes_back(three: KafkaCluster) -> None:
 
 
 def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaCluster) -> None:
-    three.create_topic("disks", partitions=4)
-    hit = next(p for p in range(4) if three.disk_of(three.leader_of("disks", p), "disks", p) == 1)
+    three.create_topic("disks", partitions=12)
+    hit = next(p for p in range(12) if three.disk_of(three.leader_of("disks", p), "disks", p) == 1)
     leader = three.leader_of("disks", hit)
     three.fail_disk(leader)
     with pytest.raises(ClusterError, match="has already failed"):
         three.fail_disk(leader)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while three.leader_of("disks", hit) == leader:
         assert time.monotonic() < deadline
         tick()
     three.restart(leader)
     assert three.disk_of(leader, "disks", hit) == 1
+
+
+def test_a_disk_fails_although_the_broker_creates_a_partition_there_in_that_moment(
+    three: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three.create_topic("moment", partitions=12)
+    hit = next(
+        p for p in range(12) if three.disk_of(three.leader_of("moment", p), "moment", p) == 1
+    )
+    leader = three.leader_of("moment", hit)
+    rename = Path.rename
+
+    def rename_and_create(source: Path, target: Path) -> Path:
+        renamed = rename(source, target)
+        (source / "moment-99").mkdir(parents=True)
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", rename_and_create)
+    three.fail_disk(leader)
+    monkeypatch.undo()
+    deadline = time.monotonic() + PATIENCE
+    while three.leader_of("moment", hit) == leader:
+        assert time.monotonic() < deadline
+        tick()
+    three.restart(leader)
 
 
 def test_the_only_disk_of_a_broker_cannot_fail(one: KafkaCluster) -> None:
