@@ -3,7 +3,7 @@
 ``PYKAPRODUCER_SANITIZE=1`` in the environment builds it with AddressSanitizer and
 UndefinedBehaviorSanitizer, and without its pool of memory, so that each block is one of malloc()'s.
 Such a kernel loads only into an interpreter that has the sanitizers' libraries: see
-``tests/sanitize.py``.
+``tests/_support/sanitize.py``.
 """
 
 import os

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 pytest_plugins = [
-    "tests.fix_cluster",
-    "tests.fix_leaks",
-    "tests.fix_seeds",
-    "tests.fix_servers",
-    "tests.fix_skips",
-    "tests.fix_spark",
+    "tests._support.fixtures.cluster",
+    "tests._support.fixtures.leaks",
+    "tests._support.fixtures.seeds",
+    "tests._support.fixtures.servers",
+    "tests._support.fixtures.skips",
+    "tests._support.fixtures.spark",
 ]
 
 #: Where failing examples are kept, whatever the current directory is.

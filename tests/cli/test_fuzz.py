@@ -26,7 +26,7 @@ from pykaproducer._config.properties_file import read_properties
 from pykaproducer.cli import main, top
 from pykaproducer.cli._completion import command_of
 from pykaproducer.config import SETTINGS
-from tests.fuzz import tries
+from tests._support.fuzz import tries
 
 from .helper import NOWHERE, PATIENCE, command
 

@@ -19,8 +19,8 @@ import pytest
 from pykaproducer.cli import main
 from pykaproducer.stats import read_stats, running, runtime_directory
 from pykaproducer.testing import KafkaCluster
-from tests.snapshots import snapshot
-from tests.speaker import speaking
+from tests._support.snapshots import snapshot
+from tests._support.speaker import speaking
 
 from .helper import PATIENCE, command, consume, end_of, run
 from .terminal import on_a_terminal

@@ -13,7 +13,7 @@ import pytest
 
 from pykaproducer import AbortedError, Delivery, Producer, ProducerClosedError, Status
 from pykaproducer.testing import KafkaCluster
-from tests.programs import run
+from tests._support.programs import run
 
 from .faults import paused
 from .readback import assert_in_log, read_log, read_values

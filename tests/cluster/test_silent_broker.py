@@ -8,7 +8,7 @@ import pytest
 
 from pykaproducer import BufferFullError, DeliveryTimeoutError, FlushTimeoutError, Producer, Status
 from pykaproducer.testing import KafkaCluster
-from tests.logs import told_by_log
+from tests._support.logs import told_by_log
 
 from .faults import paused
 from .readback import read_log

@@ -20,8 +20,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pykaproducer import MessageTooLargeError, Producer
 from pykaproducer.metrics import TracingInterceptor, observe
 from pykaproducer.testing import KafkaCluster
+from tests._support.snapshots import Said
 from tests.cli.helper import NOWHERE, consume
-from tests.snapshots import Said
 
 
 class Traces:

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pykaproducer import Producer
 from pykaproducer.metrics import ProducerCollector, SocketCollector
 from pykaproducer.testing import KafkaCluster
-from tests.snapshots import Said, snapshot
-from tests.speaker import speaking
+from tests._support.snapshots import Said, snapshot
+from tests._support.speaker import speaking
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -32,7 +32,7 @@ from tests.net.tls_server import (
     server_context,
 )
 
-pytest.importorskip("cryptography")
+pytest.importorskip("trustme")
 
 from pykaproducer.testing._certificates import CertificateAuthority
 

@@ -16,7 +16,7 @@ from pykaproducer._net.transport import ConnectionFailed
 from tests.net.helper import connect
 from tests.net.tls_server import Files, Server, network, receive, server_context
 
-pytest.importorskip("cryptography")
+pytest.importorskip("trustme")
 
 from pykaproducer.testing._certificates import CertificateAuthority
 

@@ -18,7 +18,7 @@ from pykaproducer._net import wakeup
 from pykaproducer._util import threads
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
-from tests import programs
+from tests._support import programs
 
 from .helper import (
     FAST,

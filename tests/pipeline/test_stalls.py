@@ -11,7 +11,7 @@ from pykaproducer import Delivery, DeliveryTimeoutError
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
-from tests import programs
+from tests._support import programs
 
 from .helper import (
     SOON,

@@ -20,7 +20,7 @@ def secured() -> Iterator[KafkaCluster]:
         kafka_jars()
     except ClusterError as error:
         pytest.skip(f"no Kafka to test with: {error}")
-    pytest.importorskip("cryptography")
+    pytest.importorskip("trustme")
     with KafkaCluster(security=SECURITY, fast_start=True) as cluster:
         yield cluster
 

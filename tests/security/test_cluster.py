@@ -116,7 +116,7 @@ def test_listeners_that_contradict_each_other(tmp_path: Path) -> None:
         SecuredListeners([free, other], tmp_path)
 
 
-def test_without_cryptography_the_error_names_the_extra(
+def test_without_trustme_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -154,9 +154,9 @@ def test_users_are_kept_as_kafkas_own_tool_keeps_them(tmp_path: Path) -> None:
     assert without_times(_storage.bootstrap_checkpoint(ours)) == without_times(theirs)
 
 
-def test_the_package_can_be_imported_without_cryptography() -> None:
+def test_the_package_can_be_imported_without_trustme() -> None:
     script = (
-        "import sys; sys.modules['cryptography'] = None\n"
+        "import sys; sys.modules.update(trustme=None, cryptography=None)\n"
         "from pykaproducer.testing import KafkaCluster, Security, UnsecuredTokens\n"
         "KafkaCluster(security=Security())"
     )

@@ -15,11 +15,11 @@ from kafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFail
 
 from pykaproducer import Delivery, KafkaProducer, Producer, confluent
 from pykaproducer.testing import KafkaCluster, UnsecuredTokens
-from tests import programs
+from tests._support import programs
+from tests._support.logs import told_by_log
 from tests.cluster.faults import down
 from tests.cluster.readback import assert_in_log, read_log
 from tests.cluster.stream import PATIENCE, Stream
-from tests.logs import told_by_log
 
 from .listeners import PASSWORD, PLAIN_USER, STRANGE_USER, On
 

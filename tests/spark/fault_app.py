@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from pykaproducer.spark.sink import BatchSink
 from pyspark_pykaproducer import DefaultSource
-from tests.fix_spark import spark_session
+from tests._support.fixtures.spark import spark_session
 from tests.spark.helper import Meeting
 
 ROWS = 40_000

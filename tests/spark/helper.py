@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.fixtures.spark import spark_environment
 from tests.cluster.readback import PATIENCE, Record, read_log
-from tests.fix_spark import spark_environment
 
 #: In /proc/net/tcp.
 _ESTABLISHED = "01"

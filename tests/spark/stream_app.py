@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from tests.fix_spark import spark_session
+from tests._support.fixtures.spark import spark_session
 from tests.spark.helper import Meeting
 
 #: It waits after this many batches of 1,000 rows; a file has ten.

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.fixtures.spark import spark_environment
 from tests.cluster.readback import Record
-from tests.fix_spark import spark_environment
 
 from .helper import records
 

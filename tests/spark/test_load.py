@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from pykaproducer.cli import main
 from pykaproducer.testing import KafkaCluster
-from tests.fix_spark import spark_environment
+from tests._support.fixtures.spark import spark_environment
 
 from .helper import records, values
 

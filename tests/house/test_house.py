@@ -1,0 +1,161 @@
+"""Conventions that hold in every file."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+import pykaproducer
+from pykaproducer._config.schema import settings_table
+from pykaproducer.config import SETTINGS
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILES = sorted((ROOT / "pykaproducer").rglob("*.py"))
+KERNEL = sorted([*(ROOT / "pykaproducer").rglob("*.pyx"), *(ROOT / "pykaproducer").rglob("*.pxi")])
+
+#: The maximum number of lines of a function, without its docstring and its signature.
+LONGEST = 60
+
+#: The names that the package exports. A change here is a change of the public interface.
+PUBLIC = [
+    "AbortedError",
+    "BlockDelivery",
+    "BlockFailures",
+    "BlockMetadata",
+    "BrokerRejectedError",
+    "BufferFullError",
+    "CallbackThreadError",
+    "ConfigurationError",
+    "Delivery",
+    "DeliveryError",
+    "DeliveryFailures",
+    "DeliveryTimeoutError",
+    "FlushTimeoutError",
+    "ForkedProducerError",
+    "KafkaProducer",
+    "MessageTooLargeError",
+    "MetadataTimeoutError",
+    "OutcomeTimeoutError",
+    "PartitionerError",
+    "Producer",
+    "ProducerBrokenError",
+    "ProducerClosedError",
+    "PykaproducerError",
+    "RecordMetadata",
+    "RetriesExhaustedError",
+    "Status",
+    "TopicPartition",
+    "UnsupportedFeatureError",
+]
+
+
+def test_the_public_surface() -> None:
+    assert pykaproducer.__all__ == PUBLIC
+    for name in PUBLIC:
+        assert getattr(pykaproducer, name).__doc__
+
+
+def _size(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines without the docstring and the signature."""
+    first = function.body[0]
+    said = ast.get_docstring(function, clean=False) is not None
+    assert function.end_lineno is not None
+    assert first.end_lineno is not None
+    return function.end_lineno - function.lineno - (first.end_lineno - first.lineno if said else 0)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_module_says_what_it_is_and_is_readable(path: pathlib.Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "no docstring"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert _size(node) <= LONGEST, f"{node.name} is too long"
+
+
+#: The first line of a function in Cython (a variable has no parenthesis before its value).
+#: Declarations of C functions are in separate blocks and do not begin with "cdef".
+_CYTHON_FUNCTION = re.compile(r" *(?:def|cp?def(?! class))\b[^=(]*?(\w+)\(")
+
+_DOCSTRING = re.compile(r'\s*""".*?"""\n', re.DOTALL)
+
+
+def _cython_functions(source: str) -> list[tuple[str, int]]:
+    """Return each function and its size, as :func:`_size` counts."""
+    found = []
+    lines = source.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        function = _CYTHON_FUNCTION.match(line)
+        if function is None:
+            continue
+        indent = len(line) - len(line.lstrip())
+        # The signature ends at the first line that ends with a colon.
+        first = next(n for n in range(number, len(lines)) if lines[n].rstrip().endswith(":")) + 1
+        body = ""
+        for below in lines[first:]:
+            if below.strip() and len(below) - len(below.lstrip()) <= indent:
+                break
+            body += below
+        size = len(_DOCSTRING.sub("", body, count=1).strip().splitlines())
+        found.append((function[1], size))
+    return found
+
+
+def test_functions_of_the_kernel_are_found_and_measured() -> None:
+    source = '''
+cdef class Chunk(Base):
+    cdef list parts = list(range(3))
+
+    cdef inline uint8_t *room(self, Py_ssize_t size,
+                              int more) noexcept nogil:
+        """Two
+
+        lines."""
+        cdef int i = size
+
+        return more
+
+
+cpdef int last(x) except -1:
+    return x
+'''
+    assert _cython_functions(source) == [("room", 3), ("last", 1)]
+
+
+@pytest.mark.parametrize("path", KERNEL, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_kernel_is_as_readable(path: pathlib.Path) -> None:
+    source = path.read_text()
+    assert source.startswith("# "), "it does not say what it is"
+    assert all(len(line) <= 100 for line in source.splitlines())
+    assert len(source.splitlines()) <= 400
+    for name, size in _cython_functions(source):
+        assert size <= LONGEST, f"{name} is too long"
+
+
+@pytest.mark.parametrize(
+    "path", [*FILES, *KERNEL], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_nothing_sleeps(path: pathlib.Path) -> None:
+    assert not re.search(r"\bsleep\(", path.read_text())
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert "version = attr: pykaproducer._version.VERSION" in (ROOT / "setup.cfg").read_text()
+    newest = re.search(r"^(\d+\.\d+\.\d+) \(.*\)$", (ROOT / "CHANGES.rst").read_text(), re.M)
+    assert newest is not None
+    assert newest[1] == pykaproducer.__version__
+
+
+def test_the_readme_is_short_and_the_documentation_has_the_settings() -> None:
+    assert len((ROOT / "README.rst").read_text().splitlines()) <= 200
+    assert ".. settings-table::" in (ROOT / "docs" / "settings.rst").read_text()
+    table = settings_table(SETTINGS)
+    assert all(f"``{setting.name}``" in table for setting in SETTINGS)
+
+
+def test_the_readme_has_the_command_that_ci_runs() -> None:
+    command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    assert command in (ROOT / "README.rst").read_text()

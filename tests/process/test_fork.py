@@ -1,0 +1,333 @@
+"""``os.fork`` at any moment: the child's producer is empty and works, the parent's is unaffected.
+
+Each test is a separate program. Every child is ended by an alarm if it does not end by itself, and
+by ``os._exit``, so that only the effect of the fork is tested.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+from pykaproducer.testing import KafkaCluster
+from tests._support import programs
+from tests.cluster.readback import read_log
+
+#: Far more than a program here takes (seconds).
+SOON = 60
+
+PROLOGUE = """
+    import asyncio, gc, itertools, logging, os, signal, sys, threading, traceback
+    from pykaproducer import ForkedProducerError, Producer
+
+    # On a slow machine close() reports what it waits for.
+    logging.getLogger("pykaproducer").setLevel("ERROR")
+    servers, topic = sys.argv[1:]
+
+    def fork(work, *arguments):
+        child = os.fork()
+        if child:
+            return child
+        code = 1
+        try:
+            signal.alarm(30)
+            work(*arguments)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def join(child):
+        status = os.waitpid(child, 0)[1]
+        assert status == 0, f"a child ended with {status}"
+
+    def sockets():
+        found = set()
+        for entry in os.listdir("/proc/self/fd"):
+            try:
+                found.add(os.readlink(f"/proc/self/fd/{entry}"))
+            except OSError:
+                pass  # the descriptor that lists this directory
+        return {name for name in found if name.startswith("socket:")}
+
+    def use(producer, name, count=3):
+        \"\"\"Send, flush and close in a child, and leave nothing.\"\"\"
+        gc.collect()
+        before = sockets()
+        assert len(os.listdir("/proc/self/task")) == threading.active_count() == 1
+        sent = [producer.send(topic, b"%s %d" % (name, number)) for number in range(count)]
+        producer.flush(30)
+        assert all(delivery.result(0).offset >= 0 for delivery in sent)
+        assert producer.accepted == count
+        producer.close(30)
+        assert threading.active_count() == 1, threading.enumerate()
+        assert producer._budget.used == 0
+        del sent
+        gc.collect()
+        assert sockets() <= before
+    """
+
+
+def run(script: str, *arguments: str) -> None:
+    """Run a program that must end by itself, successfully and without output."""
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",  # newer Pythons warn of a fork while threads are running
+            "-c",
+            textwrap.dedent(PROLOGUE) + textwrap.dedent(script),
+            *arguments,
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def by_sender(cluster: KafkaCluster, topic: str) -> dict[bytes, list[int]]:
+    """Return the numbers of each sender's messages, in the order of the log."""
+    found: dict[bytes, list[int]] = {}
+    for value in read_log(cluster, topic).values:
+        name, number = (value or b"").split()
+        found.setdefault(name, []).append(int(number))
+    return found
+
+
+def test_a_fork_while_other_threads_use_producers(cluster: KafkaCluster, topic: str) -> None:
+    """The child never waits for a lock that they hold at that moment."""
+    cluster.create_topic(topic)
+    script = """
+        producer = Producer(bootstrap_servers=servers)
+        stop = threading.Event()
+        counts = {}
+
+        def repeat(work):
+            while not stop.is_set():
+                work()
+
+        def sender(name):
+            numbers = itertools.count()
+
+            def send():
+                for _ in range(100):
+                    delivery = producer.send(topic, b"%s %d" % (name, next(numbers)))
+                delivery.result(30)
+                counts[name] = next(numbers)
+                producer.send(topic, b"%s %d" % (name, counts[name]))
+            return send
+
+        def start_and_close():
+            with Producer(bootstrap_servers=servers) as short:
+                short.send(topic, b"short 0")
+
+        threads = [
+            threading.Thread(target=repeat, args=(work,))
+            for work in (
+                sender(b"one"),
+                sender(b"two"),
+                lambda: producer.flush(30),
+                lambda: producer.partitions_for(topic),
+                start_and_close,
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        for number in range(25):
+            join(fork(use, producer, b"child%d" % number))
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+        producer.close(30)
+        producer = Producer(bootstrap_servers=servers)
+        for name, count in counts.items():
+            producer.send(topic, b"%s %d" % (name, count + 1))
+        producer.close(30)
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    found = by_sender(cluster, topic)
+    assert set(found.pop(b"short")) == {0}
+    for name in (b"one", b"two"):
+        numbers = found.pop(name)
+        assert numbers == list(range(len(numbers)))
+    assert found == {b"child%d" % number: [0, 1, 2] for number in range(25)}
+
+
+def test_threads_of_a_child_that_use_it_first_at_once_share_one_pipeline(
+    cluster: KafkaCluster, topic: str
+) -> None:
+    cluster.create_topic(topic)
+    script = """
+        producer = Producer(bootstrap_servers=servers, client_id="forked")
+        producer.send(topic, b"parent 0")
+        producer.flush(30)
+
+        def begin_together(name):
+            sys.setswitchinterval(1e-6)
+            start = threading.Barrier(8)
+
+            def begin(number):
+                start.wait(30)
+                sent.append(producer.send(topic, b"%s-%d 0" % (name, number)))
+
+            sent = []
+            threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            producer.flush(30)
+            assert len({delivery.result(0).offset for delivery in sent}) == 8
+            names = [thread.name for thread in threading.enumerate()]
+            assert len(set(names)) == len(names), names
+            producer.close(30)
+            assert threading.active_count() == 1, threading.enumerate()
+
+        for number in range(20):
+            join(fork(begin_together, b"child%d" % number))
+        producer.close(30)
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    found = by_sender(cluster, topic)
+    assert found.pop(b"parent") == [0]
+    assert found == {b"child%d-%d" % (c, thread): [0] for c in range(20) for thread in range(8)}
+
+
+def test_what_was_pending_at_the_fork_stays_the_parents(cluster: KafkaCluster, topic: str) -> None:
+    cluster.create_topic(topic)
+    script = """
+        producer = Producer(bootstrap_servers=servers, linger_ms=60_000)
+        settled = producer.send(topic, b"parent 0")
+        producer.flush(30)
+        told = []
+        pending = producer.send(
+            topic, b"parent 1", on_delivery=lambda error, delivery: told.append(os.getpid())
+        )
+        pending.add_done_callback(lambda delivery: told.append(os.getpid()))
+
+        async def wait():
+            return await pending
+
+        def look(name):
+            waits = (pending.result, pending.exception, pending.get, lambda: asyncio.run(wait()))
+            for wait_for_it in waits:
+                try:
+                    wait_for_it()
+                except ForkedProducerError as error:
+                    assert topic in str(error)
+                else:
+                    raise AssertionError(wait_for_it)
+            assert settled.result(0).offset == 0
+            use(producer, name)
+            assert not pending.done()
+            assert told == []
+
+        # Before and after another one, and in a child of a child.
+        join(fork(look, b"child0"))
+        join(fork(lambda: join(fork(look, b"child1"))))
+        assert not pending.done()
+        producer.flush(30)
+        assert told == [os.getpid()] * 2
+        assert pending.result(0).offset > 0
+        producer.close(30)
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    found = by_sender(cluster, topic)
+    assert found == {b"parent": [0, 1], b"child0": [0, 1, 2], b"child1": [0, 1, 2]}
+
+
+def test_a_child_does_not_touch_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
+    """Whether it uses the producer, only closes it, aborts, or drops the last reference."""
+    cluster.create_topic(topic)
+    script = """
+        producer = Producer(bootstrap_servers=servers)
+        numbers = itertools.count()
+
+        def send():
+            producer.send(topic, b"parent %d" % next(numbers)).result(30)
+
+        def drop():
+            global producer
+            del producer
+            gc.collect()
+
+        send()
+        before = sockets()
+        assert before
+        for work in (lambda: use(producer, b"child"), producer.close, producer.abort, drop):
+            join(fork(work))
+            send()
+            assert sockets() == before
+        producer.close(30)
+        assert not sockets()
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    assert by_sender(cluster, topic) == {b"parent": [0, 1, 2, 3, 4], b"child": [0, 1, 2]}
+
+
+def test_a_callback_may_fork(cluster: KafkaCluster, topic: str) -> None:
+    """Then the thread that runs callbacks in the parent is the child's only one."""
+    cluster.create_topic(topic)
+    script = """
+        producer = Producer(bootstrap_servers=servers)
+        forked = threading.Event()
+
+        def report(error, delivery):
+            join(fork(use, producer, b"child"))
+            forked.set()
+
+        producer.send(topic, b"parent 0", on_delivery=report)
+        producer.send(topic, b"parent 1")
+        assert forked.wait(30)
+        producer.close(30)
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    assert by_sender(cluster, topic) == {b"parent": [0, 1], b"child": [0, 1, 2]}
+
+
+def test_a_child_holds_none_of_its_parents_connections(cluster: KafkaCluster, topic: str) -> None:
+    """The broker would not notice that the parent has closed one."""
+    script = """
+        def connections():
+            with open("/proc/self/net/tcp") as table:
+                inodes = {line.split()[9] for line in table}
+            return {name for name in sockets() if name.removeprefix("socket:")[1:-1] in inodes}
+
+        def look():
+            assert not connections()
+
+        with Producer(bootstrap_servers=servers) as producer:
+            producer.send(topic, b"parent 0").result(30)
+            assert connections()
+            join(fork(look))
+            producer.send(topic, b"parent 1").result(30)
+        """
+    run(script, cluster.bootstrap_servers, topic)
+    assert by_sender(cluster, topic) == {b"parent": [0, 1]}
+
+
+def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
+    script = """
+        import os
+        from pykaproducer import Producer
+
+        class Broken(Producer):
+            def _forked(self):
+                raise RuntimeError("broken")
+
+        producers = [kind(bootstrap_servers="127.0.0.1:1") for kind in [Producer, Broken] * 5]
+        for producer in producers:
+            producer.send("t", b"parent's")
+        child = os.fork()
+        if child == 0:
+            os._exit(any(producer.accepted for producer in producers[::2]))
+        assert os.waitpid(child, 0)[1] == 0
+        for producer in producers:
+            producer.abort()
+        """
+    programs.run(script)

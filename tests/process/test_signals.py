@@ -1,0 +1,174 @@
+"""Signals: a handler that uses the producer, and real ones at random moments."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pykaproducer import FlushTimeoutError, ProducerClosedError
+from pykaproducer.testing import ScriptedCluster
+from tests._support.interrupts import (
+    CLOSE,
+    OPERATIONS,
+    SOON,
+    Operation,
+    Scene,
+    interrupt_everywhere,
+)
+from tests._support.programs import run
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster() as cluster:
+        yield cluster
+
+
+# A handler that uses the producer
+
+
+def use_it(scene: Scene) -> None:
+    scene.hold.release()
+    with contextlib.suppress(ProducerClosedError):
+        scene.send(1)
+    with contextlib.suppress(FlushTimeoutError):
+        scene.producer.flush(0)
+
+
+def wait_for_one(scene: Scene) -> None:
+    scene.hold.release()
+    with contextlib.suppress(ProducerClosedError):
+        delivery = scene.send(0)
+        if not scene.lingers:
+            delivery.result(SOON)
+
+
+def flush_it(scene: Scene) -> None:
+    scene.hold.release()
+    scene.producer.flush()
+
+
+def close_it(scene: Scene) -> None:
+    scene.hold.release()
+    scene.producer.close()
+
+
+ALL = {**OPERATIONS, "close()": CLOSE}
+
+
+@pytest.mark.parametrize("strike", [use_it, wait_for_one, flush_it, close_it])
+@pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
+def test_a_signal_handler_may_use_the_producer_anywhere(
+    scripted: ScriptedCluster, operation: Operation, strike: Callable[[Scene], object]
+) -> None:
+    def check(scene: Scene, error: BaseException | None) -> None:
+        closed = ProducerClosedError if strike is close_it else ()
+        assert error is None or isinstance(error, (operation.may_raise, closed))
+        scene.check_nothing_is_lost()
+
+    interrupt_everywhere(scripted, operation, check, strike)
+
+
+# Real signals
+
+STORM = """
+    import random, signal, threading
+    from collections import Counter
+    from pykaproducer.testing import ScriptedCluster
+
+    armed, struck = False, 0
+
+    def strike(number, frame):
+        global struck
+        if armed:
+            struck += 1
+            raise KeyboardInterrupt
+
+    def interrupt(operation, *arguments):
+        global armed
+        try:
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-3))
+                operation(*arguments)
+            finally:
+                armed = False
+        except KeyboardInterrupt:
+            pass
+
+    def send_many():
+        for _ in range(2000):
+            value = b"%d" % len(tried)
+            tried.append(value)
+            accepted[value] = producer.send("events", value, on_delivery=report)
+
+    def report(error, delivery):
+        told[delivery.value] += 1
+        assert error is None
+
+    signal.signal(signal.SIGALRM, strike)
+    chance = random.Random(SEED)
+    with ScriptedCluster(topics={"events": 3}) as cluster:
+        rounds = 0
+        while struck < 60:
+            rounds += 1
+            before = sum(len(cluster.log("events", p)) for p in range(3))
+            tried, accepted, told = [], {}, Counter()
+            producer = cluster.producer(linger_ms=chance.choice([0, 100]), client_id="storm")
+            producer.send("events", b"first", on_delivery=report).result(30)
+            for _ in range(6):
+                interrupt(send_many)
+                interrupt(producer.flush, 30)
+                interrupt(send_many)
+                interrupt(lambda: list(accepted.values())[-1].result(30))
+            interrupt(producer.close, 30)
+            producer.close(30)
+            values = [r.value for p in range(3) for r in cluster.log("events", p)]
+            assert len(values) - before == producer.accepted
+            assert {delivery.exception(0) for delivery in accepted.values()} <= {None}
+            assert sum(told.values()) == len(told) == producer.accepted
+            assert set(accepted) <= set(told) <= {b"first", *tried}
+            assert producer._budget.used == 0
+            left = [t.name for t in threading.enumerate() if t.name.startswith("storm-")]
+            assert left == [], left
+    print("struck", struck, "rounds", rounds)
+    """
+
+WAIT = """
+    import os, signal, threading
+    from pykaproducer.testing import ScriptedCluster
+    from pykaproducer.testing.scripted import Hold
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+
+    with ScriptedCluster(topics={"events": 1}) as cluster:
+        producer = cluster.producer()
+        hold = Hold()
+        cluster.next("produce", hold)
+        delivery = producer.send("events", b"value")
+        hold.wait_until_held()
+        for wait in (delivery.result, delivery.exception, producer.flush, producer.close):
+            killer = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
+            try:
+                killer.start()
+                wait()
+            except KeyboardInterrupt:
+                print(wait.__name__)
+            killer.join()
+        assert not delivery.done()
+        hold.release()
+        producer.close(30)
+        assert delivery.result(0).offset == 0
+        assert [record.value for record in cluster.log("events")] == [b"value"]
+    """
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_signals_at_random_moments_lose_nothing(seed: int) -> None:
+    assert run(STORM.replace("SEED", str(seed))).startswith("struck")
+
+
+def test_sigint_ends_every_wait_and_the_message_goes_on() -> None:
+    assert run(WAIT).split() == ["result", "exception", "flush", "close"]
