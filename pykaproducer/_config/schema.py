@@ -41,6 +41,10 @@ class Kind:
     parse: Callable[[Any], Any]
     #: Converts a string to a value; None if strings are not accepted.
     read: Callable[[str], Any] | None = None
+    #: The allowed strings, if they are few; shells complete them.
+    choices: tuple[str, ...] = ()
+    #: Whether it is the path of a file.
+    is_path: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,8 @@ def optional(kind: Kind, none: str = "None") -> Kind:
     def read(text: str) -> Any:
         return None if read_one is None or text.lower() in ("", "none", "null") else read_one(text)
 
-    return Kind(f"{kind.allowed}, or {none}", parse, read if read_one else None)
+    allowed = f"{kind.allowed}, or {none}"
+    return replace(kind, allowed=allowed, parse=parse, read=read if read_one else None)
 
 
 def choice(*names: str) -> Kind:
@@ -220,7 +225,7 @@ def choice(*names: str) -> Kind:
             raise ValueError
         return str(value)
 
-    return Kind(", ".join(map(repr, names)), parse, str)
+    return Kind(", ".join(map(repr, names)), parse, str, choices=names)
 
 
 def _parse_flag(value: Any) -> bool:
@@ -352,16 +357,21 @@ def named_or_callable(names: tuple[str, ...]) -> Kind:
             raise TypeError
         return value
 
-    return Kind(f"a callable, or one of {', '.join(map(repr, names))}", parse, str)
+    return Kind(f"a callable, or one of {', '.join(map(repr, names))}", parse, str, choices=names)
 
 
-FLAG = Kind("True or False", _parse_flag, _read_flag)
+FLAG = Kind("True or False", _parse_flag, _read_flag, choices=("true", "false"))
 TEXT = Kind("a non-empty string", _parse_text, str)
 ANYTHING = Kind("anything", lambda value: value, str)
 BYTES = optional(integer(1), "None for the system's default")
-ACKS = Kind("0, 1 or 'all' (also as -1)", _parse_acks, str)
+ACKS = Kind("0, 1 or 'all' (also as -1)", _parse_acks, str, choices=("0", "1", "all"))
 RETRIES = Kind(f"an integer from 0 to {INT_MAX}", _parse_retries, int)
-COMPRESSION = Kind(f"{', '.join(map(repr, CODECS))} or None", _parse_compression, str)
+COMPRESSION = Kind(
+    f"{', '.join(map(repr, CODECS))} or None",
+    _parse_compression,
+    str,
+    choices=("none", *CODECS),
+)
 _LEVELS = {name: codec.levels for name, codec in CODECS.items() if codec.levels}
 COMPRESSION_LEVEL = optional(
     integer(

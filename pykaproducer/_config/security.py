@@ -38,7 +38,7 @@ def _upper(names: tuple[str, ...]) -> Kind:
             raise ValueError
         return value.upper()
 
-    return Kind(", ".join(map(repr, names)), parse, str)
+    return Kind(", ".join(map(repr, names)), parse, str, choices=names)
 
 
 def _parse_path(value: Any) -> str:
@@ -85,7 +85,7 @@ def _read_check(text: str) -> bool:
     return bool(FLAG.read(text))
 
 
-_PATH = optional(Kind("the path of a file", _parse_path, str))
+_PATH = optional(Kind("the path of a file", _parse_path, str, is_path=True))
 _CREDENTIAL = Kind("a non-empty string", _parse_credential, str)
 #: Does not use optional(), because a password may be the string "none".
 _PASSWORD = Kind(
@@ -114,7 +114,7 @@ class SecuritySettings:
     )
     ssl_check_hostname: bool = setting(
         True,
-        Kind("True or False", FLAG.parse, _read_check),
+        Kind("True or False", FLAG.parse, _read_check, choices=FLAG.choices),
         "Whether to verify that a broker's certificate matches its host name. As a string, https "
         "is true; none and the empty string are false.",
         aliases=("ssl.endpoint.identification.algorithm",),

@@ -60,7 +60,7 @@ def complete(config: SecuritySettings) -> None:
         ConfigurationError, UnsupportedFeatureError: the value is malformed or not supported.
     """
     if config.sasl_jaas_config is not None:
-        for name, value in _of_login_module(config).items():
+        for name, value in login_settings(config.sasl_jaas_config, config.sasl_mechanism).items():
             config.fill_in(name, value, "sasl_jaas_config")
     for store, own in (("ssl_truststore", "ssl_cafile"), ("ssl_keystore", "ssl_certfile")):
         location, kind = getattr(config, f"{store}_location"), getattr(config, f"{store}_type")
@@ -79,19 +79,24 @@ def complete(config: SecuritySettings) -> None:
         config.fill_in(own, location, f"{store}_location")
 
 
-def _of_login_module(config: SecuritySettings) -> dict[str, str]:
-    assert config.sasl_jaas_config is not None
-    module = jaas.parse(config.sasl_jaas_config)
+def login_settings(text: str, mechanism: str | None = None) -> dict[str, str]:
+    """Return the settings for which ``sasl_jaas_config`` has options.
+
+    Raises:
+        ConfigurationError, UnsupportedFeatureError: *text* is malformed or not supported, or its
+            login module is not for *mechanism*.
+    """
+    module = jaas.parse(text)
     if module.name not in _LOGIN_MODULES:
         raise UnsupportedFeatureError(
             f"setting sasl_jaas_config: its login module is unknown; allowed: "
             f"{', '.join(_LOGIN_MODULES)}"
         )
     mechanisms, settings = _LOGIN_MODULES[module.name]
-    if config.sasl_mechanism is not None and config.sasl_mechanism not in mechanisms:
+    if mechanism is not None and mechanism not in mechanisms:
         raise ConfigurationError(
             f"setting sasl_jaas_config: its {module.name} is for {' and '.join(mechanisms)}, but "
-            f"sasl_mechanism is {config.sasl_mechanism!r}"
+            f"sasl_mechanism is {mechanism!r}"
         )
     others = sorted(name for name in module.options if name not in settings)
     if others:

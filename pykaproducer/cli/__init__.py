@@ -6,7 +6,6 @@ user's mistake produces a line on standard error and status 2, never a traceback
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
@@ -25,6 +24,7 @@ from pykaproducer.cli import (
     trace,
     verify,
 )
+from pykaproducer.cli._parser import Parser
 from pykaproducer.cli.common import CommandError, notify, parser_like
 from pykaproducer.errors import PykaproducerError
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pykaproducer",
         description="Command line tools of the pykaproducer library for Apache Kafka.",
         epilog=_EXAMPLES,

@@ -39,6 +39,25 @@ class Option:
 
 
 @dataclass(frozen=True)
+class SettingSpec:
+    """A setting that ``-X`` accepts."""
+
+    #: Our own name first, then the dotted ones.
+    names: tuple[str, ...]
+    #: Allowed values; empty if they are not listed.
+    values: tuple[str, ...] = ()
+    is_path: bool = False
+
+
+def _own_names(settings: Sequence[SettingSpec]) -> str:
+    return " ".join(f"{each.names[0]}=" for each in settings)
+
+
+def _dotted_names(settings: Sequence[SettingSpec]) -> str:
+    return " ".join(f"{name}=" for each in settings for name in each.names if "." in name)
+
+
+@dataclass(frozen=True)
 class CommandSpec:
     """A command, or the program itself, with its options and arguments."""
 
@@ -91,8 +110,11 @@ def _option(action: argparse.Action) -> Option:
     )
 
 
-def script(shell: str, program: CommandSpec, settings: Sequence[str]) -> str:
-    """Return the script for a shell; *settings* are the completions of -X."""
+def script(shell: str, program: CommandSpec, settings: Sequence[SettingSpec]) -> str:
+    """Return the script for a shell; *settings* are the completions of -X.
+
+    A setting is completed under its own name, or a dotted one once a dot has been typed.
+    """
     return "\n".join(_SCRIPTS[shell](program, settings)) + "\n"
 
 
@@ -103,16 +125,20 @@ def _name(path: Iterable[str]) -> str:
 # bash ---------------------------------------------------------------------------------------------
 
 
-def _bash(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
+def _bash(program: CommandSpec, settings: Sequence[SettingSpec]) -> Iterator[str]:
     commands = list(program.all())
     known = " | ".join(_name(command.path) for command in commands[1:])
     yield "# Completes pykaproducer in bash. Load it with:"
     yield "#   source <(pykaproducer completion bash)"
+    yield from _bash_settings(settings)
     yield "_pykaproducer() {"
-    yield "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}"
-    yield "    local path= word words="
-    yield f'    local settings="{" ".join(settings)}"'
-    yield '    for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do'
+    # COMP_WORDS splits NAME=VALUE, so the line itself is split here.
+    yield "    local line=${COMP_LINE:0:COMP_POINT} path= word words="
+    yield "    local -a typed=()"
+    yield '    read -ra typed <<< "$line"'
+    yield "    [[ $line == *[[:space:]] ]] && typed+=('')"
+    yield "    local cur=${typed[${#typed[@]}-1]} prev=${typed[${#typed[@]}-2]}"
+    yield '    for word in "${typed[@]:1:${#typed[@]}-2}"; do'
     yield '        case "$path/$word" in'
     yield f"            {known}) path=$path/$word ;;"
     yield "        esac"
@@ -139,6 +165,37 @@ def _bash(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
     yield "complete -o bashdefault -o default -F _pykaproducer pykaproducer"
 
 
+def _bash_settings(settings: Sequence[SettingSpec]) -> Iterator[str]:
+    """Yield the function that completes the value of ``-X``, which is in $cur."""
+    yield "_pykaproducer_settings() {"
+    yield f'    local words="{_own_names(settings)}"'
+    yield '    case "$cur" in'
+    yield "        *@*) return ;;"
+    yield "        *=*) words= ;;"
+    yield f'        *.*) words="{_dotted_names(settings)}" ;;'
+    yield "    esac"
+    yield '    case "$cur" in'
+    for each in settings:
+        cases = " | ".join(f"{name}=*" for name in each.names)
+        if each.is_path:
+            yield f"        {cases}) return ;;"
+        elif each.values:
+            yield f'        {cases}) words="{" ".join(each.values)}" ;;'
+    yield "    esac"
+    yield "    compopt +o default +o bashdefault 2>/dev/null"
+    yield "    if [[ $cur != *=* ]]; then"
+    yield "        compopt -o nospace 2>/dev/null"
+    yield '        COMPREPLY=($(compgen -W "$words" -- "$cur"))'
+    yield "        return"
+    yield "    fi"
+    yield "    local name=${cur%%=*}="
+    # Where = separates words, as it does by default, readline replaces only the value.
+    yield "    local shown=$name"
+    yield "    [[ $COMP_WORDBREAKS == *=* ]] && shown="
+    yield '    COMPREPLY=($(compgen -P "$shown" -W "$words" -- "${cur#"$name"}"))'
+    yield "}"
+
+
 def _bash_values(commands: Sequence[CommandSpec]) -> Iterator[str]:
     """Yield the cases in which the previous word is an option that takes a value."""
     for command in commands:
@@ -149,8 +206,7 @@ def _bash_values(commands: Sequence[CommandSpec]) -> Iterator[str]:
                 "        " + " | ".join(f'"{_name(command.path)} {n}"' for n in option.names) + ")"
             )
             if option.settings:
-                yield '            COMPREPLY=($(compgen -W "$settings" -- "$cur"))'
-                yield "            compopt -o nospace 2>/dev/null"
+                yield "            _pykaproducer_settings"
             elif option.choices:
                 words = " ".join(option.choices)
                 yield f'            COMPREPLY=($(compgen -W "{words}" -- "$cur"))'
@@ -164,13 +220,11 @@ def _bash_values(commands: Sequence[CommandSpec]) -> Iterator[str]:
 # zsh ----------------------------------------------------------------------------------------------
 
 
-def _zsh(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
+def _zsh(program: CommandSpec, settings: Sequence[SettingSpec]) -> Iterator[str]:
     yield "#compdef pykaproducer"
     yield "# Completes pykaproducer in zsh. Load it, after compinit, with:"
     yield "#   source <(pykaproducer completion zsh)"
-    yield "_pykaproducer_settings() {"
-    yield f"    compadd -S '' -- {' '.join(settings)}"
-    yield "}"
+    yield from _zsh_settings(settings)
     for command in reversed(list(program.all())):
         yield f"{_zsh_function(command)}() {{"
         yield from (f"    {line}" for line in _zsh_body(command))
@@ -180,6 +234,29 @@ def _zsh(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
     yield "else"
     yield "    compdef _pykaproducer pykaproducer"
     yield "fi"
+
+
+def _zsh_settings(settings: Sequence[SettingSpec]) -> Iterator[str]:
+    """Yield the function that completes the value of ``-X``."""
+    yield "_pykaproducer_settings() {"
+    yield "    local name=${PREFIX%%[=@]*}"
+    yield "    if compset -P 1 '*@'; then"
+    yield "        _files"
+    yield "    elif compset -P 1 '*='; then"
+    yield '        case "$name" in'
+    for each in settings:
+        cases = " | ".join(each.names)
+        if each.is_path:
+            yield f"            {cases}) _files ;;"
+        elif each.values:
+            yield f"            {cases}) compadd -- {' '.join(each.values)} ;;"
+    yield "        esac"
+    yield "    elif [[ $PREFIX == *.* ]]; then"
+    yield f"        compadd -S '' -- {_dotted_names(settings)}"
+    yield "    else"
+    yield f"        compadd -S '' -- {_own_names(settings)}"
+    yield "    fi"
+    yield "}"
 
 
 def _zsh_function(command: CommandSpec) -> str:
@@ -239,9 +316,10 @@ def _zsh_text(text: str) -> str:
 # fish ---------------------------------------------------------------------------------------------
 
 
-def _fish(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
+def _fish(program: CommandSpec, settings: Sequence[SettingSpec]) -> Iterator[str]:
     yield "# Completes pykaproducer in fish. Load it with:"
     yield "#   pykaproducer completion fish | source"
+    yield from _fish_settings(settings)
     yield "complete -c pykaproducer -f"
     for command in program.all():
         when = _fish_condition(command)
@@ -252,7 +330,33 @@ def _fish(program: CommandSpec, settings: Sequence[str]) -> Iterator[str]:
         if command.files:
             yield f"{when} -F"
         for option in command.options:
-            yield f"{when} {_fish_option(option, settings)}"
+            yield f"{when} {_fish_option(option)}"
+
+
+def _fish_settings(settings: Sequence[SettingSpec]) -> Iterator[str]:
+    """Yield the function that lists the completions of the value of ``-X``."""
+    yield "function __pykaproducer_settings"
+    yield "    set -l head (string match -r '^[^=@]*[=@]?' -- (commandline -ct))"
+    yield "    set -l rest (string replace -- $head '' (commandline -ct))"
+    yield "    switch (commandline -ct)"
+    yield "        case '*@*'"
+    yield "            printf '%s\\n' $head(__fish_complete_path $rest)"
+    yield "        case '*=*'"
+    yield "            switch $head"
+    for each in settings:
+        if each.is_path or each.values:
+            yield f"                case {' '.join(f'{name}=' for name in each.names)}"
+        if each.is_path:
+            yield "                    printf '%s\\n' $head(__fish_complete_path $rest)"
+        elif each.values:
+            yield f"                    printf '%s\\n' $head{{{','.join(each.values)}}}"
+    yield "            end"
+    yield "        case '*.*'"
+    yield f"            printf '%s\\n' {_dotted_names(settings)}"
+    yield "        case '*'"
+    yield f"            printf '%s\\n' {_own_names(settings)}"
+    yield "    end"
+    yield "end"
 
 
 def _fish_condition(command: CommandSpec) -> str:
@@ -263,12 +367,12 @@ def _fish_condition(command: CommandSpec) -> str:
     return f"complete -c pykaproducer -n {_fish_text('; and '.join(tests))}"
 
 
-def _fish_option(option: Option, settings: Sequence[str]) -> str:
+def _fish_option(option: Option) -> str:
     words = []
     for name in option.names:
         words.append(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}")
     if option.settings:
-        words.append(f"-x -a {_fish_text(' '.join(settings))}")
+        words.append("-x -a '(__pykaproducer_settings)'")
     elif option.choices:
         words.append(f"-x -a {_fish_text(' '.join(option.choices))}")
     elif option.takes_file:

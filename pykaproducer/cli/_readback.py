@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -37,13 +37,15 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def access_of(config: Config) -> dict[str, Any]:
-    """Return the arguments with which kafka-python's consumer connects to the same cluster."""
+def access_of(
+    config: Config, accepted: Container[str] = KafkaConsumer.DEFAULT_CONFIG
+) -> dict[str, Any]:
+    """Return the *accepted* arguments with which a client of kafka-python's connects likewise."""
     return {
         each.name: value
         for each in dataclasses.fields(config)
         if each.name.startswith(_ACCESS)
-        and each.name in KafkaConsumer.DEFAULT_CONFIG
+        and each.name in accepted
         and (value := getattr(config, each.name)) is not None
     }
 

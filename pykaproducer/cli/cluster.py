@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import re
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pykaproducer.cli import _signals
-from pykaproducer.cli.common import CommandError, log_shown, notify, number_from, parser_like
+from pykaproducer.cli.common import (
+    CommandError,
+    UserError,
+    log_shown,
+    notify,
+    number_from,
+    parser_like,
+)
 
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
+
+#: Lines of a broker's log that name a reason for its end; only the last few are shown.
+_REASON = re.compile(r"\b(ERROR|FATAL)\b|^Caused by: |OutOfMemoryError")
+_REASONS = 5
 
 #: Interval between checks that the brokers are still running (seconds).
 _LOOK = 1.0
 
 _EXAMPLES = """\
+examples:
+  pykaproducer cluster start --port 9092
+                                        one broker at localhost:9092
+  pykaproducer cluster start --brokers 3 --port 9092
+                                        at the ports 9092, 9093 and 9094
+
 example: a broker for a script in bash
   exec 3< <(pykaproducer cluster start); cluster=$!
   read -r servers <&3                   # returns once the cluster is ready
@@ -44,7 +62,20 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="number of brokers (default 1)",
     )
+    start.add_argument(
+        "--port",
+        type=_port,
+        metavar="PORT",
+        help="port of the first broker; the others use the next ones (default: any free ports)",
+    )
     start.set_defaults(run=run)
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to 65535")
+    return number
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,18 +85,23 @@ def run(options: argparse.Namespace) -> int:
     try:
         with _signals.raised(), log_shown():
             notify("starting Kafka ...")
-            with KafkaCluster(options.brokers) as cluster:
+            with KafkaCluster(options.brokers, port=options.port) as cluster:
                 print(cluster.bootstrap_servers, flush=True)
-                notify(
-                    f"try: pykaproducer produce -t events --bootstrap-servers "
-                    f"{cluster.bootstrap_servers} FILE"
-                )
+                servers = "" if options.port == 9092 else f"-b {cluster.bootstrap_servers} "
+                notify(f"try: pykaproducer produce -t events {servers}FILE")
                 notify("press Ctrl-C to stop the cluster and remove its data")
                 _watch(cluster)
     except KeyboardInterrupt:
         return 0
     except ClusterError as error:
+        if options.port is not None and "in use" in str(error):
+            taken = str(error).removeprefix("could not reserve: ")
+            raise CommandError(
+                f"{taken}; stop the program that uses it, or choose another"
+            ) from None
         raise CommandError(str(error)) from None
+    except ValueError as error:  # --port leaves too few ports above it
+        raise UserError(f"--port: {error}") from None
 
 
 def _watch(cluster: KafkaCluster) -> NoReturn:
@@ -75,7 +111,16 @@ def _watch(cluster: KafkaCluster) -> NoReturn:
         for broker in cluster.brokers:
             if not broker.alive:
                 raise CommandError(
-                    f"{broker} exited with status {broker.exit_status}; its log ends with:\n"
-                    f"{broker.log_tail(5)}"
+                    f"broker {broker.id} at {broker.host}:{broker.port} exited with status "
+                    f"{broker.exit_status}; from its log:\n{_reasons(broker.log_tail(2000))}"
                 )
         pause.wait(_LOOK)
+
+
+def _reasons(log: str) -> str:
+    """Return the last errors of a broker's log, or its last lines if it has none.
+
+    The end of the log alone is often a part of a Java stack, without the error that caused it.
+    """
+    lines = log.splitlines()
+    return "\n".join(([line for line in lines if _REASON.search(line)] or lines)[-_REASONS:])

@@ -5,19 +5,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from pykaproducer._config.properties_file import read_properties
+from pykaproducer._config.security_validation import login_settings
 from pykaproducer._errors.formatting import check_topic
 from pykaproducer.config import Config, canonical_name, resolve
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Names the value of an option once, after its last name, as Python 3.13 does."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, action.dest.upper())
+        return f"{', '.join(action.option_strings)} {value}"
+
+
 #: Arguments common to all parsers. Abbreviations are off because an abbreviated option would change
 #: its meaning when a new option with the same prefix is added.
 parser_like: dict[str, Any] = {
-    "formatter_class": argparse.RawDescriptionHelpFormatter,
+    "formatter_class": _HelpFormatter,
     "allow_abbrev": False,
 }
 
@@ -29,6 +42,8 @@ _REPLACED = (
     ({"ssl_cafile"}, ["ssl_truststore_location", "ssl_truststore_type"]),
     ({"ssl_certfile"}, ["ssl_keystore_location", "ssl_keystore_type"]),
 )
+#: Environment variable with the servers, used if neither an option nor a file names them.
+SERVERS_VARIABLE = "PYKAPRODUCER_BOOTSTRAP_SERVERS"
 #: Maximum length of a value that ``-X NAME@FILE`` reads from a file (characters).
 _LONGEST_VALUE = 1 << 20
 
@@ -85,10 +100,13 @@ def rate_of(text: str) -> float | None:
     return None if rate == -1 else rate
 
 
-def add_servers(parser: argparse.ArgumentParser) -> None:
-    """Add ``--bootstrap-servers``."""
+def add_servers(
+    parser: argparse.ArgumentParser,
+    about: str = f"brokers (default: ${SERVERS_VARIABLE}, or localhost:9092)",
+) -> None:
+    """Add ``--bootstrap-servers``, also as ``-b`` and under the name that Kafka's tools use."""
     parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="brokers (default localhost:9092)"
+        *("-b", "--bootstrap-servers", "--bootstrap-server"), metavar="HOST:PORT,...", help=about
     )
 
 
@@ -130,9 +148,26 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the validated producer settings from a command's options."""
-    return resolve_settings(options.settings, options.bootstrap_servers, options.config)
+def settings_from(options: argparse.Namespace, *, environment: bool = True) -> dict[str, Any]:
+    """Return the validated producer settings from a command's options.
+
+    With *environment*, :data:`SERVERS_VARIABLE` applies if the options name no servers.
+    """
+    settings = resolve_settings(options.settings, options.bootstrap_servers, options.config)
+    if environment and "bootstrap_servers" not in settings:
+        settings |= _environment()
+    return settings
+
+
+def _environment() -> dict[str, Any]:
+    """Return the servers that the environment names."""
+    servers = os.environ.get(SERVERS_VARIABLE, "").strip()
+    if not servers:
+        return {}
+    try:
+        return resolve({"bootstrap_servers": servers}, texts=True)
+    except ConfigurationError as error:
+        raise UserError(f"environment variable {SERVERS_VARIABLE}: {error}") from None
 
 
 def resolve_settings(
@@ -153,11 +188,22 @@ def resolve_settings(
         # The whole file is validated, including settings that -X overrides.
         resolved = _resolved(file, config or "")
         resolved = {name: value for name, value in resolved.items() if name not in given}
+        resolved = _with_login_options(resolved, given)
         settings = {"client_id": "pykaproducer-cli", **resolved, **resolve(texts, texts=True)}
         Config(**settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:
         raise UserError(str(error)) from None
     return settings
+
+
+def _with_login_options(file: dict[str, Any], given: Container[str | None]) -> dict[str, Any]:
+    """Split a file's ``sasl.jaas.config`` into settings if -X gives one of them, as a password."""
+    module = file.get("sasl_jaas_config")
+    options = {} if module is None else login_settings(module)
+    if not any(name in given for name in options):
+        return file
+    kept = {name: value for name, value in options.items() if name not in given}
+    return kept | {name: value for name, value in file.items() if name != "sasl_jaas_config"}
 
 
 def _resolved(texts: dict[str, str], file: str) -> dict[str, Any]:

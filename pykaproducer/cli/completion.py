@@ -1,4 +1,4 @@
-"""``pykaproducer completion SHELL``: shell completion for commands, options and settings."""
+"""``pykaproducer completion SHELL``: complete commands, options, settings and their values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import argparse
 import functools
 from typing import Any
 
-from pykaproducer.cli._completion import SHELLS, CommandSpec, Option, command_of, script
+from pykaproducer.cli._completion import (
+    SHELLS,
+    CommandSpec,
+    Option,
+    SettingSpec,
+    command_of,
+    script,
+)
 from pykaproducer.cli.common import parser_like
 from pykaproducer.config import SETTINGS
 
@@ -18,8 +25,8 @@ examples:
                                         in ~/.zshrc, after compinit
   pykaproducer completion fish > ~/.config/fish/completions/pykaproducer.fish
 
-Then try: pykaproducer pr<Tab>, or pykaproducer produce -X comp<Tab>. Generate
-the fish script again after an upgrade.
+Then try: pykaproducer pr<Tab>, or pykaproducer produce -X acks=<Tab>.
+Generate the fish script again after an upgrade.
 """
 
 
@@ -28,8 +35,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "completion",
         help="print a completion script for your shell",
-        description="Print a script that completes commands, options and setting names in bash,\n"
-        "zsh or fish.",
+        description="Print a script that completes commands, options and settings in bash, zsh or\n"
+        "fish.",
         epilog=_EXAMPLES,
         **parser_like,
     )
@@ -49,6 +56,12 @@ def run(commands: Any, options: argparse.Namespace) -> int:
         Option(("--version",), "show the version"),
     )
     program = CommandSpec((), "", own, False, (), below)
-    names = [f"{row.name}=" for row in SETTINGS if row.kind.read and row.support == "honoured"]
-    print(script(options.shell, program, sorted(names)), end="")
+    settings = [
+        SettingSpec(
+            tuple(dict.fromkeys((row.name, *row.dotted))), row.kind.choices, row.kind.is_path
+        )
+        for row in sorted(SETTINGS, key=lambda row: row.name)
+        if row.kind.read and row.support == "honoured"
+    ]
+    print(script(options.shell, program, settings), end="")
     return 0

@@ -23,6 +23,7 @@ from pykaproducer.cli._display import Board, Display, display
 from pykaproducer.cli.common import (
     CommandError,
     UserError,
+    add_servers,
     add_settings,
     human_bytes,
     log_shown,
@@ -67,9 +68,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES,
         **parser_like,
     )
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...", help="use this cluster; start none"
-    )
+    add_servers(parser, "use this cluster; start none")
     parser.add_argument("--topic", help="topic (default: a new pykaproducer-demo-...)")
     parser.add_argument(
         "--partitions", type=number_from(1), metavar="N", help="partitions of the topic (default 6)"
@@ -87,7 +86,8 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demonstration. Return 0 only if every byte came back in order."""
-    settings = settings_from(options)
+    # The demonstration writes to a cluster only if the command line names it.
+    settings = settings_from(options, environment=False)
     if settings.get("acks") == 0:
         raise UserError("acks=0: brokers return no offsets, so there is nothing to compare")
     if options.topic is not None:
@@ -275,10 +275,11 @@ def _compare(
 
 def _show_speed(sent: _SentMessages, show: Display) -> None:
     """Print throughput and latencies."""
-    flood = len(sent.messages) - len(sent.alone)
+    alone, flood = len(sent.alone), len(sent.messages) - len(sent.alone)
+    show.row("Sent", f"{alone:,} messages alone, each after the previous one was acknowledged")
     if flood:
         show.row(
-            "Sent",
+            "",
             f"{flood:,} messages in {sent.seconds:.2f} s: {flood / sent.seconds:,.0f} messages/s, "
             f"{human_bytes(sent.size / sent.seconds)}/s",
         )

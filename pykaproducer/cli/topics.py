@@ -1,9 +1,11 @@
-"""``pykaproducer topics``: list the topics of a cluster, and describe their partitions."""
+"""``pykaproducer topics``: list the topics of a cluster, describe them, and create one."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,9 @@ from pykaproducer.cli.common import (
     add_settings,
     log_shown,
     notify,
+    number_from,
     parser_like,
+    refuse_odd_topic,
     servers_text,
     settings_from,
 )
@@ -27,6 +31,15 @@ from pykaproducer.errors import MetadataTimeoutError
 
 #: Timeout for a cluster's answer, unless max_block_ms is set (milliseconds).
 _PATIENCE_MS = 10_000.0
+#: Interval between checks for the leaders of a new topic (seconds).
+_LOOK = 0.05
+
+#: What the error codes of a topic mean.
+_MEANING = {
+    3: "the cluster has no such topic",
+    17: "the cluster does not allow this name",
+    29: "this client may not see the topic (or it does not exist); grant it Describe",
+}
 
 #: (first, next) offset of each partition, by topic.
 Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
@@ -56,13 +69,26 @@ exit status:
   2  invalid command line
 """
 
+_CREATE_EXAMPLES = """\
+examples:
+  pykaproducer topics create events --partitions 6
+  pykaproducer topics create orders --partitions 12 --replication-factor 3 \\
+      --topic-config cleanup.policy=compact
+  pykaproducer topics create orders --if-not-exists --config client.properties
+
+exit status:
+  0  the topic was created (or exists already, with --if-not-exists)
+  1  no broker answered, the topic exists already, or the cluster rejects it
+  2  invalid command line
+"""
+
 
 def add_parser(commands: Any) -> None:
-    """Add ``topics list`` and ``topics describe``."""
+    """Add ``topics list``, ``topics describe`` and ``topics create``."""
     parser = commands.add_parser(
         "topics",
-        help="show the topics of a cluster",
-        description="Show the topics of a cluster, using the producer's connection settings.",
+        help="show or create topics of a cluster",
+        description="Show or create topics, using the producer's connection settings.",
         epilog='"pykaproducer topics ACTION --help" shows examples.\n',
         **parser_like,
     )
@@ -89,6 +115,44 @@ def add_parser(commands: Any) -> None:
     )
     _add_common(describe)
     describe.set_defaults(run=run_describe)
+    _add_create(actions)
+
+
+def _add_create(actions: Any) -> None:
+    create = actions.add_parser(
+        "create",
+        help="create a topic",
+        description="Create a topic, and wait until each partition has a leader.",
+        epilog=_CREATE_EXAMPLES,
+        **parser_like,
+    )
+    create.add_argument("topic", metavar="TOPIC", help="name of the topic")
+    create.add_argument(
+        "--partitions",
+        type=number_from(1),
+        metavar="N",
+        help="number of partitions (default: the brokers' num.partitions)",
+    )
+    create.add_argument(
+        "--replication-factor",
+        type=number_from(1),
+        metavar="R",
+        help="replicas of each partition (default: the brokers' default.replication.factor)",
+    )
+    create.add_argument(
+        "--topic-config",
+        dest="configs",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a configuration of the topic, as retention.ms=86400000; may be repeated",
+    )
+    create.add_argument(
+        "--if-not-exists", action="store_true", help="succeed if the topic exists already"
+    )
+    add_servers(create)
+    add_settings(create)
+    create.set_defaults(run=run_create)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -129,25 +193,55 @@ def run_describe(options: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(_lines(topic, answer, offsets)) for topic in there))
     for topic in found:
         if topic.error_code:
-            notify(f"topic {topic.name!r}: {format_error_code(topic.error_code)}")
+            notify(f"topic {topic.name!r}: {_problem(topic.error_code)}")
     leaderless = any(part.leader_id < 0 for topic in there for part in topic.partitions)
     return 1 if leaderless or len(there) < len(found) else 0
+
+
+def run_create(options: argparse.Namespace) -> int:
+    """Create a topic."""
+    from pykaproducer.cli._create_topic import NewTopic, already_exists, create_topic
+
+    refuse_odd_topic("topics create", options.topic)
+    configs = dict(_config_of(text) for text in options.configs)
+    topic = NewTopic(options.topic, options.partitions, options.replication_factor, configs)
+    cluster = _Cluster(settings_from(options))
+    # Fails with the reason if no broker can be reached. kafka-python reports only a timeout.
+    cluster.ask(topic.name)
+    with _signals.raised():
+        created = create_topic(cluster.config, topic, cluster.patience)
+    if created:
+        partitions = cluster.wait_for_leaders(topic.name)
+        print(f"created {_title(partitions)}")
+        return 0
+    if options.if_not_exists:
+        notify(f"topic {topic.name!r} exists already; nothing was changed")
+        return 0
+    raise already_exists(topic.name)
+
+
+def _config_of(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UserError(f"--topic-config {text}: expected name=value")
+    return name, value
 
 
 class _Cluster:
     """The cluster that the settings name, queried on demand."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._config = Config(**settings)
-        self._patience = settings.get("max_block_ms", _PATIENCE_MS) / 1000
+        self.config = Config(**settings)
+        #: Timeout for an answer (seconds).
+        self.patience = settings.get("max_block_ms", _PATIENCE_MS) / 1000
 
     def ask(self, topic: str | None = None) -> ClusterDescription:
         """Describe the cluster, with all topics or only *topic*."""
         try:
             with _signals.raised(), log_shown():
-                return list_cluster(self._config, self._patience, topic)
+                return list_cluster(self.config, self.patience, topic)
         except MetadataTimeoutError as error:
-            servers = servers_text(self._config.bootstrap_servers)
+            servers = servers_text(self.config.bootstrap_servers)
             raise CommandError(f"{error} (bootstrap servers: {servers})") from None
 
     def topics(
@@ -163,11 +257,26 @@ class _Cluster:
             found += answer.topics
         return answer, found
 
+    def wait_for_leaders(self, name: str) -> TopicDescription:
+        """Wait until the cluster knows a new topic, and every partition has a leader."""
+        pause, deadline = threading.Event(), time.monotonic() + self.patience
+        while True:
+            (topic,) = self.ask(name).topics
+            led = topic.partitions and all(part.leader_id >= 0 for part in topic.partitions)
+            if led and not topic.error_code:
+                return topic
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"topic {name!r} was created, but not every partition has a leader after "
+                    f"{self.patience:g} s; see pykaproducer topics describe {name}"
+                )
+            pause.wait(_LOOK)
+
     def offsets(self, topics: Sequence[TopicDescription]) -> Offsets:
         """Return the first and the next offset of each partition."""
         from pykaproducer.cli._readback import LogReader
 
-        with LogReader(self._config) as reader:
+        with LogReader(self.config) as reader:
             return {
                 topic.name: reader.ends(topic.name, [part.index for part in topic.partitions])
                 for topic in topics
@@ -190,6 +299,12 @@ def _brief(topic: TopicDescription) -> dict[str, Any]:
         "partitions": len(topic.partitions),
         "replicas": _replicas(topic),
     }
+
+
+def _problem(code: int) -> str:
+    """Return what an error code of a topic means, and the code."""
+    text = _MEANING.get(code)
+    return f"{text}: {format_error_code(code)}" if text else format_error_code(code)
 
 
 def _figures(
@@ -221,11 +336,7 @@ def _addresses(cluster: ClusterDescription) -> dict[int, str]:
 
 def _lines(topic: TopicDescription, cluster: ClusterDescription, offsets: Offsets) -> Iterator[str]:
     """Format a topic as a table."""
-    partitions, replicas = len(topic.partitions), _replicas(topic)
-    yield (
-        f"{topic.name}: {partitions} partition{'s' * (partitions != 1)}, "
-        f"{replicas} replica{'s' * (replicas != 1)}"
-    )
+    yield _title(topic)
     addresses = _addresses(cluster)
     rows: list[tuple[str, ...]] = [("partition", "leader", "replicas", "in sync")]
     rows += [
@@ -241,6 +352,14 @@ def _lines(topic: TopicDescription, cluster: ClusterDescription, offsets: Offset
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"    {'  '.join(cells)}".rstrip()
+
+
+def _title(topic: TopicDescription) -> str:
+    partitions, replicas = len(topic.partitions), _replicas(topic)
+    return (
+        f"{topic.name}: {partitions} partition{'s' * (partitions != 1)}, "
+        f"{replicas} replica{'s' * (replicas != 1)}"
+    )
 
 
 def _leader(part: PartitionDescription, addresses: Mapping[int, str]) -> str:

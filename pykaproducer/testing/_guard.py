@@ -95,8 +95,8 @@ class Guard:
             reply["error"] = str(error)
         return json.dumps(reply).encode() + b"\n"
 
-    def _reserve(self, count: int) -> list[int]:
-        """Find *count* free ports and reserve them.
+    def _reserve(self, count: int, wanted: list[int]) -> list[int]:
+        """Reserve the ports *wanted*, and as many other free ports as make *count*.
 
         On Linux a socket that is bound but not listening reserves the port. The kernel assigns it
         neither to a search for a free port nor to an outgoing connection (which could otherwise
@@ -104,11 +104,14 @@ class Guard:
         binds with SO_REUSEADDR as this socket does.
         """
         self._release()
-        for _ in range(count):
+        for wish in [*wanted, *[0] * (count - len(wanted))]:
             port = socket.socket()
             self._kept.append(port)
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port.bind(("127.0.0.1", 0))
+            try:
+                port.bind(("127.0.0.1", wish))
+            except OSError as error:
+                raise OSError(f"port {wish} on 127.0.0.1: {error.strerror}") from None
         numbers = [port.getsockname()[1] for port in self._kept]
         if sys.platform != "linux":
             self._release()

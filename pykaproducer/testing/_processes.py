@@ -87,9 +87,12 @@ class GuardedProcesses:
         """Whether this process is the owner, and not a forked child of it."""
         return os.getpid() == self._owner
 
-    def reserve(self, count: int) -> list[int]:
-        """Reserve ports on loopback for the processes, until the end."""
-        return cast("list[int]", self._ask("reserve", count=count))
+    def reserve(self, count: int, wanted: Sequence[int] = ()) -> list[int]:
+        """Reserve *count* ports on loopback for the processes, until the end; *wanted* ones first.
+
+        Raises :class:`ClusterError` if a wanted port is in use.
+        """
+        return cast("list[int]", self._ask("reserve", count=count, wanted=list(wanted)))
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> int:
         """Start a process whose output is appended to *log*. Return its process id."""

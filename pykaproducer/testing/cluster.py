@@ -57,6 +57,8 @@ class KafkaCluster:
       brokers are ready, and also their maximum throughput. The default is False for a single
       broker, which may be benchmarked, and True for several.
     - *log_dir* keeps the brokers' logs; otherwise they are removed with the cluster.
+    - *port* is the port of the first broker. The others use the ports that follow it. By default
+      each broker uses any free port.
     - *disks* is the number of log directories of each broker. With two or more, :meth:`fail_disk`
       can remove one.
     - *proxies*, one for each broker, are used by clients that connect to :attr:`proxied_servers`.
@@ -84,6 +86,7 @@ class KafkaCluster:
         startup_timeout: float = 60.0,
         fast_start: bool | None = None,
         log_dir: str | os.PathLike[str] | None = None,
+        port: int | None = None,
         disks: int = 1,
         proxies: Sequence[FaultProxy] = (),
         security: Security | Sequence[Security] = (),
@@ -97,12 +100,17 @@ class KafkaCluster:
         self._security = [security] if isinstance(security, Security) else list(security)
         if proxies and self._security:
             raise ValueError("proxies cannot be combined with security")
+        if port is not None and (proxies or self._security):
+            raise ValueError("port cannot be combined with proxies or security")
+        if port is not None and not 0 < port <= 65536 - brokers:
+            raise ValueError(f"port must be from 1 to {65536 - brokers}, not {port}")
         self._size = brokers
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
         self._startup_timeout = startup_timeout
         self._fast_start = brokers > 1 if fast_start is None else fast_start
         self._log_dir = None if log_dir is None else Path(log_dir).absolute()
+        self._wanted_ports = [] if port is None else list(range(port, port + brokers))
         self._disks = disks
         self._proxies = list(proxies)
         self._environment: dict[str, str] = {}
@@ -319,8 +327,9 @@ class KafkaCluster:
         logs.mkdir(parents=True, exist_ok=True)
         # Additional ports of a broker: one for its proxy, or one for each secured listener.
         others = len(self._security) or bool(self._proxies)
-        numbers = processes.reserve((2 + others) * self._size)
-        ports = [_server.Ports(*numbers[2 * i : 2 * i + 2]) for i in range(self._size)]
+        numbers = processes.reserve((2 + others) * self._size, self._wanted_ports)
+        clients, controllers = numbers[: self._size], numbers[self._size : 2 * self._size]
+        ports = [_server.Ports(*pair) for pair in zip(clients, controllers, strict=True)]
         numbers = numbers[2 * self._size :]
         if self._security:
             self._secured = SecuredListeners(self._security, directory / "security")

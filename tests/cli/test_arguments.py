@@ -75,6 +75,12 @@ def test_produce_refuses(
         (["produce"], "the following arguments are required: -t/--topic"),
         (["cluster"], "the following arguments are required: ACTION"),
         (["cluster", "start", "--brokers", "none"], "'none' is not an integer >= 1"),
+        (["cluster", "start", "--port", "0"], "'0' is not a port from 1 to 65535"),
+        (["cluster", "start", "--port", "x"], "'x' is not a port from 1 to 65535"),
+        (
+            ["cluster", "start", "--brokers", "3", "--port", "65534"],
+            "--port: port must be from 1 to 65533, not 65534",
+        ),
         (["demo", "-X", "acks=0"], "acks=0"),
         (["demo", "--partitions", "3", "--bootstrap-servers", NOWHERE], "--partitions"),
         (["demo", "--bootstrap-servers", NOWHERE, "--topic", "no topic"], "not a topic name"),
@@ -85,6 +91,51 @@ def test_the_other_commands_refuse(
 ) -> None:
     assert status_of(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["prodcue", "-t", "events"], "invalid choice: 'prodcue'; did you mean produce?"),
+        (["topics", "lst"], "invalid choice: 'lst'; did you mean list?"),
+        (["completion", "bsh"], "invalid choice: 'bsh'; did you mean bash?"),
+        (["produce", "--tpic", "events"], "unknown option --tpic; did you mean --topic?"),
+        (["produce", "-t", "t", "--header=a=b", "--rejcts=x"], "did you mean --rejects?"),
+        (["perf", "-t", "t", "--trougput", "5"], "did you mean --throughput?"),
+        (["topics", "list", "--frobnicate"], "unknown option --frobnicate\n"),
+        (["produce", "-t", "t", "-q"], "unknown option -q\n"),
+        (["topics", "list", "events"], "unexpected argument: events"),
+    ],
+)
+def test_a_mistyped_word_is_corrected(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_unknown_option_comes_with_the_usage_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of(["topics", "list", "--jsn"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: pykaproducer topics list ")
+    assert err.endswith(
+        "\npykaproducer topics list: error: unknown option --jsn; did you mean --json?\n"
+    )
+
+
+def test_options_of_a_command_that_top_starts_are_not_those_of_top(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of(["top", "12", "--command", "perf", "--topic", "events"]) == 2
+    assert "--command cannot be combined with a SOCKET or PID" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-b", "--bootstrap-server", "--bootstrap-servers"])
+def test_every_spelling_of_the_servers(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "list", option, NOWHERE, "-X", "max_block_ms=100"]) == 1
+    assert f"(bootstrap servers: {NOWHERE})" in capsys.readouterr().err
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,13 +40,13 @@ def said_by(*arguments: str, directory: pathlib.Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def in_bash(scripts: pathlib.Path, *words: str) -> set[str]:
+def in_bash(scripts: pathlib.Path, *words: str, before: str = "COMP_WORDBREAKS=; ") -> set[str]:
     """Return bash's proposals for the last of *words*."""
-    quoted = " ".join(f"'{word}'" for word in ("pykaproducer", *words))
+    line = " ".join(("pykaproducer", *words))
     return set(
         said_by(
             *("bash", "-c"),
-            f"source ./bash; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
+            f"source ./bash; COMP_LINE='{line}'; COMP_POINT={len(line)}; {before}"
             '_pykaproducer; printf "%s\\n" "${COMPREPLY[@]}"',
             directory=scripts,
         )
@@ -77,24 +77,41 @@ def test_what_is_proposed(ask: object, scripts: pathlib.Path) -> None:
     assert callable(ask)
     assert ask(scripts, "pro") == {"produce"}
     assert {"demo", "load", "perf", "verify", "topics"} <= ask(scripts, "")
-    assert ask(scripts, "topics", "") == {"list", "describe"}
+    assert ask(scripts, "topics", "") == {"list", "describe", "create"}
     assert {"--topic", "--throughput", "--json"} <= ask(scripts, "perf", "--")
     assert ask(scripts, "perf", "--rec") == {"--record-size"}
     assert ask(scripts, "load", "--format", "p") == {"parquet"}
     assert ask(scripts, "produce", "-X", "linger") == {"linger_ms="}
     assert ask(scripts, "produce", "-t", "a-topic", "--key-s") == {"--key-separator"}
+    assert ask(scripts, "produce", "-X", "linger.m") == {"linger.ms="}
+    codecs = {"none", "gzip", "snappy", "lz4", "zstd"}
+    for name in ("compression_type", "compression.type"):
+        assert ask(scripts, "produce", "-X", f"{name}=") == {f"{name}={each}" for each in codecs}
+    assert ask(scripts, "perf", "-X", "security.protocol=S") == {
+        f"security.protocol={each}" for each in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+    }
+    assert ask(scripts, "perf", "-X", "acks=a") == {"acks=all"}
     assert ask(scripts, "completion", "b") == {"bash"}
+
+
+def test_bash_replaces_the_value_alone_where_it_is_a_word(scripts: pathlib.Path) -> None:
+    """By default = separates words, and readline replaces only the last one."""
+    line = ("produce", "-X", "compression_type=z")
+    assert in_bash(scripts, *line, before="COMP_WORDBREAKS=' ='; ") == {"zstd"}
 
 
 def test_bash_completes_files_where_files_belong(scripts: pathlib.Path) -> None:
     """Without proposals from us bash proposes files by itself, unless the script disables it."""
     assert in_bash(scripts, "produce", "-t", "events", "") == {""}
     assert in_bash(scripts, "produce", "--rejects", "") == {""}
+    assert in_bash(scripts, "produce", "-X", "ssl_cafile=") == {""}
+    assert in_bash(scripts, "produce", "-X", "sasl_plain_password@") == {""}
 
 
 def test_fish_completes_files_where_files_belong(scripts: pathlib.Path) -> None:
     if "fish" in SHELLS:
         assert "a file" in in_fish(scripts, "produce", "-t", "events", "")
+        assert "ssl_cafile=a file" in in_fish(scripts, "produce", "-X", "ssl_cafile=a")
         assert "a file" not in in_fish(scripts, "topics", "describe", "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import threading
@@ -9,7 +10,14 @@ import threading
 import pytest
 
 from pykaproducer.cli import main
-from pykaproducer.cli.common import UserError, resolve_settings
+from pykaproducer.cli.common import (
+    UserError,
+    add_servers,
+    add_settings,
+    resolve_settings,
+    settings_from,
+)
+from pykaproducer.config import Config
 from pykaproducer.testing import KafkaCluster
 
 from .helper import NOWHERE, run
@@ -116,6 +124,79 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_together_they_make_no_sense(properties: pathlib.Path) -> None:
     with pytest.raises(UserError, match="delivery_timeout_ms: 5 was given"):
         resolve_settings(["delivery_timeout_ms=5"], None, str(properties))
+
+
+# The environment ----------------------------------------------------------------------------------
+
+
+def options(*words: str) -> argparse.Namespace:
+    """Return the options of ``topics list``."""
+    parser = argparse.ArgumentParser()
+    add_servers(parser)
+    add_settings(parser)
+    return parser.parse_args(words)
+
+
+def test_the_environment_names_the_servers(
+    properties: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options win, and the file that they name, which may belong to another cluster."""
+    monkeypatch.setenv("PYKAPRODUCER_BOOTSTRAP_SERVERS", "kafka-9:9, kafka-8")
+    named = (("kafka-9", 9), ("kafka-8", 9092))
+    assert settings_from(options())["bootstrap_servers"] == named
+    assert settings_from(options("-b", "other:1"))["bootstrap_servers"] == (("other", 1),)
+    by_x = options("-X", "bootstrap.servers=other:1")
+    assert settings_from(by_x)["bootstrap_servers"] == (("other", 1),)
+    of_file = settings_from(options("--config", str(properties)))
+    assert of_file["bootstrap_servers"][0] == ("kafka-1", 9092)
+    without = options("-X", "linger_ms=5")
+    assert settings_from(without)["bootstrap_servers"] == named
+    assert "bootstrap_servers" not in settings_from(without, environment=False)
+
+
+def test_an_environment_that_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYKAPRODUCER_BOOTSTRAP_SERVERS", " ")
+    assert "bootstrap_servers" not in settings_from(options())
+
+
+def test_an_environment_that_names_no_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYKAPRODUCER_BOOTSTRAP_SERVERS", "kafka:http")
+    assert main(["topics", "list"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "pykaproducer: environment variable PYKAPRODUCER_BOOTSTRAP_SERVERS: setting "
+        "bootstrap_servers: 'kafka:http' was given"
+    )
+
+
+# sasl.jaas.config ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def login(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a file with a user and a password in Java's form."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="alice" password="of the file";\n'
+    )
+    return path
+
+
+def test_one_option_goes_before_its_part_of_a_login_module(
+    login: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of the option\n")
+    settings = resolve_settings([f"sasl_plain_password@{secret}"], None, str(login))
+    config = Config(**settings)
+    assert (config.sasl_plain_username, config.sasl_plain_password) == ("alice", "of the option")
+    config = Config(**resolve_settings(["sasl.username=bob"], None, str(login)))
+    assert (config.sasl_plain_username, config.sasl_plain_password) == ("bob", "of the file")
+    config = Config(**resolve_settings(["linger_ms=5"], None, str(login)))
+    assert (config.sasl_plain_username, config.sasl_plain_password) == ("alice", "of the file")
 
 
 # -X NAME@FILE -------------------------------------------------------------------------------------

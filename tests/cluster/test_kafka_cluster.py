@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,14 +233,29 @@ def test_a_port_that_was_taken_meanwhile_costs_a_second_start(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         offers = [[taken.getsockname()[1]]]
 
-        def offer(self: GuardedProcesses, count: int) -> list[int]:
-            ports = reserve(self, count)
+        def offer(self: GuardedProcesses, count: int, wanted: Sequence[int]) -> list[int]:
+            ports = reserve(self, count, wanted)
             return offers.pop() + ports[1:] if offers else ports
 
         monkeypatch.setattr(GuardedProcesses, "reserve", offer)
         with KafkaCluster(fast_start=True) as cluster:
             assert not offers
             assert cluster.brokers[0].port != taken.getsockname()[1]
+
+
+def test_the_port_that_is_wanted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"port {port} on 127.0.0.1: Address already in use"):
+            KafkaCluster(port=port, fast_start=True).start()
+    with KafkaCluster(port=port, fast_start=True) as cluster:
+        assert cluster.bootstrap_servers == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("port", [0, 65535, 70000])
+def test_ports_that_do_not_exist(port: int) -> None:
+    with pytest.raises(ValueError, match=f"port must be from 1 to 65534, not {port}"):
+        KafkaCluster(2, port=port)
 
 
 @linux

@@ -46,6 +46,7 @@ KAFKA = (
     "delivery.py",
     "testing/",
     "cli/_readback.py",
+    "cli/_create_topic.py",
 )
 
 #: Modules that the state machines must not use.
