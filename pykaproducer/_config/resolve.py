@@ -37,7 +37,6 @@ _NOT_MEANT_FOR_US = {
     "ssl.engine.factory.class",
     "set compression_level, which applies to every compression_type": "compression.gzip.level "
     "compression.lz4.level compression.zstd.level",
-    "metadata of unused topics is always forgotten": "metadata.max.idle.ms",
     "the partitioner sticky ignores keys": "partitioner.ignore.keys",
     "use partitioner_adaptive_partitioning_enable": "partitioner.availability.timeout.ms",
     "there is only one level": "metrics.recording.level",

@@ -114,8 +114,8 @@ class SecuredListeners:
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.location": str(self.ca_file),
                 "ssl.client.auth": listener.client_auth,
-                # Maps a certificate's subject CN=name to the user name.
-                "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/,DEFAULT",
+                # Maps the name (CN) in a certificate's subject to the user name.
+                "ssl.principal.mapping.rules": "RULE:^CN=([^,]*).*$/$1/,DEFAULT",
             }
         if listener.mechanism is not None:
             out["sasl.enabled.mechanisms"] = listener.mechanism
