@@ -26,6 +26,9 @@ from pykaproducer.errors import (
 if TYPE_CHECKING:
     from pykaproducer.config import Config
 
+#: Types that are sequences, but of bytes or letters: one message, passed without a list around it.
+_ONE_CELL = (str, bytes, bytearray, memoryview)
+
 #: The errors that fail the rest of a block after a part of it has been accepted.
 _REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError)
 
@@ -276,6 +279,12 @@ class BlockProducer(_kernel.BlockAdmission):
         delivery_timeout_ms: int | None,
     ) -> BlockDelivery:
         values, keys, headers, partitions, timestamps_ms = columns
+        for name, column in (("values", values), ("keys", keys)):
+            if isinstance(column, _ONE_CELL):
+                raise TypeError(
+                    f"{name} must be a sequence with one item for each message, not a single "
+                    f"{type(column).__name__}; use send() for a single message"
+                )
         keys, values = self._serialized(topic, headers, keys, values)
         found = _kernel.columns_of(values, keys, headers, partitions, timestamps_ms)
         return self._send_columns(topic, [found], on_delivery, delivery_timeout_ms)

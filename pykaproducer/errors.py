@@ -14,6 +14,7 @@ message, ``retriable`` whether sending it again could succeed.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -373,10 +374,17 @@ def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:
     return text + reasons(errors)
 
 
+_SECONDS = re.compile(r"\b\d+(?:\.\d+)? s\b")
+
+
 def reasons(errors: Iterable[BaseException], most: int = 3) -> str:
     """Return the first *most* distinct *errors* as the end of a sentence; "" without any."""
-    texts = dict.fromkeys(f"{type(error).__name__}: {error}" for error in errors)
-    return f"; first: {'; '.join([*texts][:most])}" if texts else ""
+    texts: dict[str, str] = {}
+    for error in errors:
+        text = f"{type(error).__name__}: {error}"
+        # Timeouts with one reason differ in the time that each message waited.
+        texts.setdefault(_SECONDS.sub("s", text), text)
+    return f"; first: {'; '.join([*texts.values()][:most])}" if texts else ""
 
 
 def _rebuild(

@@ -238,11 +238,15 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         check_topic(topic)
 
     def _too_large(self, topic: str | None, size: int, row: int | None = None) -> NoReturn:
-        allowed = f"max_request_size allows {self.config.max_request_size}"
+        limit = f"max_request_size allows {self.config.max_request_size}"
         if size <= self.config.max_request_size:
-            allowed = f"buffer_memory is {self._budget.limit} bytes"
+            limit = f"buffer_memory is {self._budget.limit} bytes"
         where = "" if topic is None else f"topic {topic!r}: "
-        raise MessageTooLargeError(f"{where}the message needs {size} bytes; {allowed}", row=row)
+        raise MessageTooLargeError(
+            f"{where}the message needs {size} bytes, but {limit}; send a smaller message, or raise "
+            f"{limit.split()[0]}",
+            row=row,
+        )
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
         name = "key_serializer"

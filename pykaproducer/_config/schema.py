@@ -373,11 +373,13 @@ COMPRESSION = Kind(
     choices=("none", *CODECS),
 )
 _LEVELS = {name: codec.levels for name, codec in CODECS.items() if codec.levels}
+#: The range of each codec is checked together with compression_type.
 COMPRESSION_LEVEL = optional(
-    integer(
-        min(least for least, _ in _LEVELS.values()),
-        max(most for _, most in _LEVELS.values()),
-        also=f" ({', '.join(f'{name} {a} to {b}' for name, (a, b) in _LEVELS.items())})",
+    replace(
+        integer(
+            min(least for least, _ in _LEVELS.values()), max(most for _, most in _LEVELS.values())
+        ),
+        allowed=f"an integer: {', '.join(f'{n} {a} to {b}' for n, (a, b) in _LEVELS.items())}",
     )
 )
 SERIALIZER = Kind("a callable, or an object with a method serialize", parse_serializer)

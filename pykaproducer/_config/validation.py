@@ -82,9 +82,13 @@ def _check_compression(compression: str | None, level: int | None) -> None:
     if level is None:
         return
     levels = None if codec is None else codec.levels
-    if levels is None or not levels[0] <= level <= levels[1]:
-        allowed = f"an integer from {levels[0]} to {levels[1]}" if levels else "none"
+    if levels is None:
+        raise ConfigurationError(
+            f"setting compression_level: {level} was given, but compression_type {compression!r} "
+            f"has no levels; remove compression_level, or choose another compression_type"
+        )
+    if not levels[0] <= level <= levels[1]:
         raise ConfigurationError(
             f"setting compression_level: {level} was given; allowed with compression_type "
-            f"{compression!r}: {allowed}"
+            f"{compression!r}: an integer from {levels[0]} to {levels[1]}"
         )

@@ -33,7 +33,7 @@ def cluster_changes(
     """
     if not old.brokers and new.brokers:
         ids = ", ".join(str(number) for number in sorted(new.brokers))
-        yield ClusterChange(False, f"the cluster answers; brokers: {ids}")
+        yield ClusterChange(False, f"the cluster answers; broker ids: {ids}")
     for name, view in new.topics.items():
         before = old.topics.get(name)
         if before is view:

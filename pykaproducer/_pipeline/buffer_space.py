@@ -61,7 +61,8 @@ class BufferSpaceWaiters:
         """Raise MessageTooLargeError if *amount* exceeds the whole of ``buffer_memory``."""
         if amount > self._budget.limit:
             raise MessageTooLargeError(
-                f"the message needs {amount} bytes, more than buffer_memory ({self._budget.limit})"
+                f"the message needs {amount} bytes, more than buffer_memory "
+                f"({self._budget.limit}); send a smaller message, or raise buffer_memory"
             )
 
     def wait(self, turn: Turn, is_open: Callable[[], bool]) -> None:

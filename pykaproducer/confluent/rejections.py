@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 #: librdkafka's limit for topic names. Longer ones fail immediately, other invalid ones later.
 _LONGEST_TOPIC = 512
 
+#: Our settings that errors name -> confluent-kafka's.
+_NAMES = {
+    "max_request_size": "message.max.bytes",
+    "buffer_memory": "queue.buffering.max.kbytes",
+}
+
 
 class RejectionHandling:
     """The handling of errors in ``produce()``, from which ``Producer`` derives."""
@@ -39,7 +45,8 @@ class RejectionHandling:
         match error:
             case MessageTooLargeError():
                 reason = f"Unable to produce message: {text_of(KafkaError.MSG_SIZE_TOO_LARGE)}"
-                raise exception(KafkaError.MSG_SIZE_TOO_LARGE, f"{reason}: {error}") from error
+                text = _in_confluents_names(str(error))
+                raise exception(KafkaError.MSG_SIZE_TOO_LARGE, f"{reason}: {text}") from error
             case BufferFullError():
                 text = f"{text_of(KafkaError._QUEUE_FULL)} (queue.buffering.max.kbytes): {error}"
                 raise BufferError(text) from error
@@ -83,3 +90,10 @@ class RejectionHandling:
             return
         message = Message(topic, place, -1, key, value, None, error, (0, -1), 0.0)
         self._events.put(callback, error, message)
+
+
+def _in_confluents_names(text: str) -> str:
+    """Replace our names of settings by those that the user has set."""
+    for ours, theirs in _NAMES.items():
+        text = text.replace(ours, theirs)
+    return text

@@ -42,7 +42,7 @@ class Log:
 
 def test_the_cluster_answers_for_the_first_time() -> None:
     log = Log()
-    assert log.told(None) == ["the cluster answers; brokers: 0, 1, 2"]
+    assert log.told(None) == ["the cluster answers; broker ids: 0, 1, 2"]
     assert log.told(None) == []
 
 

@@ -38,7 +38,7 @@ def test_nothing_loud_while_all_is_well(said: pytest.LogCaptureFixture) -> None:
     assert sorted(lines(said)) == [
         "broker 0: connected",
         "broker 1: connected",
-        "the cluster answers; brokers: 0, 1",
+        "the cluster answers; broker ids: 0, 1",
     ]
 
 
