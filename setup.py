@@ -23,6 +23,7 @@ setup(
             Extension(
                 "pykaproducer._kernel",
                 ["pykaproducer/_kernel.pyx"],
+                libraries=["z"],  # the CRC-32 of keys
                 extra_compile_args=[SANITIZERS, *SANITIZED] if sanitize else ["-O3"],
                 extra_link_args=[SANITIZERS] if sanitize else [],
                 define_macros=[("PYKAPRODUCER_NO_POOL", "1")] if sanitize else [],

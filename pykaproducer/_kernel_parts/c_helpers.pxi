@@ -58,16 +58,6 @@ cdef extern from *:
         h ^= h >> 13; h *= m; h ^= h >> 15;
         return h;
     }
-    /* CRC-32 (IEEE 802.3), as librdkafka's consistent partitioners use it. */
-    static uint32_t kafka_crc32(const uint8_t *data, int32_t length) {
-        uint32_t crc = 0xffffffffu;
-        for (int32_t i = 0; i < length; i++) {
-            crc ^= data[i];
-            for (int bit = 0; bit < 8; bit++)
-                crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1)));
-        }
-        return ~crc;
-    }
     /* FNV-1a, 32 bits, as Sarama's hash partitioner uses it. */
     static uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) {
         uint32_t h = 0x811c9dc5u;
@@ -168,7 +158,6 @@ cdef extern from *:
     void put_be32(uint8_t *p, uint32_t v) nogil
     void put_be64(uint8_t *p, uint64_t v) nogil
     uint32_t kafka_murmur2(const uint8_t *data, int32_t length) nogil
-    uint32_t kafka_crc32(const uint8_t *data, int32_t length) nogil
     uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
     uint64_t next_random(uint64_t *state) nogil
     int64_t as_ns(double seconds) nogil

@@ -1,5 +1,8 @@
 # Partitioning: choose the partition of each row.
 
+cdef extern from "zlib.h" nogil:
+    unsigned long crc32(unsigned long crc, const uint8_t *data, unsigned int size)
+
 cpdef enum:     # hash function of keys
     NO_HASH = 0
     MURMUR2 = 1
@@ -136,7 +139,8 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
     if hashing == MURMUR2:
         return <int32_t>((kafka_murmur2(key, size) & 0x7fffffff) % <uint32_t>n)
     if hashing == CRC32:
-        return <int32_t>(kafka_crc32(key, size) % <uint32_t>n)
+        # librdkafka's consistent partitioners use the CRC-32 of zlib.
+        return <int32_t>(<uint32_t>crc32(0, key, <unsigned int>size) % <uint32_t>n)
     # Sarama's hash partitioner: signed remainder, then the absolute value.
     p = <int32_t>kafka_fnv1a(key, size) % n
     return -p if p < 0 else p
