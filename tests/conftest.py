@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests._support.fixtures.servers",
     "tests._support.fixtures.skips",
     "tests._support.fixtures.spark",
+    "tests._support.fixtures.workers",
 ]
 
 #: Where failing examples are kept, whatever the current directory is.
