@@ -388,7 +388,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self._space.came()
         pipeline = self._pipeline
         if pipeline is not None:
-            pipeline.metadata.wake_lookers()
+            pipeline.metadata.waiting_threads.wake_all()
 
     def _finish(self, timeout: float | None) -> None:
         pipeline = self._pipeline

@@ -32,8 +32,8 @@ class Batcher:
         #: Maximum number of messages of a batch; the argument 0 means no limit.
         self.batch_messages = batch_messages or (1 << 31) - 1
         self.sealed_limit = sealed_limit
-        #: Buffers with pending items that have not failed.
-        self._waiting: dict[PartitionBuffer, None] = {}
+        #: Buffers with pending items that have not failed; changed by this class only.
+        self.waiting: dict[PartitionBuffer, None] = {}
         #: Waiting buffers that may send a batch now; the next in turn is first.
         self._open: OrderedDict[PartitionBuffer, None] = OrderedDict()
         #: Open buffers that need not linger.
@@ -45,11 +45,6 @@ class Batcher:
         self._timers: list[tuple[float, int, PartitionBuffer]] = []
         self._count = itertools.count()
         self._round = 0
-
-    @property
-    def waiting(self) -> bool:
-        """Whether anything is pending."""
-        return bool(self._waiting)
 
     def fills(self, size: int) -> bool:
         """Return whether the next request is full: waiting would not make it larger.
@@ -63,9 +58,9 @@ class Batcher:
 
         Also False if there are too many buffers to add up cheaply.
         """
-        if len(self._waiting) > _FEW_BUFFERS:
+        if len(self.waiting) > _FEW_BUFFERS:
             return False
-        return sum(buffer.nbytes for buffer in self._waiting) <= limit
+        return sum(buffer.nbytes for buffer in self.waiting) <= limit
 
     def add(self, buffer: PartitionBuffer, item: Slice | Batch | Backlog, now: float) -> None:
         """Put *item* into *buffer*."""
@@ -78,10 +73,10 @@ class Batcher:
         The cost does not depend on the number of buffers.
         """
         if buffer.failing or not buffer.pending:
-            self._waiting.pop(buffer, None)
+            self.waiting.pop(buffer, None)
         else:
-            self._waiting[buffer] = None
-        if buffer not in self._waiting or not self._may_send(buffer):
+            self.waiting[buffer] = None
+        if buffer not in self.waiting or not self._may_send(buffer):
             self._open.pop(buffer, None)
             self._ready.discard(buffer)
             self._nbytes -= buffer.counted

@@ -67,7 +67,7 @@ class PartitionBuffer:
         if not isinstance(item, Batch):
             self.nbytes += item.nbytes
             self.rows += item.count
-        if len(self.pending) == 1:
+        if len(self.pending) == 1 and isinstance(item, Backlog):
             self._unpack()
 
     def _unpack(self) -> None:
@@ -148,7 +148,8 @@ class PartitionBuffer:
         """Remove the first item, which has been taken."""
         self.pending.popleft()
         self.enqueued_at.popleft()
-        self._unpack()
+        if self.pending and isinstance(self.pending[0], Backlog):
+            self._unpack()
 
     def sent(self, batch: Batch) -> None:
         """Record that *batch* is in flight, or sealed ahead of being sent."""

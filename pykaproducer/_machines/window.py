@@ -23,7 +23,10 @@ slow connection has to transmit it within the request timeout. If it does not, t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+from pykaproducer._machines.batch import Batch
 
 #: Number of requests that may always be in flight, if the limit allows it.
 ALWAYS: Final = 2
@@ -31,6 +34,8 @@ ALWAYS: Final = 2
 PAUSE: Final = 0.005
 #: Lower limit of the bound on a request's bytes.
 LEAST: Final = 16 << 10
+#: Minimum timeout of a request, within the request timeout (seconds).
+MIN_REQUEST_TIMEOUT: Final = 3.0
 #: A request that took less than this fraction of the timeout may be twice as large.
 _SOON: Final = 0.25
 #: Target duration, as a fraction of the timeout, after a request took too long.
@@ -103,6 +108,29 @@ class Window:
         anyway would delay the following ones even more.
         """
         return min(self._timeout, max(least, _SPARE * self.took))
+
+    def request_deadline(self, batches: Sequence[Batch], now: float) -> float:
+        """Return when a request with *batches*, sent now, counts as lost if it is not answered.
+
+        A request whose messages are about to expire does not wait long, because a silent broker
+        would block its partitions. But after an outage the head of a backlog is always about to
+        expire. If a request timed out with its oldest message (as in librdkafka and Kafka):
+
+        1. the brokers are back, the oldest message has 1 ms left, and the request is sent;
+        2. the message expires, the connection is considered lost, and everything is backed off;
+        3. now the next messages have 1 ms left. The partition never catches up, and neither do the
+           broker's other partitions.
+
+        So each request gets :data:`MIN_REQUEST_TIMEOUT`, or more on a slow connection. This does
+        not delay the expiry of messages: the dispatcher settles them in time.
+        """
+        deadline = now + self._timeout
+        # The cheap check first: usually some batch has more time than that.
+        for batch in batches:
+            if batch.has_until(deadline):
+                return deadline
+        alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
+        return min(deadline, max([now + self.patience(MIN_REQUEST_TIMEOUT), *alive]))
 
     def _within(self, size: int) -> int:
         return min(self._configured, max(LEAST, size))

@@ -18,12 +18,15 @@ from typing import Any
 
 from pykaproducer._machines.batch import Batch
 from pykaproducer._net.connection import Answered, Request
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
-from pykaproducer._pipeline.worker import DeferredWakeups
+from pykaproducer._pipeline.worker import DeferredWakeups, StageContext
 from pykaproducer._wire import WireError
-from pykaproducer._wire.messages import ApiKey, BrokerAddress
+from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request
+from pykaproducer.config import Config
 
 #: Maximum number of bytes that another stage's thread may seal and write inline.
 SMALL = 16 << 10
@@ -101,16 +104,29 @@ class GiveUp:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class BridgeCollaborators:
+    """The other objects that the stage uses."""
+
+    config: Config
+    network: Network
+    metadata: Metadata
+    #: Puts an event into the inbox of the BrokerWorker.
+    report: Callable[[Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost], None]
+
+
 class Bridge(SocketWorker):
     """The stage that owns the connection to one broker."""
 
-    # Set by wiring, before the first item.
-    broker_id: int
-    report: Callable[[Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost], None]
-    address: Callable[[], BrokerAddress | None]
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, context: StageContext, collaborators: BridgeCollaborators, broker_id: int
+    ) -> None:
+        super().__init__(
+            f"bridge-{broker_id}", context, collaborators.config, collaborators.network
+        )
+        self.broker_id = broker_id
+        self._metadata = collaborators.metadata
+        self._report = collaborators.report
         self._wanted = False
         # The connection was closed because it was idle: requests now wait for the next one.
         self._was_idle = False
@@ -134,8 +150,8 @@ class Bridge(SocketWorker):
         return (
             isinstance(item, ProduceRequest)
             and self.ready
-            and self.config.acks != 0
-            and not self.is_unused_too_long()
+            and self._config.acks != 0
+            and not self.is_unused_too_long(item.sent)
             and item.size <= SMALL
             and self.writes_at_once()
         )
@@ -156,13 +172,13 @@ class Bridge(SocketWorker):
             self._wanted = True
         else:
             # It was put before the BrokerWorker had read that the connection was lost.
-            self.report(RequestsLost([], [item]))
+            self._report(RequestsLost([], [item]))
 
     def wants_connection(self) -> bool:
         return self._wanted
 
     def next_address(self) -> tuple[str, int] | str:
-        address = self.address()
+        address = self._metadata.view.brokers.get(self.broker_id)
         if address is None:
             return f"broker {self.broker_id} is not in the metadata of the cluster"
         return address.host, address.port
@@ -172,7 +188,7 @@ class Bridge(SocketWorker):
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._submit(request)
-        self.report(Up())
+        self._report(Up())
 
     def held_items(self) -> Iterable[object]:
         return list(self._under_way)
@@ -196,10 +212,10 @@ class Bridge(SocketWorker):
                 self._report_lost([], [])
             return
         if any(partition.error_code for partition in answer.partitions):
-            self.report(ResponseReceived(request, answer))  # not deferred: errors may be logged
+            self._report(ResponseReceived(request, answer))  # not deferred: errors may be logged
             return
         with DeferredWakeups():
-            self.report(ResponseReceived(request, answer))
+            self._report(ResponseReceived(request, answer))
 
     def link(self) -> ConnectionMetrics:
         return self.metrics.link(self.broker_id)
@@ -214,18 +230,18 @@ class Bridge(SocketWorker):
 
     def on_written(self, request: Request) -> None:
         self._under_way.pop(request.tag, None)
-        self.report(RequestWritten(request.tag))
+        self._report(RequestWritten(request.tag))
 
     def on_connection_idle(self) -> None:
         self._wanted = False  # the BrokerWorker calls connect() again if it has something to send
         self._was_idle = True
-        self.report(Idle())
+        self._report(Idle())
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._wanted = self._was_idle = False  # as in on_connection_idle()
         self._under_way.clear()
         # Down before RequestsLost: the lost batches must not be sealed again for this connection.
-        self.report(Down(reason))
+        self._report(Down(reason))
         if self._garbled:
             # Report requests in their order, or retried batches would be reordered:
             #
@@ -248,17 +264,18 @@ class Bridge(SocketWorker):
             written = [*garbled, *(request.tag for request in unanswered)]
             waiting += [request.tag for request in unwritten]
             self.metrics.lost.add(self.clock.monotonic(), 1, len(written) + len(waiting))
-            self.report(RequestsLost(written, waiting))
+            self._report(RequestsLost(written, waiting))
 
     def _submit(self, request: ProduceRequest) -> None:
-        client_id, acks = self.config.client_id, self.config.acks
+        client_id, acks = self._config.client_id, self._config.acks
         batches = [(b.topic, b.partition, b.payload) for b in request.batches]
 
         def encode(version: int, correlation_id: int) -> list[Any]:
             buffers = produce_request(
                 version, correlation_id, client_id, acks, request.timeout_ms, batches
             )
-            self.count_outgoing(_LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big"))
+            size = _LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big")
+            self.count_outgoing(now, size)
             return buffers
 
         now = self.clock.monotonic()

@@ -14,22 +14,23 @@ Relies on: its bridge reports each request once, as answered, lost, or (``acks=0
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import Batcher
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.attached_buffers import AttachedBuffers
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Bridge,
+    BridgeCollaborators,
     Down,
+    GiveUp,
     Idle,
     ProduceRequest,
     RequestsLost,
@@ -40,21 +41,21 @@ from pykaproducer._pipeline.bridge import (
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
+from pykaproducer._pipeline.reports import Settler
+from pykaproducer._pipeline.request_builder import RequestBuilder
 from pykaproducer._pipeline.responses import ProduceResponseHandler
+from pykaproducer._pipeline.retry import RetryHandler
+from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
-from pykaproducer._pipeline.trace import in_words, sealing
+from pykaproducer._pipeline.trace import in_words
 from pykaproducer._pipeline.watch import Watch
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer.config import Config
 
 log = logging.getLogger("pykaproducer.broker")
 
-#: Bytes that a request has for each batch in addition to the batch: its partition and its length.
-_BATCH_OVERHEAD = 16
-#: Minimum timeout of a request, within request_timeout_ms (seconds).
-_MIN_REQUEST_TIMEOUT = 3.0
 #: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
 _UNUSED_LEAST = 30.0
 #: An unused worker ends after this if idle connections are never closed (seconds).
@@ -101,48 +102,83 @@ Event = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerWorkerCollaborators:
+    """The other objects that the stage and its Bridge use."""
+
+    config: Config
+    network: Network
+    metadata: Metadata
+    retry: RetryHandler
+    settler: Settler
+    sealer: Sealer
+    last_errors: LastErrors
+    #: Whether batches must not linger.
+    is_flushing: Callable[[], bool]
+    #: Stops a worker that has long been unused.
+    end_unused: Callable[[BrokerWorker], None]
+
+
 class BrokerWorker(Worker):
     """Seals batches, sends them, and has the responses handled."""
 
     needs_thread_to_stop = True  # it stops its bridge
 
-    # Set by wiring, before the first item.
-    broker_id: int
-    config: Config
-    idempotent: bool
-    one_at_a_time: bool
-    bridge: Bridge
-    batcher: Batcher
-    window: Window
-    metadata: Metadata
-    last_errors: LastErrors
-    throttle: Throttle
-    watch: Watch
-    batch_size: int
-    responses: ProduceResponseHandler
-    sealer: Sealer
-    is_flushing: Callable[[], bool]
-    end_unused: Callable[[BrokerWorker], None]
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, context: StageContext, collaborators: BrokerWorkerCollaborators, broker_id: int
+    ) -> None:
+        super().__init__(f"broker-{broker_id}", context)
+        self.broker_id = broker_id
+        self._config = config = collaborators.config
+        self._metadata = metadata = collaborators.metadata
+        self._last_errors = last_errors = collaborators.last_errors
+        self._is_flushing = collaborators.is_flushing
+        self._end_unused = collaborators.end_unused
+        self.bridge = Bridge(
+            context,
+            BridgeCollaborators(config, collaborators.network, metadata, report=self.put),
+            broker_id,
+        )
+        self._batch_size = min(config.batch_size, config.max_request_size)
+        self._window = window = Window(
+            limit=config.max_in_flight_requests_per_connection,
+            most=config.max_request_size,
+            timeout=config.request_timeout_ms / 1000,
+        )
+        self.batcher = _new_batcher(config, self._batch_size)
+        self._buffers = AttachedBuffers(broker_id)
+        self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
+        self._throttle = Throttle(broker_id, self.clock, last_errors)
+        self._watch = Watch(
+            broker_id,
+            metadata,
+            window.patience,
+            lambda reason: self.bridge.put(GiveUp(reason)),
+        )
+        self.responses = ProduceResponseHandler(
+            config=config,
+            clock=self.clock,
+            metadata=metadata,
+            retry=collaborators.retry,
+            settler=collaborators.settler,
+            last_errors=last_errors,
+            metrics=self.metrics,
+            buffer_changed=self._buffer_changed,
+        )
+        self._builder = RequestBuilder(
+            self,
+            config=config,
+            batcher=self.batcher,
+            window=window,
+            sealer=collaborators.sealer,
+            responses=self.responses,
+            metadata=metadata,
+            last_errors=last_errors,
+        )
         self._up = self._was_up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
-        self._without_id: dict[PartitionBuffer, None] = {}
         self._quitting = False
-        # Without sequence numbers a partition has one batch on the wire. The next one is sealed
-        # ahead, and sent only after the response has been handled: an error may affect it.
-        self._ahead: deque[list[Batch]] = deque()
-        # Whether they all wait for a response. Looking at a thousand batches for each item that
-        # comes would cost more than everything else.
-        self._ahead_waits = False
-        self._on_the_wire: set[tuple[str, int]] = set()
-        self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
-        # Partitions whose leader _check_leaders() looks up in the view.
-        self._look_at: set[tuple[str, int]] = set()
-        # Buffers of partitions with another leader now, which still wait for a response here.
-        self._moved: set[PartitionBuffer] = set()
-        self._new_view = False
+        self._new_view = False  # since the last check of the leaders
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
         self._end_at: float | None = None
 
@@ -156,9 +192,9 @@ class BrokerWorker(Worker):
                 self._record_response(item.request)
                 if self.metrics.trace is not None:
                     self._trace_answer(item)
-                self.throttle.answered(item.answer.throttle_ms / 1000)
+                self._throttle.answered(item.answer.throttle_ms / 1000)
                 if item.answer.throttle_ms:
-                    self.wake()  # it sleeps until self.watch is due
+                    self.wake()  # it sleeps until self._watch is due
                 self.responses.answered(item)
             case RequestWritten():
                 self._log_recovery()
@@ -167,12 +203,12 @@ class BrokerWorker(Worker):
                 self.responses.written(item.request)
             case RequestsLost():
                 if item.unanswered:
-                    self.window.lost(max(request.size for request in item.unanswered))
+                    self._window.lost(max(request.size for request in item.unanswered))
                     self._adapt()
                 for request in (*item.unanswered, *item.unwritten):
                     self._reported(request)
                     if (trace := self.metrics.trace) is not None:
-                        reason = self.last_errors.brokers.get(self.broker_id)
+                        reason = self._last_errors.brokers.get(self.broker_id)
                         for batch in request.batches:
                             trace.note("lost", self, batch, broker=self.broker_id, detail=reason)
                 self.responses.lost(item)
@@ -183,21 +219,19 @@ class BrokerWorker(Worker):
             case Idle():
                 self._disconnected()
             case ViewChanged():
-                self._look_at |= item.moved
+                self._buffers.view_changed(item.moved)
                 self._new_view = True
             case ProducerIdCame():
-                self._on_producer_id()
+                self._builder.producer_id_came()
             case NoProducerId():
-                for buffer in self._without_id:
-                    self.responses.fail_unsealed(buffer, item.code)
-                self._on_producer_id()
+                self._builder.no_producer_id(item.code)
             case Shutdown():
                 self._quitting = True
                 self.bridge.stop()  # after the requests that are in its inbox
             case FlushStarted():
                 pass  # on_inbox_drained() seals what is due now
             case Unused():
-                idle = self.config.connections_max_idle_ms / 1000
+                idle = self._config.connections_max_idle_ms / 1000
                 self._end_at = self.clock.monotonic() + (
                     max(idle, _UNUSED_LEAST) if idle > 0 else _UNUSED_WITHOUT_LIMIT
                 )
@@ -217,34 +251,39 @@ class BrokerWorker(Worker):
         return self._requests
 
     def held_items(self) -> Iterable[object]:
-        pending = [item for buffer in list(self._buffers.values()) for item in list(buffer.pending)]
-        return [*pending, *(batch for batches in list(self._ahead) for batch in list(batches))]
+        pending = [item for buffer in self._buffers.all() for item in list(buffer.pending)]
+        return [*pending, *self._ahead.batches()]
 
     def deadline(self) -> float | None:
         due = self._next_seal()
-        if self.watch.due is not None and (self.throttle.until is None or self._requests):
-            due = earlier(due, self.watch.due)
+        check = self._watch.due
+        if (
+            check is not None
+            and (due is None or check < due)
+            and (self._throttle.until is None or self._requests)
+        ):
+            due = check
         return due if self._end_at is None else earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
         # holds() rather than `until`: without a connection, on_inbox_drained() does not check it.
-        if self.throttle.holds():
-            return self.throttle.until
+        if self._throttle.until is not None and self._throttle.holds():
+            return self._throttle.until
         due = self.batcher.next_due() if self._up else None
         opens = None if due is None else self._opens_at()
         if due is None or opens is None:
             return None  # only an item in the inbox can change that
-        if self.shortage.holds():
+        if self.shortage.until is not None and self.shortage.holds():
             return self.shortage.until
-        return opens if self.is_flushing() else max(due, opens)
+        return opens if self._is_flushing() else max(due, opens)
 
     def on_time(self, now: float) -> None:
         # on_inbox_drained() seals what is due.
-        if self.watch.due is not None and self.watch.due <= now:
-            self.watch.check(now)
+        if self._watch.due is not None and self._watch.due <= now:
+            self._watch.check(now)
         if self._end_at is not None and now >= self._end_at:
             self._end_at = None
-            self.end_unused(self)
+            self._end_unused(self)
 
     def can_stop(self) -> bool:
         # The chasers of all buffers came before the stop item; the last response returns them.
@@ -258,276 +297,134 @@ class BrokerWorker(Worker):
         self._up = True
         # INFO for the first connection only. After an error, the recovery is logged when the broker
         # answers a request.
-        again = self._was_up or self.broker_id in self.last_errors.brokers
+        again = self._was_up or self.broker_id in self._last_errors.brokers
         level = logging.DEBUG if again else logging.INFO
         log.log(level, "broker %d: connected", self.broker_id)
         self._was_up = True
 
     def _log_recovery(self) -> None:
         # A successful connection attempt alone does not show that the broker works again.
-        if self.last_errors.brokers.pop(self.broker_id, None) is not None:
+        if self._last_errors.brokers.pop(self.broker_id, None) is not None:
             log.info("broker %d: works again", self.broker_id)
 
     def _disconnected(self) -> None:
         """Make batches that were sealed ahead pending again, as there is no connection."""
         self._up = False
-        for batches in list(self._ahead):
-            for batch in list(batches):
-                self._withdraw_sealed(batch.in_buffer)
-                self.batcher.reschedule(batch.in_buffer)
+        for batch in self._ahead.batches():
+            self._ahead.withdraw(batch.in_buffer)
+            self.batcher.reschedule(batch.in_buffer)
 
     def _on_connection_lost(self, reason: str) -> None:
-        self.throttle.forget()
+        self._throttle.forget()
         self._disconnected()
-        for buffer in list(self._buffers.values()):
+        for buffer in self._buffers.all():
             buffer.sweep()  # do not reconnect for messages that have expired
             self.batcher.reschedule(buffer)
         # Log once per change of reason, and only at DEBUG if the connection was not needed.
         needed = self._requests or self.batcher.waiting
-        if self.last_errors.brokers.get(self.broker_id) != reason and not self.stopping:
+        if self._last_errors.brokers.get(self.broker_id) != reason and not self.stopping:
             log.log(
                 logging.WARNING if needed else logging.DEBUG,
                 "broker %d: %s; trying again",
                 self.broker_id,
                 reason,
             )
-        self.last_errors.brokers[self.broker_id] = reason
+        self._last_errors.brokers[self.broker_id] = reason
         if needed:
-            self.metadata.want()
+            self._metadata.want()
 
     # From the buffers to the bridge --------------------------------------------------------------
 
     def _put(self, buffer: PartitionBuffer, item: Slice | Batch | Backlog | Chaser | Sweep) -> None:
         if isinstance(item, Sweep):
-            for batches in self._ahead:
-                self._drop_expired(batches, only=buffer)
-            self._tidy_ahead()
+            self._ahead.drop_expired(buffer)
             buffer.sweep()
             self.batcher.reschedule(buffer)
             return
         if isinstance(item, Chaser):
             buffer.end(item)
-            self.buffer_changed(buffer)
-            self._buffers.pop((buffer.topic, buffer.partition), None)
-            self._without_id.pop(buffer, None)
-            self._moved.discard(buffer)
+            self._buffer_changed(buffer)
+            self._buffers.detach(buffer)
+            self._builder.forget(buffer)
         elif buffer.failing:
             buffer.add(item, 0.0)
         else:
-            if self.broker_id in self.last_errors.brokers:
+            if self.broker_id in self._last_errors.brokers:
                 item.detach_payload()  # it may have to wait for a long time
             if (trace := self.metrics.trace) is not None:
                 trace.note("queued", self, item, broker=self.broker_id)
             self._end_at = None
-            here = buffer.topic, buffer.partition
-            if self._buffers.get(here) is not buffer:
-                # No later view reports a change of leader in this case:
-                # 1. the buffer is created for the leader in one view; 2. the next view has another
-                # leader; 3. the buffer's first item arrives here.
-                self._buffers[here] = buffer
-                self._look_at.add(here)
+            self._buffers.attach(buffer)
             self.batcher.add(buffer, item, self.clock.monotonic())
-        self.responses.drain_for_retry(buffer)
+        if buffer.failing:
+            self.responses.drain_for_retry(buffer)
 
     def on_inbox_drained(self) -> None:
         """Seal the batches that are due, within the limits of the window."""
-        if self._look_at or self._new_view:
+        if self._buffers.to_check:
             self._check_leaders()
         if not self._up:
             if self.batcher.waiting:
                 self.bridge.connect()
             return
-        if self.throttle.holds():
+        if self._throttle.until is not None and self._throttle.holds():
             return
-        if not self._ahead_waits:
-            self._send_ahead()
-        if self.shortage.holds():
+        if self._ahead.requests:
+            self._send_ahead(None)
+        if self.shortage.until is not None and self.shortage.holds():
             return
-        while self._may_seal():
-            opens, now = self._opens_at(), self.clock.monotonic()
+        # A shortage may begin while batches are sealed.
+        while self.batcher.waiting and not self._quitting and self.shortage.until is None:
+            now = self.clock.monotonic()
+            opens = self._opens_at()
             if opens is None or opens > now:
                 return
-            batches = self._seal(self.batcher.due(now, flushing=self.is_flushing()), now)
+            batches = self._builder.seal(self.batcher.due(now, flushing=self._is_flushing()), now)
             if not batches:
                 return
-            self.window.sealed(now)
-            self._ahead.append(batches)
-            self._send_ahead()
-
-    def _may_seal(self) -> bool:
-        return self.batcher.waiting and not self._quitting and self.shortage.until is None
+            self._window.sealed(now)
+            self._ahead.add(batches)
+            self._send_ahead(batches)
 
     def _opens_at(self) -> float | None:
         """Return when the next request may be sealed, None if only after a response."""
-        under_way = self._requests + len(self._ahead)
-        return self.window.opens_at(under_way, full=self.batcher.fills(self.window.most))
+        under_way = self._requests + len(self._ahead.requests)
+        return self._window.opens_at(under_way, full=self.batcher.fills(self._window.most))
 
-    def _send_ahead(self) -> None:
-        """Send sealed batches, as far as the window and the limit of each partition allow."""
-        waiting: set[tuple[str, int]] = set()  # partitions of the batches that stay here
-        for batches in list(self._ahead):
-            if self._requests >= self.window.limit:
-                break
-            if self.one_at_a_time:
-                partitions = _partitions_of(batches)
-                if not partitions.isdisjoint(self._on_the_wire) or not partitions.isdisjoint(
-                    waiting
-                ):
-                    waiting |= partitions
-                    continue
-            self._ahead.remove(batches)
-            self._drop_expired(batches)
-            if not batches:
-                continue
-            if self.one_at_a_time:
-                self._on_the_wire |= _partitions_of(batches)
-            self._requests += 1
-            request = self._request(batches, self.clock.monotonic())
-            self.watch.sent(request)
-            self.bridge.put(request)
-        self._ahead_waits = bool(self._ahead)
+    def _send_ahead(self, just_sealed: list[Batch] | None) -> None:
+        """Send sealed batches, as far as the window and the limit of each partition allow.
 
-    def _drop_expired(self, batches: list[Batch], only: PartitionBuffer | None = None) -> None:
-        """Remove expired batches from *batches*, which are sealed and not sent.
-
-        *only*: those of one buffer.
+        The batches *just_sealed* are not checked for expiry.
         """
-        for batch in list(batches):
-            buffer = batch.in_buffer
-            if only in (None, buffer) and buffer.drop_ahead(batch):
-                batches.remove(batch)
-                self.batcher.reschedule(buffer)
+        while self._requests < self._window.limit:
+            batches = self._ahead.next()
+            if batches is None:
+                return
+            if batches is not just_sealed:
+                for buffer in drop_expired(batches):
+                    self.batcher.reschedule(buffer)
+                if not batches:
+                    continue
+            self._ahead.sent(batches)
+            self._requests += 1
+            request = self._builder.request(batches)
+            self._watch.sent(request)
+            self.bridge.put(request)
 
     def _reported(self, request: ProduceRequest) -> None:
-        self._ahead_waits = False
         self._requests -= 1
-        self.watch.reported(request)
-        self._on_the_wire -= _partitions_of(request.batches)
-
-    def _withdraw_sealed(self, buffer: PartitionBuffer) -> None:
-        """Make batches of *buffer* that were sealed but not sent pending again, in order."""
-        for batches in reversed(self._ahead):
-            for batch in [batch for batch in batches if batch.buffer is buffer]:
-                batches.remove(batch)
-                buffer.put_back(batch)
-        self._tidy_ahead()
-
-    def _tidy_ahead(self) -> None:
-        self._ahead = deque(batches for batches in self._ahead if batches)
-        self._ahead_waits = False  # perhaps for a partition that is no longer in it
+        self._watch.reported(request)
+        self._ahead.reported(request.batches)
 
     def _record_response(self, request: ProduceRequest) -> None:
         now = self.clock.monotonic()
-        self.watch.heard(now)
-        self.window.answered(now, request.sent, request.size)
+        self._watch.heard(now)
+        self._window.answered(now, request.sent, request.size)
         self._adapt()
 
     def _adapt(self) -> None:
         # A request is at least as large as a batch, so a slow connection needs smaller batches too.
-        self.batcher.batch_size = min(self.batch_size, self.window.most)
-
-    def _seal(self, buffers: Iterable[PartitionBuffer], now: float) -> list[Batch]:
-        batches: list[Batch] = []
-        room = self.window.most
-        for buffer in buffers:
-            if isinstance(buffer.pending[0], Batch) and buffer.drop_unneeded():
-                self.batcher.reschedule(buffer)
-                continue  # its numbers may be stale now, and it may have to wait
-            if self.idempotent and not self._has_producer_id(buffer):
-                continue
-            if batches and not self.sealer.compresses and self.batcher.size_of_next(buffer) > room:
-                self.batcher.stays_first(buffer)
-                break
-            try:
-                taken = self.batcher.take(buffer)
-                batch = self._sealed_before(buffer, taken) if isinstance(taken, Batch) else None
-                if isinstance(taken, list):
-                    batch = self.sealer.seal(buffer, taken)
-            except MemoryError as error:
-                self._no_memory(buffer, error)
-                break
-            if batch is not None:
-                buffer.sent(batch)
-                if batches and len(batch.payload) > room:
-                    self.batcher.put_back(batch)
-                    break
-                self.metrics.batch_sealed(batch, now)
-                if (trace := self.metrics.trace) is not None and batch is not taken:
-                    trace.note("sealed", self, batch, **sealing(batch))
-                batches.append(batch)
-                room -= len(batch.payload) + _BATCH_OVERHEAD
-            self.batcher.reschedule(buffer)
-        return batches
-
-    def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
-        """Pause sealing for all buffers, as there is no memory for a batch of *buffer*."""
-        reason = str(error) or "no memory for a batch"
-        self.last_errors.partitions[buffer.topic, buffer.partition] = reason
-        self.shortage.begin("a batch")
-        self.batcher.reschedule(buffer)
-
-    def _sealed_before(self, buffer: PartitionBuffer, batch: Batch) -> Batch | None:
-        """Return *batch* if it can be sent unchanged.
-
-        Otherwise its sequence numbers are of an earlier epoch: make its slices pending again, or
-        fail it if that is unsafe, and return None.
-        """
-        left = buffer.sequencer.has_left(batch.producer_id, batch.producer_epoch)
-        if not (batch.sequenced and left):
-            return batch
-        slices = buffer.unseal_stale_epoch(batch)
-        if slices is None:
-            self.responses.fail_ambiguous(batch)
-        else:
-            buffer.requeue_front(slices)
-        return None
-
-    def _has_producer_id(self, buffer: PartitionBuffer) -> bool:
-        if isinstance(buffer.pending[0], Batch):
-            return True  # it was sealed with a producer id
-        if buffer.sequencer.renew():
-            log.info(
-                "%s: the producer epoch was bumped",
-                format_partition(buffer.topic, buffer.partition),
-            )
-        if buffer.sequencer.adopt(self.metadata.producer_id):
-            return True
-        spent = buffer.sequencer.spent_id
-        if not self._without_id or spent is not None:
-            self.metadata.want_producer_id(self, instead_of=spent)
-        self._without_id[buffer] = None
-        buffer.waits_for_id = True
-        self.batcher.reschedule(buffer)
-        return False
-
-    def _on_producer_id(self) -> None:
-        # A buffer that cannot use this id requests another one.
-        buffers, self._without_id = self._without_id, {}
-        for buffer in buffers:
-            buffer.waits_for_id = False
-            self.batcher.reschedule(buffer)
-
-    def _request(self, batches: list[Batch], now: float) -> ProduceRequest:
-        # Do not wait long for a request whose rows are about to expire: a silent broker would block
-        # its partitions. But after an outage the head of a backlog is always about to expire. If a
-        # request timed out with its oldest row (as in librdkafka and Kafka):
-        #
-        # 1. the brokers are back, the oldest row has 1 ms left, and the request is sent;
-        # 2. the row expires, the connection is considered lost, and everything is backed off;
-        # 3. now the next rows have 1 ms left. The partition never catches up, and neither do the
-        #    broker's other partitions.
-        #
-        # So each request gets a few seconds, or more on a slow connection. This does not delay the
-        # expiry of rows: the dispatcher settles them in time.
-        deadline = now + self.config.request_timeout_ms / 1000
-        # The cheap check first: usually some batch has more time than that.
-        if not any(batch.has_until(deadline) for batch in batches):
-            alive = [d for d in (batch.next_deadline() for batch in batches) if d is not None]
-            least = now + self.window.patience(_MIN_REQUEST_TIMEOUT)
-            deadline = min(deadline, max([least, *alive]))
-        timeout_ms = max(1, int((deadline - now) * 1000))
-        size = sum([len(batch.payload) for batch in batches])
-        return ProduceRequest(batches, deadline, timeout_ms, now, size)
+        self.batcher.batch_size = min(self._batch_size, self._window.most)
 
     def _trace_answer(self, item: ResponseReceived) -> None:
         trace = self.metrics.trace
@@ -542,46 +439,31 @@ class BrokerWorker(Worker):
 
     # Failed buffers ------------------------------------------------------------------------------
 
-    def buffer_changed(self, buffer: PartitionBuffer) -> None:
+    def _buffer_changed(self, buffer: PartitionBuffer) -> None:
         """React to a response for a batch of *buffer*, or to the failure of *buffer*."""
         if buffer.failing:
-            self._withdraw_sealed(buffer)
-        if buffer in self._moved and not buffer.unanswered:
-            self._moved.discard(buffer)
-            self._look_at.add((buffer.topic, buffer.partition))
+            self._ahead.withdraw(buffer)
+        self._buffers.answered(buffer)
         self.batcher.reschedule(buffer)
 
-    def _fail_buffer(self, buffer: PartitionBuffer) -> None:
-        buffer.fail()
-        self.buffer_changed(buffer)
-
     def _check_leaders(self) -> None:
-        """Release the buffers of partitions with another leader now: one check for many views."""
-        looked_at, self._look_at = self._look_at, set()
-        for topic, partition in looked_at:
-            buffer = self._buffers.get((topic, partition))
-            leader = self.metadata.view.leader(topic, partition)
-            if buffer is None or leader is None or leader == self.broker_id:
-                continue
-            if buffer.unanswered:
-                self._moved.add(buffer)
-            else:
-                self._fail_buffer(buffer)
-                self.responses.drain_for_retry(buffer)
-        if self._new_view and not self._up:
-            self._look_for_leaders()
+        """Release the buffers of partitions with another leader now."""
+        view = self._metadata.view
+        for buffer in self._buffers.moved_away(view):
+            buffer.fail()
+            self._buffer_changed(buffer)
+            self.responses.drain_for_retry(buffer)
+        # Request metadata for waiting partitions without a leader, while this broker is down.
+        if self._new_view and not self._up and (topics := self._buffers.without_leader(view)):
+            self._metadata.want_topics(*topics)
         self._new_view = False
 
-    def _look_for_leaders(self) -> None:
-        """Request metadata for waiting partitions without a leader, while this broker is down."""
-        topics = {
-            buffer.topic
-            for buffer in self._buffers.values()
-            if buffer.pending and self.metadata.view.leader(buffer.topic, buffer.partition) is None
-        }
-        if topics:
-            self.metadata.want_topics(*topics)
 
-
-def _partitions_of(batches: list[Batch]) -> set[tuple[str, int]]:
-    return {(batch.topic, batch.partition) for batch in batches}
+def _new_batcher(config: Config, batch_size: int) -> Batcher:
+    return Batcher(
+        linger=config.linger_ms / 1000,
+        batch_size=batch_size,
+        batch_messages=config.batch_max_messages,
+        # Without sequence numbers: one in flight, and one sealed ahead of the response.
+        sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,
+    )

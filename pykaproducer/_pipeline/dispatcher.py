@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pykaproducer._kernel import Chunk, Slice, TopicSlot
 from pykaproducer._machines.backlog import Backlog, Line, Sweep
@@ -28,9 +27,10 @@ from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.topic import TopicWorker
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import threads
 from pykaproducer._util.clock import earlier
+from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
 
 #: Expired messages are removed from the lists in which they waited within this time (seconds).
@@ -62,32 +62,46 @@ class Forgotten:
 Item = TopicSlot | Batch | Backlog | Chaser | FlushMark | ViewChanged | TopicAtRest | Forgotten
 
 
+@dataclass(frozen=True, slots=True)
+class DispatcherCollaborators:
+    """The other objects that the stage uses."""
+
+    config: Config
+    #: Takes the open chunks of a slot.
+    take: Callable[[TopicSlot], list[Chunk]]
+    #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
+    release_slot: Callable[[str], bool]
+    new_topic_worker: Callable[[str], TopicWorker]
+    #: Releases a topic's stages and its counters.
+    release_topic: Callable[[str, TopicWorker | None], None]
+    metadata: Metadata
+    incomplete: IncompleteChunks
+    settler: Settler
+    last_errors: LastErrors
+
+
 class Dispatcher(Worker):
     """Routes by topic, and expires messages in whichever stage they are."""
 
     keeps_threads = True
 
-    # Set by wiring, before the first item.
-    take: Callable[[TopicSlot], list[Chunk]]
-    topic_worker: Callable[[str], TopicWorker]
-    metadata: Metadata
-    incomplete: IncompleteChunks
-    settler: Settler
-    last_errors: LastErrors
-    #: Time without a message after which a topic is forgotten (seconds).
-    max_idle: float
-    #: Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
-    believed_for: float
-    #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
-    release_slot: Callable[[str], bool]
-    #: Releases a topic's stages and its counters.
-    release_topic: Callable[[str, TopicWorker | None], None]
-    #: Makes the error for a topic and a status with which everything fails; set when another stage
-    #: has crashed.
-    broken_by: Callable[[str, Status], DeliveryError] | None = None
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, context: StageContext, collaborators: DispatcherCollaborators) -> None:
+        super().__init__("dispatcher", context)
+        self._take = collaborators.take
+        self._release_slot = collaborators.release_slot
+        self._new_topic_worker = collaborators.new_topic_worker
+        self._release_topic = collaborators.release_topic
+        self._metadata = collaborators.metadata
+        self._incomplete = collaborators.incomplete
+        self._settler = collaborators.settler
+        self._last_errors = collaborators.last_errors
+        # Time without a message after which a topic is forgotten (seconds).
+        self._max_idle = collaborators.config.metadata_max_idle_ms / 1000
+        # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
+        self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
+        # Makes the error for a topic and a status with which everything fails; None: as long as no
+        # stage has crashed.
+        self._make_broken_error: Callable[[str, Status], DeliveryError] | None = None
         self._topics: dict[str, TopicWorker] = {}
         self._waiting: dict[str, Line[Chunk]] = {}
         self._deadlines = Deadlines()
@@ -106,26 +120,26 @@ class Dispatcher(Worker):
     def handle(self, item: Item) -> None:
         match item:
             case TopicSlot():
-                chunks = self.take(item)
+                chunks = self._take(item)
                 self._use(item.topic, chunks)
                 for chunk in chunks:
                     # All of them before anything else, for the crash policy.
-                    self.incomplete.enter(chunk)
+                    self._incomplete.enter(chunk)
                 if (trace := self.metrics.trace) is not None:
                     trace.taken(self, chunks)
                 for chunk in chunks:
                     self._deadlines.watch(chunk)
-                    if self.broken_by is None:
+                    if self._make_broken_error is None:
                         self._route(chunk)
                     else:
-                        make_error = functools.partial(self.broken_by, chunk.topic)
-                        self.settler.fail(chunk.whole(), make_error)
+                        make_error = functools.partial(self._make_broken_error, chunk.topic)
+                        self._settler.fail(chunk.whole(), make_error)
             case Batch() | Backlog() | Chaser():
                 if (trace := self.metrics.trace) is not None:
                     trace.note("comes again", self, item)
                 self._topics[item.topic].put(item)
             case FlushMark():
-                self.incomplete.arm(item.barrier)
+                self._incomplete.arm(item.barrier)
             case ViewChanged():
                 self._metadata_came()
             case TopicAtRest():
@@ -141,11 +155,18 @@ class Dispatcher(Worker):
         Called by ``send()``, which then announces the slot again with the next message. May be
         called from any thread.
         """
-        if threads.is_missing(self) and slot in self.inbox():
+        if self.thread is None and threads.is_missing(self) and slot in self.inbox():
             self.wake()
         else:
             self.put(slot)
-        return not threads.is_missing(self)
+        return self.thread is not None or not threads.is_missing(self)
+
+    def fail_from_now_on(self, make_error: Callable[[str, Status], DeliveryError]) -> None:
+        """Fail all chunks that are taken from now on, because a stage has crashed.
+
+        *make_error* makes the error for a topic and a status. May be called from any thread.
+        """
+        self._make_broken_error = make_error
 
     @property
     def waiting(self) -> Iterable[str]:
@@ -157,10 +178,11 @@ class Dispatcher(Worker):
 
     def deadline(self) -> float | None:
         expiry = self._deadlines.next()
-        if expiry is not None and self.shortage.holds():
+        if expiry is not None and self.shortage.until is not None and self.shortage.holds():
             expiry = self.shortage.until
-        if self._look_for_idle is not None:
-            expiry = earlier(expiry, self._look_for_idle)
+        look = self._look_for_idle
+        if look is not None and (expiry is None or look < expiry):
+            expiry = look
         return expiry if self._sweep_at is None else earlier(expiry, self._sweep_at)
 
     def on_time(self, now: float) -> None:
@@ -201,36 +223,36 @@ class Dispatcher(Worker):
         if waiting is None:
             waiting = self._waiting[chunk.topic] = Line(has_expired)
         waiting.append(chunk)
-        view = self.metadata.view.topics.get(chunk.topic)
+        view = self._metadata.view.topics.get(chunk.topic)
         if view is not None and chunk.topic not in self._leaving:
             self._look_at(view)
         if chunk.topic in self._waiting:
             if (trace := self.metrics.trace) is not None:
                 trace.note("waits for metadata", self, chunk)
-            self.metadata.want_topics(chunk.topic)
+            self._metadata.want_topics(chunk.topic)
 
     def _metadata_came(self) -> None:
-        topics = self.metadata.view.topics
+        topics = self._metadata.view.topics
         self._drop_settled()
         for topic in list(self._waiting):
             view = topics.get(topic)
             if view is not None and topic not in self._leaving:
                 self._look_at(view)
         if self._waiting:
-            self.metadata.want_topics(*self._waiting)  # each answer ends the request
+            self._metadata.want_topics(*self._waiting)  # each answer ends the request
 
     def _look_at(self, view: TopicView) -> None:
         """Handle metadata of a topic with waiting chunks: pass them on, fail them, or wait."""
         if view.partitions:
-            worker = self._topics[view.name] = self.topic_worker(view.name)
+            worker = self._topics[view.name] = self._new_topic_worker(view.name)
             for chunk in self._waiting.pop(view.name):
                 worker.put(chunk)
         elif view.error_code in FATAL_TOPIC_ERRORS and self._is_believed(view):
             code = view.error_code
             error = delivery_error_for(code, topic=view.name, status=Status.NOT_PERSISTED)
-            self.last_errors.rejected(view.name, error)
+            self._last_errors.rejected(view.name, error)
             for chunk in self._waiting.pop(view.name):
-                self.settler.fail(
+                self._settler.fail(
                     chunk.whole(),
                     lambda status: delivery_error_for(code, topic=view.name, status=status),
                 )
@@ -238,7 +260,7 @@ class Dispatcher(Worker):
     def _is_believed(self, view: TopicView) -> bool:
         """Return whether *view* is recent enough to fail messages: ACLs may have changed since."""
         since = next(iter(self._waiting[view.name])).opened
-        return view.is_recent(since, self.clock.monotonic(), self.believed_for)
+        return view.is_recent(since, self.clock.monotonic(), self._believed_for)
 
     # Unused topics -------------------------------------------------------------------------------
 
@@ -247,19 +269,19 @@ class Dispatcher(Worker):
             self._used[topic] = chunks[-1].opened
             self._resting.pop(topic, None)
             if self._look_for_idle is None:
-                self._look_for_idle = chunks[-1].opened + self.max_idle
+                self._look_for_idle = chunks[-1].opened + self._max_idle
 
     def _let_idle_rest(self, now: float) -> None:
         """Ask topics that have long been unused to rest; forget those without a worker.
 
         This includes topics that were only looked up by ``partitions_for()``.
         """
-        for topic in self.metadata.view.topics:
+        for topic in self._metadata.view.topics:
             self._used.setdefault(topic, now)
-        busy = {chunk.topic for chunk in self.incomplete.chunks()}
+        busy = {chunk.topic for chunk in self._incomplete.chunks()}
         self._round += 1
         for topic, used in list(self._used.items()):
-            if used + self.max_idle > now or topic in busy:
+            if used + self._max_idle > now or topic in busy:
                 continue
             worker = self._topics.get(topic)
             self._resting[topic] = self._round
@@ -270,7 +292,7 @@ class Dispatcher(Worker):
                 worker.put(Rest(functools.partial(self.put, answer)))
         oldest = min(self._used.values(), default=None)
         self._look_for_idle = (
-            None if oldest is None else max(oldest + self.max_idle, now + self.max_idle / 4)
+            None if oldest is None else max(oldest + self._max_idle, now + self._max_idle / 4)
         )
 
     def _forget(self, topic: str) -> None:
@@ -285,16 +307,16 @@ class Dispatcher(Worker):
            looked up.
         """
         del self._resting[topic]
-        if topic in self._waiting or not self.release_slot(topic):
+        if topic in self._waiting or not self._release_slot(topic):
             return
         self._used.pop(topic, None)
-        self.release_topic(topic, self._topics.pop(topic, None))
+        self._release_topic(topic, self._topics.pop(topic, None))
         self._leaving.add(topic)
-        self.metadata.forget(topic, lambda gone: self.put(Forgotten(gone)))
+        self._metadata.forget(topic, lambda gone: self.put(Forgotten(gone)))
 
     def _expire(self, part: Slice) -> None:
         topic, partition = part.topic, part.partition if part.partition >= 0 else None
-        reason = self.last_errors.reason_for(topic, partition)
+        reason = self._last_errors.reason_for(topic, partition)
 
         def make_error(status: Status) -> DeliveryTimeoutError:
             return DeliveryTimeoutError(
@@ -305,7 +327,7 @@ class Dispatcher(Worker):
                 reason=reason,
             )
 
-        self.settler.fail(part, make_error)
+        self._settler.fail(part, make_error)
         # The stages that hold these rows get one Sweep for many rows.
         if partition is not None and topic in self._topics:
             self._to_sweep.add((topic, partition))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._errors.formatting import format_error_code, format_partition_numbers
 from pykaproducer._machines.cluster import DELETED, ClusterView
 from pykaproducer.errors import DeliveryError
 
@@ -77,7 +77,7 @@ class LastErrors:
             if view.error_code:
                 return f"the topic cannot be looked up: {format_error_code(view.error_code)}"
             if partition >= view.partitions:
-                return self.cluster or f"the topic has partitions 0 to {view.partitions - 1} only"
+                return self.cluster or f"the topic has {format_partition_numbers(view.partitions)}"
             return self.cluster or "the partition has no leader"
         return (
             self.brokers.get(leader)

@@ -11,7 +11,6 @@ turn, with backoff, alternating between the brokers of the view and the configur
 
 from __future__ import annotations
 
-import _thread
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,12 +23,13 @@ from pykaproducer._machines.cluster_changes import cluster_changes
 from pykaproducer._machines.refresh import Distrust, Refresh, candidates
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
+from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.producer_id import ProducerIds
 from pykaproducer._pipeline.socket_worker import SocketWorker
-from pykaproducer._pipeline.worker import Worker, wake_all
-from pykaproducer._util import threads
+from pykaproducer._pipeline.view_waiters import ViewWaiters
+from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
@@ -100,22 +100,42 @@ class WantProducerId:
 Item = RefreshRequest | LeaderRejected | Forget | Hints | WantProducerId
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataCollaborators:
+    """The other objects that the stage uses."""
+
+    config: Config
+    network: Network
+    last_errors: LastErrors
+    #: Returns the BrokerWorkers, which are notified of every view.
+    broker_workers: Callable[[], Iterable[Worker]]
+
+
 class Metadata(SocketWorker):
     """Refreshes the view of the cluster: on request, on error, and by age."""
 
     keeps_threads = True
 
-    # Set by wiring, before the first item.
-    last_errors: LastErrors
-    dispatcher: Worker
-    broker_workers: Callable[[], tuple[Any, ...]]
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, context: StageContext, collaborators: MetadataCollaborators) -> None:
+        config = collaborators.config
+        super().__init__("metadata", context, config, collaborators.network)
+        self._last_errors = collaborators.last_errors
+        self._last_errors.setting_up = self.setting_up
+        self._broker_workers = collaborators.broker_workers
+        self._ids = ProducerIds(config, self.clock, self._last_errors)
+        self._refresh = Refresh(
+            max_age=config.metadata_max_age_ms / 1000,
+            backoff_first=config.retry_backoff_ms / 1000,
+            backoff_most=config.retry_backoff_max_ms / 1000,
+        )
+        #: User threads that wait for a view.
+        self.waiting_threads = ViewWaiters(self.clock)
         #: Only ever replaced as a whole; may be read from any thread.
         self.view = ClusterView()
         #: When the cluster last answered (monotonic seconds); None: never.
         self.refreshed: float | None = None
+        # Stages that are notified of every view, and those that wait for the next one.
+        self._subscribers: list[Worker] = []
         self._waiters: dict[Worker, None] = {}
         self._distrust = Distrust()
         self._asked_at = 0.0
@@ -131,26 +151,17 @@ class Metadata(SocketWorker):
         # Reasons logged since the cluster last answered. There may be several, as the servers are
         # tried in turn and each may fail for a different reason.
         self._logged: set[str] = set()
-        # Locks of threads that wait in _wait_for().
-        self._lookers: list[Any] = []
 
-    def configure(self, config: Config, last_errors: LastErrors) -> None:
-        """Set up the stage. Called by wiring, before the first item."""
-        self.config = config
-        self.last_errors = last_errors
-        self.ids = ProducerIds(config, self.clock, last_errors)
-        self._refresh = Refresh(
-            max_age=config.metadata_max_age_ms / 1000,
-            backoff_first=config.retry_backoff_ms / 1000,
-            backoff_most=config.retry_backoff_max_ms / 1000,
-        )
+    def subscribe(self, stage: Worker) -> None:
+        """Notify *stage* of every new view. Called while the pipeline is created."""
+        self._subscribers.append(stage)
 
     # For other threads ---------------------------------------------------------------------------
 
     @property
     def producer_id(self) -> ProducerId | None:
         """The id for partitions that have none yet."""
-        return self.ids.current
+        return self._ids.current
 
     def want(self) -> None:
         """Request a new view, because the current one is out of date."""
@@ -189,7 +200,7 @@ class Metadata(SocketWorker):
     ) -> set[int]:
         """Wait for the metadata of *topic*; return its partitions.
 
-        *check_open* is called as in :meth:`_wait_for`.
+        *check_open* is called as in :meth:`ViewWaiters.wait`.
 
         Raises:
             MetadataTimeoutError: there is no metadata by *deadline*.
@@ -199,50 +210,22 @@ class Metadata(SocketWorker):
             view = self.view.topics.get(topic)
             return 0 if view is None else view.partitions
 
-        partitions = self._wait_for(count, lambda: self.want_topics(topic), deadline, check_open)
+        partitions = self.waiting_threads.wait(
+            count, lambda: self.want_topics(topic), deadline, check_open
+        )
         if partitions:
             return set(range(partitions))
-        reason = self.last_errors.reason_for(topic, None) or "no response"
+        reason = self._last_errors.reason_for(topic, None) or "no response"
         raise MetadataTimeoutError(
             f"{format_partition(topic)}: no metadata within max_block_ms: {reason}"
         )
 
     def wait_for_brokers(self, deadline: float, check_open: Callable[[], object]) -> bool:
         """Wait until the cluster has answered; return False if it has not by *deadline*."""
-        return self._wait_for(lambda: len(self.view.brokers), self.want, deadline, check_open) > 0
-
-    def _wait_for(
-        self,
-        count: Callable[[], int],
-        ask: Callable[[], object],
-        deadline: float,
-        check_open: Callable[[], object],
-    ) -> int:
-        """Call *ask* until *count* is not 0; return the count, or 0 at *deadline*.
-
-        *check_open* raises if it is pointless to wait any longer. No view is missed: this thread
-        (1) adds its lock, (2) reads the view; the stage (1) replaces the view, (2) releases every
-        lock.
-        """
-        while True:
-            lock = _thread.allocate_lock()
-            lock.acquire()
-            self._lookers.append(lock)
-            try:
-                check_open()
-                if found := count():
-                    return found
-                ask()
-                if not threads.acquire(self.clock, lock, deadline) and (
-                    self.clock.monotonic() >= deadline
-                ):
-                    return 0
-            finally:
-                self._lookers.remove(lock)
-
-    def wake_lookers(self) -> None:
-        """Wake the threads in partitions_for() and wait_for_brokers(), which then check again."""
-        wake_all(self._lookers)
+        answered = self.waiting_threads.wait(
+            lambda: len(self.view.brokers), self.want, deadline, check_open
+        )
+        return answered > 0
 
     # The stage -----------------------------------------------------------------------------------
 
@@ -253,7 +236,7 @@ class Metadata(SocketWorker):
     def handle(self, item: Item) -> None:
         match item:
             case WantProducerId():
-                self.ids.want(item.waiter, item.instead_of)
+                self._ids.want(item.waiter, item.instead_of)
             case Hints():
                 view = self.view.with_leaders(item.hints)
                 if view is not self.view:
@@ -285,18 +268,18 @@ class Metadata(SocketWorker):
         # 1. the topic's partitions have numbered their batches under the current id; 2. these
         # sequence numbers are lost with the topic; 3. the topic is used again, and its batches are
         # numbered from 0 under the same id.
-        self.ids.current = None
+        self._ids.current = None
         self._distrust.forget(item.topic)
         self._missing.pop(item.topic, None)
-        self.view = self.last_errors.view = self.view.without(item.topic)
+        self.view = self._last_errors.view = self.view.without(item.topic)
         item.tell(item.topic)
 
     def wants_connection(self) -> bool:
         due = self._refresh.next_due()
-        return self.ids.is_wanted or (due is not None and due <= self.clock.monotonic())
+        return self._ids.is_wanted or (due is not None and due <= self.clock.monotonic())
 
     def deadline(self) -> float | None:
-        found = [due for due in (self._refresh.next_due(), self.ids.due()) if due is not None]
+        found = [due for due in (self._refresh.next_due(), self._ids.due()) if due is not None]
         if not found:
             return None
         due = max(min(found), self._not_before_throttle)
@@ -314,19 +297,19 @@ class Metadata(SocketWorker):
         due = self._refresh.next_due()
         if due is not None and due <= now:
             self._ask_for_topics(now)
-        due = self.ids.due()
+        due = self._ids.due()
         if due is not None and due <= now:
             self._ask_for_id()
 
     def _ask_for_topics(self, now: float) -> None:
         asked = self._refresh.send(now)
         self._asked_at = now
-        create = asked.may_create and self.config.allow_auto_create_topics
+        create = asked.may_create and self._config.allow_auto_create_topics
         self._ask(
             ApiKey.METADATA,
             lambda version, correlation_id: [
                 metadata_request(
-                    version, correlation_id, self.config.client_id, asked.topics, create
+                    version, correlation_id, self._config.client_id, asked.topics, create
                 )
             ],
         )
@@ -335,26 +318,26 @@ class Metadata(SocketWorker):
         if (reason := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
             # Do not submit the request: the connection would be closed, and the view become stale.
             host, port = self._server or ("", 0)
-            self.ids.unavailable(
+            self._ids.unavailable(
                 f"the broker at {host}:{port} assigns no producer ids: {reason}; set "
                 f"enable_idempotence=False, or upgrade the broker"
             )
             return
-        self.ids.sent()
+        self._ids.sent()
         self._ask(
             ApiKey.INIT_PRODUCER_ID,
             lambda version, correlation_id: [
-                init_producer_id_request(version, correlation_id, self.config.client_id)
+                init_producer_id_request(version, correlation_id, self._config.client_id)
             ],
         )
 
     def _ask(self, api: int, encode: Callable[[int, int], list[Any]]) -> None:
         def counted(version: int, correlation_id: int) -> list[Any]:
             buffers = encode(version, correlation_id)
-            self.count_outgoing(sum(map(len, buffers)))
+            self.count_outgoing(self.clock.monotonic(), sum(map(len, buffers)))
             return buffers
 
-        deadline = self.clock.monotonic() + self.config.request_timeout_ms / 1000
+        deadline = self.clock.monotonic() + self._config.request_timeout_ms / 1000
         self.submit(Request(api, counted, deadline=deadline, expects_answer=True, tag=api))
 
     # The connection ------------------------------------------------------------------------------
@@ -371,13 +354,13 @@ class Metadata(SocketWorker):
     def _servers(self, view: ClusterView) -> list[tuple[str, int]]:
         known = [(b.host, b.port) for b in view.brokers.values()]
         system_random.shuffle(known)
-        configured = list(self.config.bootstrap_servers)
+        configured = list(self._config.bootstrap_servers)
         system_random.shuffle(configured)
         return candidates(known, configured, self._left)
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         needed = unanswered or self._items or self._refresh.under_way or self.wants_connection()
-        self.ids.lost()
+        self._ids.lost()
         self._not_before_throttle = 0.0
         if self._refresh.under_way:
             self._refresh.failed(self.clock.monotonic(), system_random.random())
@@ -385,7 +368,7 @@ class Metadata(SocketWorker):
             # The connection is not needed. Brokers close connections that have long been idle.
             log.debug("%s", reason)
         else:
-            self.last_errors.cluster = reason
+            self._last_errors.cluster = reason
             if reason not in self._logged and not self.stopping:
                 self._logged.add(reason)
                 log.warning("%s; trying again", reason)
@@ -408,7 +391,7 @@ class Metadata(SocketWorker):
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
-        self.last_errors.cluster = None
+        self._last_errors.cluster = None
         if self._logged:
             log.info("the cluster answers again")
             self._logged.clear()
@@ -418,7 +401,7 @@ class Metadata(SocketWorker):
             else:
                 answer = decode_init_producer_id(event.request.version, event.payload)
                 self._throttled(answer.throttle_ms)
-                self.ids.came(answer)
+                self._ids.came(answer)
         except WireError as error:
             self.drop(f"malformed response: {error}")
         except MemoryError:
@@ -465,11 +448,11 @@ class Metadata(SocketWorker):
         old = self.view
         for is_bad, text in cluster_changes(old, view, self._missing):
             log.log(logging.WARNING if is_bad else logging.INFO, "%s", text)
-        self.view = self.last_errors.view = view
+        self.view = self._last_errors.view = view
         waiters, self._waiters = list(self._waiters), {}
-        for worker in (self.dispatcher, *waiters):
+        for worker in (*self._subscribers, *waiters):
             worker.put(ViewChanged())
         changed = ViewChanged(led_by_others(old, view))
-        for worker in self.broker_workers():
+        for worker in self._broker_workers():
             worker.put(changed)
-        self.wake_lookers()
+        self.waiting_threads.wake_all()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -34,7 +33,8 @@ from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.reports import Settler
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 
 
@@ -48,21 +48,36 @@ class Rest:
     tell: Callable[[], None]
 
 
-class PartitionWorker(Worker):
-    """Runs the ordering machine of one partition."""
+@dataclass(frozen=True, slots=True)
+class PartitionWorkerCollaborators:
+    """The other objects that the stage uses."""
 
-    # Set by wiring, before the first item.
-    topic: str
-    partition: int
+    config: Config
     brokers: Brokers
     metadata: Metadata
     settler: Settler
     last_errors: LastErrors
-    #: Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
-    believed_for: float
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+
+class PartitionWorker(Worker):
+    """Runs the ordering machine of one partition."""
+
+    def __init__(
+        self,
+        context: StageContext,
+        collaborators: PartitionWorkerCollaborators,
+        topic: str,
+        partition: int,
+    ) -> None:
+        super().__init__(f"partition-{topic}-{partition}", context)
+        self.topic = topic
+        self.partition = partition
+        self._brokers = collaborators.brokers
+        self._metadata = collaborators.metadata
+        self._settler = collaborators.settler
+        self._last_errors = collaborators.last_errors
+        # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
+        self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
         self.ordering = Ordering()
         self._sequencer = Sequencer()
         self._broker: BrokerWorker | None = None
@@ -138,7 +153,7 @@ class PartitionWorker(Worker):
                 case FindPath():
                     self._find_path()
         if former is not None:
-            self.brokers.release(former)  # last, as the new path usually leads to the same broker
+            self._brokers.release(former)  # last, as the new path usually leads to the same broker
 
     def _put(self, item: Item | Chaser | Sweep) -> None:
         assert self._broker is not None, "the machine forwards only after a path was found"
@@ -156,12 +171,12 @@ class PartitionWorker(Worker):
     def _find_path(self) -> None:
         if not self.ordering.wants_path:
             return
-        leader = self.metadata.view.leader(self.topic, self.partition)
+        leader = self._metadata.view.leader(self.topic, self.partition)
         if leader is None:
             self._wait_for_leader()
             return
         self._waits_since = None
-        self._broker = self.brokers.acquire(leader)
+        self._broker = self._brokers.acquire(leader)
         self._buffer = PartitionBuffer(self.topic, self.partition, self._sequencer)
         self._perform(self.ordering.path_found())
 
@@ -172,20 +187,20 @@ class PartitionWorker(Worker):
         """
         now = self.clock.monotonic()
         since = now if self._waits_since is None else self._waits_since
-        view = self.metadata.view.topics.get(self.topic)
+        view = self._metadata.view.topics.get(self.topic)
         if (
             view is not None
             and view.error_code in FATAL_TOPIC_ERRORS
-            and view.is_recent(since, now, self.believed_for)
+            and view.is_recent(since, now, self._believed_for)
         ):
             self._fail_waiting(view.error_code)
         if self._anything_waits():
             self._waits_since = since
-            self.metadata.want_topics(self.topic, waiter=self)
+            self._metadata.want_topics(self.topic, waiter=self)
         else:
             # Do not look up a leader for which no message waits. The next item will do so.
             self._waits_since = None
-            self.metadata.tell(self)
+            self._metadata.tell(self)
 
     def _anything_waits(self) -> bool:
         # Youngest first: these usually have the most time left.
@@ -205,8 +220,8 @@ class PartitionWorker(Worker):
 
         for item in self.ordering.held_items():
             for part in list(_youngest_first(item)):
-                self.settler.fail(part, make_error)
-        self.last_errors.rejected(self.topic, make_error(Status.NOT_PERSISTED))
+                self._settler.fail(part, make_error)
+        self._last_errors.rejected(self.topic, make_error(Status.NOT_PERSISTED))
 
     def _report_if_at_rest(self) -> None:
         if self._when_at_rest is not None and self.ordering.is_at_rest:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pykaproducer import delivery
 from pykaproducer._kernel import Slice
 from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Failures, Holder, Part, UnreportedFailures
-from pykaproducer._pipeline.worker import Worker, wake
+from pykaproducer._pipeline.worker import StageContext, Worker, wake
 from pykaproducer._util.clock import Clock
 from pykaproducer.errors import DeliveryError, Status, reasons
 
@@ -34,26 +35,35 @@ _NAMED = 3
 MakeError = Callable[[Status], DeliveryError]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportsCollaborators:
+    """The other objects that the stage uses."""
+
+    incomplete: IncompleteChunks
+    unreported: UnreportedFailures
+
+
 class Reports(Worker):
     """The stage that runs callbacks."""
 
-    # Set by wiring, before the first item.
-    incomplete: IncompleteChunks
-    unreported: UnreportedFailures
+    def __init__(self, context: StageContext, collaborators: ReportsCollaborators) -> None:
+        super().__init__("reports", context)
+        self._incomplete = collaborators.incomplete
+        self._unreported = collaborators.unreported
 
     def handle(self, item: Slice) -> None:
         last = item.report(delivery.log_callback_error)
         if (trace := self.metrics.trace) is not None:
             trace.note("reported", self, item, detail="callbacks have run")
-        self.unreported.remember(item, item.chunk)
+        self._unreported.remember(item, item.chunk)
         if last:
-            self.incomplete.leave(item.chunk)
+            self._incomplete.leave(item.chunk)
 
     def deadline(self) -> float | None:
-        return self.unreported.due
+        return self._unreported.due
 
     def on_time(self, now: float) -> None:
-        failures = self.unreported.line(now)
+        failures = self._unreported.line(now)
         if failures.count:
             log.error("%s", unreported(failures))
 
@@ -86,8 +96,12 @@ class Settler:
         self._reports = reports
         self._incomplete = incomplete
         self._unreported = unreported
-        #: The stage Reports has crashed: callbacks are no longer called.
-        self.no_reports = False
+        # The stage Reports has crashed: callbacks are no longer called.
+        self._no_reports = False
+
+    def reports_have_ended(self) -> None:
+        """Settle without callbacks from now on, because the stage Reports has crashed."""
+        self._no_reports = True
 
     def deliver(self, part: Slice, base_offset: int, timestamp: int, now: float) -> None:
         """Settle *part* as delivered, at offsets from *base_offset* on."""
@@ -117,14 +131,14 @@ class Settler:
             return
         if part.chunk.has_waiters:
             wake(settled.wake_waiters)
-        if settled.wants_report and not self.no_reports:
+        if settled.wants_report and not self._no_reports:
             self._reports.put(settled)
             return
         if (trace := self._metrics.trace) is not None:
             trace.note("reported", None, settled, detail="no callback")
         last = settled.finish()
         # Before leave(), after which a waiting flush may return.
-        if self._unreported.remember(settled, settled.chunk) and not self.no_reports:
+        if self._unreported.remember(settled, settled.chunk) and not self._no_reports:
             self._reports.wake()
         if last:
             self._incomplete.leave(settled.chunk)
@@ -134,5 +148,5 @@ class Settler:
 
         For user threads.
         """
-        if self._unreported.enter(part, holder) and not self.no_reports:
+        if self._unreported.enter(part, holder) and not self._no_reports:
             self._reports.wake()

@@ -65,16 +65,18 @@ class ProduceResponseHandler:
         """Handle the response to a request; it has a result for each batch."""
         answers = {(a.topic, a.partition): a for a in item.answer.partitions}
         self._forward_leader_hints(item.answer)
+        now = self._clock.monotonic()
         for batch in item.request.batches:
-            self._handle_batch(batch.in_buffer, batch, answers[batch.topic, batch.partition])
+            self._handle_batch(batch.in_buffer, batch, answers[batch.topic, batch.partition], now)
         self._drain_all_for_retry([item.request])
 
     def written(self, request: ProduceRequest) -> None:
         """Deliver the batches of a request with ``acks=0``, of which the last byte was written."""
+        now = self._clock.monotonic()
         for batch in request.batches:
             batch.in_buffer.answered(batch)
             self._buffer_changed(batch.in_buffer)
-            self._deliver(batch, -1, -1)
+            self._deliver(batch, -1, -1, now)
 
     def lost(self, item: RequestsLost) -> None:
         """Retry the batches that were in flight or not yet written when the connection was lost."""
@@ -120,12 +122,13 @@ class ProduceResponseHandler:
     def _drain_all_for_retry(self, requests: Iterable[ProduceRequest]) -> None:
         for request in requests:
             for batch in request.batches:
-                self.drain_for_retry(batch.in_buffer)
+                if batch.in_buffer.failing:
+                    self.drain_for_retry(batch.in_buffer)
 
     # Batches -------------------------------------------------------------------------------------
 
     def _handle_batch(
-        self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition
+        self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition, now: float
     ) -> None:
         older = buffer.answered(batch)
         self._buffer_changed(buffer)
@@ -143,7 +146,7 @@ class ProduceResponseHandler:
                 self._last_errors.delivered(batch.topic, batch.partition)
                 if batch.sequenced:
                     buffer.sequencer.delivered(batch.number)
-                self._deliver(batch, answer.base_offset, answer.log_append_time_ms)
+                self._deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
             case Action.FAILED:
                 if not self._fail_rejected_records(buffer, batch, answer):
                     self._fail_rejected(buffer, batch, answer, verdict)
@@ -154,9 +157,8 @@ class ProduceResponseHandler:
             case action:
                 self._retry_batch(buffer, batch, answer, action)
 
-    def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+    def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int, now: float) -> None:
         index = 0
-        now = self._clock.monotonic()
         for part in batch.parts:
             offset = base_offset + index if base_offset >= 0 else -1
             index += part.count

@@ -13,11 +13,10 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch, Chaser
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import StageContext, Worker
 
 Item = Backlog | Batch | Chaser
 
@@ -31,14 +30,20 @@ class RetryItems:
     not_before: float
 
 
+@dataclass(frozen=True, slots=True)
+class RetryHandlerCollaborators:
+    """The other objects that the stage uses."""
+
+    #: Puts an item into the dispatcher's inbox.
+    dispatch: Callable[[Item], None]
+
+
 class RetryHandler(Worker):
     """Holds the items of each partition until their backoff ends."""
 
-    # Set by wiring, before the first item. Puts an item into the dispatcher's inbox.
-    dispatch: Callable[[Item], None]
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, context: StageContext, collaborators: RetryHandlerCollaborators) -> None:
+        super().__init__("retry-handler", context)
+        self._dispatch = collaborators.dispatch
         self._partitions: dict[tuple[str, int], deque[RetryItems]] = {}
         #: When the first of each partition is due.
         self._due: list[tuple[float, tuple[str, int]]] = []
@@ -72,7 +77,7 @@ class RetryHandler(Worker):
                         item.sweep()
                         if not item:
                             continue
-                    self.dispatch(item)
+                    self._dispatch(item)
             if waiting:
                 heapq.heappush(self._due, (waiting[0].not_before, place))
             else:

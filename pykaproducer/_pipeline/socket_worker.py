@@ -21,7 +21,7 @@ import math
 import selectors
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
@@ -37,7 +37,7 @@ from pykaproducer._net.connection import (
 )
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metrics import ConnectionMetrics
-from pykaproducer._pipeline.worker import STOP, Worker, in_a_stage
+from pykaproducer._pipeline.worker import STOP, StageContext, Worker, in_a_stage
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.randomness import system_random
 from pykaproducer.config import Config
@@ -64,12 +64,10 @@ _RESPONSE_HEAD: Final = 8
 class SocketWorker(Worker):
     """A worker with one connection, re-established with backoff while it is wanted."""
 
-    # Set by wiring, before the first item.
-    config: Config
-    network: Network
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, name: str, context: StageContext, config: Config, network: Network) -> None:
+        super().__init__(name, context)
+        self._config = config
+        self._network = network
         self.ready = False
         self._connection: Connection | None = None
         self._stop_has_come = False
@@ -115,9 +113,9 @@ class SocketWorker(Worker):
 
     # For subclasses and other stages -------------------------------------------------------------
 
-    def count_outgoing(self, nbytes: int) -> None:
+    def count_outgoing(self, now: float, nbytes: int) -> None:
         """Count a request of *nbytes* bytes that is being sent."""
-        self.link().outgoing.add(self.clock.monotonic(), nbytes)
+        self.link().outgoing.add(now, nbytes)
 
     def setting_up(self) -> str:
         """Describe the progress of a connection that is being set up; empty if none is.
@@ -128,9 +126,9 @@ class SocketWorker(Worker):
         text = None if connection is None else _SETTING_UP.get(connection.state)
         if connection is None or text is None:
             return ""
-        text = text.format(*connection.address, mechanism=self.config.sasl_mechanism)
+        text = text.format(*connection.address, mechanism=self._config.sasl_mechanism)
         if connection.state is SessionState.AUTHENTICATING:
-            text += _HINTS.get(self.config.sasl_mechanism or "", "")
+            text += _HINTS.get(self._config.sasl_mechanism or "", "")
         return text
 
     def submit(self, request: Request) -> None:
@@ -220,7 +218,11 @@ class SocketWorker(Worker):
         """Create the connection object. It needs file descriptors, which the system may refuse."""
         try:
             self._connection = Connection(
-                ("", 0), config=self.config, clock=self.clock, network=self.network, name=self.name
+                ("", 0),
+                config=self._config,
+                clock=self.clock,
+                network=self._network,
+                name=self.name,
             )
         except ConnectionFailed as error:
             self._failed(str(error), [], [])
@@ -251,9 +253,9 @@ class SocketWorker(Worker):
             return earlier(deadline, self._idle_at)
         return deadline
 
-    def is_unused_too_long(self) -> bool:
+    def is_unused_too_long(self, now: float) -> bool:
         """Return whether the connection must be closed before anything is written to it."""
-        return self.clock.monotonic() >= self._idle_at
+        return now >= self._idle_at
 
     def _close_if_idle(self, now: float) -> None:
         """Close the connection if it has been unused for ``connections_max_idle_ms``.
@@ -275,7 +277,7 @@ class SocketWorker(Worker):
     def _used(self) -> float:
         """Record that the connection has just been used; return the time."""
         now = self.clock.monotonic()
-        most = self.config.connections_max_idle_ms
+        most = self._config.connections_max_idle_ms
         self._idle_at = now + most / 1000 if most > 0 else math.inf
         return now
 
@@ -361,7 +363,7 @@ class SocketWorker(Worker):
     def _backoff(self) -> Backoff:
         if self._reconnect is None:
             self._reconnect = Backoff(
-                self.config.reconnect_backoff_ms / 1000,
-                self.config.reconnect_backoff_max_ms / 1000,
+                self._config.reconnect_backoff_ms / 1000,
+                self._config.reconnect_backoff_max_ms / 1000,
             )
         return self._reconnect

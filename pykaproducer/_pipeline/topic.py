@@ -15,8 +15,8 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from pykaproducer import partitioners
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import Chunk, Partitioner, Slice
 from pykaproducer._machines import adaptive_partitioning
@@ -27,7 +27,8 @@ from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
-from pykaproducer._pipeline.worker import Worker
+from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer.config import Config
 from pykaproducer.errors import PartitionerError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
 
@@ -44,23 +45,39 @@ class AtRest:
 Item = Chunk | Batch | Backlog | Chaser | Sweep | ViewChanged | Rest | AtRest
 
 
+@dataclass(frozen=True, slots=True)
+class TopicWorkerCollaborators:
+    """The other objects that the stage uses."""
+
+    config: Config
+    new_partition_worker: Callable[[str, int], PartitionWorker]
+    metadata: Metadata
+    settler: Settler
+
+
 class TopicWorker(Worker):
     """Splits each chunk by partition."""
 
-    # Set by wiring, before the first item.
-    topic: str
-    #: A compiled partitioner, or a user's function.
-    partitioner: Partitioner | PartitionerFunction
-    partition_worker: Callable[[str, int], PartitionWorker]
-    metadata: Metadata
-    settler: Settler
-    #: Whether partitions with longer queues get fewer of the messages without a key.
-    adaptive: bool
-    #: Unit in which the lengths of queues are compared (bytes).
-    queue_unit: int
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, context: StageContext, collaborators: TopicWorkerCollaborators, topic: str
+    ) -> None:
+        super().__init__(f"topic-{topic}", context)
+        self.topic = topic
+        self._new_partition_worker = collaborators.new_partition_worker
+        self._metadata = collaborators.metadata
+        self._settler = collaborators.settler
+        config = collaborators.config
+        chosen = config.partitioner
+        # A compiled partitioner, or a user's function.
+        self._partitioner: Partitioner | PartitionerFunction = (
+            partitioners.named(chosen, sticky_bytes=config.batch_size)
+            if isinstance(chosen, str)
+            else chosen
+        )
+        # Whether partitions with longer queues get fewer of the messages without a key.
+        self._adaptive = config.partitioner_adaptive_partitioning_enable
+        # Unit in which the lengths of queues are compared (bytes).
+        self._queue_unit = max(1, min(config.batch_size, adaptive_partitioning.UNIT))
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
         # Rows for partitions that are not in the view, with the time since when each slice waits.
@@ -73,7 +90,7 @@ class TopicWorker(Worker):
 
     def can_run_inline(self, item: Item) -> bool:
         # A compiled partitioner is fast or releases the GIL; a user's function may take long.
-        return isinstance(self.partitioner, Partitioner)
+        return isinstance(self._partitioner, Partitioner)
 
     def held_items(self) -> Iterable[object]:
         return [strays for strays, _ in list(self._strays)]
@@ -106,7 +123,7 @@ class TopicWorker(Worker):
     def _take(self, item: Chunk) -> None:
         if self._strays:
             self._look_for_strays()  # strays whose partition now exists are older, so they go first
-        view = self.metadata.view.topics[self.topic]
+        view = self._metadata.view.topics[self.topic]
         try:
             slices, strays = self._split(item, view)
         except MemoryError:
@@ -122,17 +139,17 @@ class TopicWorker(Worker):
             self._keep(strays)
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:
-        if isinstance(self.partitioner, Partitioner):
-            if self.adaptive and view.partitions > 1 and self.partitioner.is_sticky:
-                self._weigh(self.partitioner, view)
-            return chunk.split(self.partitioner, view.partitions, view.available)
-        self._ask_function(self.partitioner, chunk, view)
+        if isinstance(self._partitioner, Partitioner):
+            if self._adaptive and view.partitions > 1 and self._partitioner.is_sticky:
+                self._weigh(self._partitioner, view)
+            return chunk.split(self._partitioner, view.partitions, view.available)
+        self._ask_function(self._partitioner, chunk, view)
         return chunk.split(None, view.partitions, view.available)
 
     def _partition(self, partition: int) -> PartitionWorker:
         worker = self._partitions.get(partition)
         if worker is None:
-            worker = self._partitions[partition] = self.partition_worker(self.topic, partition)
+            worker = self._partitions[partition] = self._new_partition_worker(self.topic, partition)
         return worker
 
     def _weigh(self, partitioner: Partitioner, view: TopicView) -> None:
@@ -142,7 +159,7 @@ class TopicWorker(Worker):
         self._weigh_again = now + adaptive_partitioning.pause(view.partitions)
         workers = map(self._partitions.get, _numbers(view.available))
         queues = [0 if worker is None else worker.queued for worker in workers]
-        bounds = adaptive_partitioning.bounds(queues, self.queue_unit)
+        bounds = adaptive_partitioning.bounds(queues, self._queue_unit)
         packed = None if bounds is None else struct.pack(f"{len(bounds)}I", *bounds)
         partitioner.favour(view.available, packed)
 
@@ -177,7 +194,7 @@ class TopicWorker(Worker):
             self._strays.popleft()  # expired
         strays.detach_payload()
         self._strays.append((strays, self.clock.monotonic()))
-        self.metadata.want_topics(self.topic, waiter=self, anew=True)
+        self._metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _look_for_strays(self) -> None:
         """Pass on or fail the strays according to the view; keep the others for the next view.
@@ -190,7 +207,7 @@ class TopicWorker(Worker):
         """
         if not self._strays:
             return
-        view = self.metadata.view.topics[self.topic]
+        view = self._metadata.view.topics[self.topic]
         waiting, self._strays = self._strays, deque()
         for strays, since in waiting:
             if not strays.waiting():
@@ -208,7 +225,7 @@ class TopicWorker(Worker):
             if others and not self._fail_if_ruled_out(chunk, others, view, since):
                 self._strays.append((chunk.pick(sorted(others)), since))
         if self._strays:
-            self.metadata.want_topics(self.topic, waiter=self, anew=True)
+            self._metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _fail_if_ruled_out(
         self, chunk: Chunk, rows: list[int], view: TopicView, since: float
@@ -217,7 +234,7 @@ class TopicWorker(Worker):
         if view.asked_at < since:
             return False
         if view.error_code in FATAL_TOPIC_ERRORS:
-            self.settler.fail(
+            self._settler.fail(
                 chunk.pick(rows),
                 lambda status: delivery_error_for(view.error_code, topic=self.topic, status=status),
             )
@@ -281,7 +298,7 @@ class TopicWorker(Worker):
                 error.add_note(where)
             return error
 
-        self.settler.fail(part, make_error)
+        self._settler.fail(part, make_error)
 
 
 def _place_of(error: Exception) -> str | None:

@@ -16,35 +16,32 @@ import logging
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pykaproducer import partitioners
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import without_frames
 from pykaproducer._kernel import Chunk, TopicSlot
-from pykaproducer._machines import adaptive_partitioning
-from pykaproducer._machines.batcher import Batcher
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._machines.window import Window
 from pykaproducer._net.transport import Network
-from pykaproducer._pipeline.bridge import Bridge, GiveUp
-from pykaproducer._pipeline.broker import BrokerWorker, FlushStarted, Shutdown
+from pykaproducer._pipeline.broker import (
+    BrokerWorker,
+    BrokerWorkerCollaborators,
+    FlushStarted,
+    Shutdown,
+)
 from pykaproducer._pipeline.broker_registry import Brokers
-from pykaproducer._pipeline.dispatcher import Dispatcher, FlushMark
+from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators, FlushMark
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata import Metadata, MetadataCollaborators
 from pykaproducer._pipeline.metrics import ProducerMetrics
-from pykaproducer._pipeline.partition import PartitionWorker
-from pykaproducer._pipeline.reports import Reports, Settler
-from pykaproducer._pipeline.responses import ProduceResponseHandler
-from pykaproducer._pipeline.retry import RetryHandler
+from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
+from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
+from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
 from pykaproducer._pipeline.sealer import Sealer
-from pykaproducer._pipeline.throttle import Throttle
-from pykaproducer._pipeline.topic import TopicWorker
+from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.unreported import UnreportedFailures
-from pykaproducer._pipeline.watch import Watch
-from pykaproducer._pipeline.worker import Worker, in_a_stage_with, spawn_later
+from pykaproducer._pipeline.worker import StageContext, Worker, in_a_stage_with, spawn_later
 from pykaproducer._util import compression
 from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
@@ -90,61 +87,94 @@ class Pipeline:
         self.stages: dict[Worker, None] = {}
         # Removed stages whose threads may still be running.
         self._gone: list[Worker] = []
-        self._release_slot = release_slot
         # Barriers of waiting flushes, by id: a crashed dispatcher would never arm them.
         # Weak, so that a flush that is interrupted leaves no barrier.
         self._barriers: weakref.WeakValueDictionary[int, FlushBarrier] = (
             weakref.WeakValueDictionary()
         )
-
         #: Returns whether a send() found buffer_memory full, and it still is.
         self.space_wanted: Callable[[], bool] = bool
+        self._context = StageContext(name, clock, self.metrics, self._crashed)
         self.last_errors = LastErrors()
         self.incomplete = IncompleteChunks(clock)
-        self.reports = self._new(Reports, "reports")
         self.unreported = UnreportedFailures(clock)
-        self.reports.incomplete = self.incomplete
-        self.reports.unreported = self.unreported
+        self.reports = self._add(
+            Reports(self._context, ReportsCollaborators(self.incomplete, self.unreported))
+        )
         self.settler = Settler(self.reports, self.incomplete, self.unreported, clock, self.metrics)
-        self.brokers = Brokers(self._broker_worker)
-        self.metadata = self._metadata()
-        self.dispatcher = self._dispatcher(take)
-        self.metadata.dispatcher = self.dispatcher
-        self.metadata.broker_workers = self.brokers.all
-        self.retry = self._new(RetryHandler, "retry-handler")
-        self.retry.dispatch = self.dispatcher.put
+        self.brokers = Brokers(self._new_broker_worker)
         self._sealer = Sealer(
             compression.compressor(config.compression_type, config.compression_level),
             idempotent=config.idempotent,
         )
+        self.metadata = self._new_metadata()
+        self.dispatcher = self._new_dispatcher(take, release_slot)
+        self.metadata.subscribe(self.dispatcher)
+        self.retry = self._add(
+            RetryHandler(self._context, RetryHandlerCollaborators(self.dispatcher.put))
+        )
 
-    # Creation of the stages ----------------------------------------------------------------------
+    # Creation of the stages. Those of topics, partitions and brokers are created on demand -------
 
-    def _new(self, kind: type[W], name: str, **place: Any) -> W:
-        worker = kind(f"{self.name}-{name}", self.clock, self._crashed)
-        worker.metrics = self.metrics
-        for field, value in place.items():
-            setattr(worker, field, value)  # before it is in `stages`, where others may read these
+    def _add(self, stage: W) -> W:
         # No stage is missed by stop(): that (1) sets `ended`, (2) reads `stages`; this method
         # (1) adds the stage, (2) reads `ended`.
-        self.stages[worker] = None
+        self.stages[stage] = None
         if self.ended:
-            worker.stopping = True
-        return worker
+            stage.stopping = True
+        return stage
 
-    def _dispatcher(self, take: Callable[[TopicSlot], list[Chunk]]) -> Dispatcher:
-        dispatcher = self._new(Dispatcher, "dispatcher")
-        dispatcher.take = take
-        dispatcher.topic_worker = self._topic_worker
-        dispatcher.metadata = self.metadata
-        dispatcher.incomplete = self.incomplete
-        dispatcher.settler = self.settler
-        dispatcher.last_errors = self.last_errors
-        dispatcher.max_idle = self.config.metadata_max_idle_ms / 1000
-        dispatcher.believed_for = self.config.retry_backoff_max_ms / 1000
-        dispatcher.release_slot = self._release_slot
-        dispatcher.release_topic = self._release_topic
-        return dispatcher
+    def _new_metadata(self) -> Metadata:
+        collaborators = MetadataCollaborators(
+            self.config, self.network, self.last_errors, self.brokers.all
+        )
+        return self._add(Metadata(self._context, collaborators))
+
+    def _new_dispatcher(
+        self,
+        take: Callable[[TopicSlot], list[Chunk]],
+        release_slot: Callable[[str], bool],
+    ) -> Dispatcher:
+        collaborators = DispatcherCollaborators(
+            config=self.config,
+            take=take,
+            release_slot=release_slot,
+            new_topic_worker=self._new_topic_worker,
+            release_topic=self._release_topic,
+            metadata=self.metadata,
+            incomplete=self.incomplete,
+            settler=self.settler,
+            last_errors=self.last_errors,
+        )
+        return self._add(Dispatcher(self._context, collaborators))
+
+    def _new_topic_worker(self, topic: str) -> TopicWorker:
+        collaborators = TopicWorkerCollaborators(
+            self.config, self._new_partition_worker, self.metadata, self.settler
+        )
+        return self._add(TopicWorker(self._context, collaborators, topic))
+
+    def _new_partition_worker(self, topic: str, partition: int) -> PartitionWorker:
+        collaborators = PartitionWorkerCollaborators(
+            self.config, self.brokers, self.metadata, self.settler, self.last_errors
+        )
+        return self._add(PartitionWorker(self._context, collaborators, topic, partition))
+
+    def _new_broker_worker(self, broker_id: int) -> BrokerWorker:
+        collaborators = BrokerWorkerCollaborators(
+            config=self.config,
+            network=self.network,
+            metadata=self.metadata,
+            retry=self.retry,
+            settler=self.settler,
+            sealer=self._sealer,
+            last_errors=self.last_errors,
+            is_flushing=self.is_flushing,
+            end_unused=self.brokers.end_unused,
+        )
+        worker = BrokerWorker(self._context, collaborators, broker_id)
+        worker.stopping = worker.bridge.stopping = self.ended
+        return worker
 
     def _release_topic(self, topic: str, worker: TopicWorker | None) -> None:
         """Release the stages of *topic*, which has nothing in progress. For the dispatcher."""
@@ -155,97 +185,6 @@ class Pipeline:
             self.stages.pop(each, None)
         self.last_errors.forget(topic, () if worker is None else worker.partitions)
         self.metrics.forget(topic)
-
-    def _topic_worker(self, topic: str) -> TopicWorker:
-        worker = self._new(TopicWorker, f"topic-{topic}", topic=topic)
-        chosen = self.config.partitioner
-        worker.partitioner = (
-            partitioners.named(chosen, sticky_bytes=self.config.batch_size)
-            if isinstance(chosen, str)
-            else chosen
-        )
-        worker.adaptive = self.config.partitioner_adaptive_partitioning_enable
-        worker.queue_unit = max(1, min(self.config.batch_size, adaptive_partitioning.UNIT))
-        worker.partition_worker = self._partition_worker
-        worker.metadata = self.metadata
-        worker.settler = self.settler
-        return worker
-
-    def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
-        worker = self._new(
-            PartitionWorker, f"partition-{topic}-{partition}", topic=topic, partition=partition
-        )
-        worker.brokers = self.brokers
-        worker.metadata = self.metadata
-        worker.settler = self.settler
-        worker.last_errors = self.last_errors
-        worker.believed_for = self.config.retry_backoff_max_ms / 1000
-        return worker
-
-    def _broker_worker(self, broker_id: int) -> BrokerWorker:
-        config = self.config
-        worker = BrokerWorker(f"{self.name}-broker-{broker_id}", self.clock, self._crashed)
-        worker.metrics = self.metrics
-        worker.stopping = self.ended
-        worker.broker_id = broker_id
-        worker.config = config
-        worker.idempotent = config.idempotent
-        worker.one_at_a_time = not config.idempotent and config.acks != 0
-        worker.batch_size = min(config.batch_size, config.max_request_size)
-        worker.window = Window(
-            limit=config.max_in_flight_requests_per_connection,
-            most=config.max_request_size,
-            timeout=config.request_timeout_ms / 1000,
-        )
-        worker.batcher = Batcher(
-            linger=config.linger_ms / 1000,
-            batch_size=worker.batch_size,
-            batch_messages=config.batch_max_messages,
-            # Without sequence numbers: one on the wire, and one sealed ahead of the response.
-            sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,
-        )
-        worker.bridge = self._bridge(broker_id, worker)
-        worker.metadata = self.metadata
-        worker.last_errors = self.last_errors
-        worker.throttle = Throttle(broker_id, self.clock, self.last_errors)
-        worker.watch = Watch(
-            broker_id,
-            self.metadata,
-            worker.window.patience,
-            lambda reason: worker.bridge.put(GiveUp(reason)),
-        )
-        worker.sealer = self._sealer
-        worker.responses = ProduceResponseHandler(
-            config=config,
-            clock=self.clock,
-            metadata=self.metadata,
-            retry=self.retry,
-            settler=self.settler,
-            last_errors=self.last_errors,
-            metrics=self.metrics,
-            buffer_changed=worker.buffer_changed,
-        )
-        worker.is_flushing = self.is_flushing
-        worker.end_unused = self.brokers.end_unused
-        return worker
-
-    def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
-        bridge = Bridge(f"{self.name}-bridge-{broker_id}", self.clock, self._crashed)
-        bridge.metrics = self.metrics
-        bridge.stopping = self.ended
-        bridge.config = self.config
-        bridge.network = self.network
-        bridge.report = worker.put
-        bridge.address = lambda: self.metadata.view.brokers.get(broker_id)
-        bridge.broker_id = broker_id
-        return bridge
-
-    def _metadata(self) -> Metadata:
-        metadata = self._new(Metadata, "metadata")
-        metadata.network = self.network
-        metadata.configure(self.config, self.last_errors)
-        self.last_errors.setting_up = metadata.setting_up
-        return metadata
 
     def in_a_stage(self) -> bool:
         """Return whether the calling thread belongs to one of these stages."""
@@ -369,7 +308,7 @@ class Pipeline:
             without_frames(error)
         if isinstance(worker, BrokerWorker):
             worker.bridge.stop()  # as in on_stop(), which may not be called now
-        self.metadata.wake_lookers()
+        self.metadata.waiting_threads.wake_all()
         for chunk in self._take_all():
             self.incomplete.enter(chunk)
 
@@ -382,10 +321,11 @@ class Pipeline:
             )
 
         # The dispatcher itself fails chunks that it has taken and not yet entered: it (1) enters a
-        # chunk, (2) reads `broken_by`; this method (1) sets `broken_by`, (2) fails the chunks that
-        # have entered.
-        self.dispatcher.broken_by = make_error
-        self.settler.no_reports |= worker is self.reports
+        # chunk, (2) looks whether it has to fail it; this method (1) has it fail chunks from now
+        # on, (2) fails the chunks that have entered.
+        self.dispatcher.fail_from_now_on(make_error)
+        if worker is self.reports:
+            self.settler.reports_have_ended()
         failed = self.fail_everything(make_error)
         if worker is self.dispatcher:
             self._arm_barriers()

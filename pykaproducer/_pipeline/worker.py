@@ -42,6 +42,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pykaproducer._kernel as _kernel
@@ -180,17 +181,32 @@ def spawn_later(name: str, target: Callable[[], None]) -> Errand:
     return errand
 
 
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """The objects that all stages of one producer share."""
+
+    #: Prefix of the names of the stages and their threads.
+    producer_name: str
+    clock: Clock
+    metrics: ProducerMetrics
+    on_crash: CrashPolicy
+
+
 class Worker:
     """A stage: a named thread that waits for its inbox and for its next deadline.
 
     The thread starts with the first item that is not handled inline. A subclass implements
     :meth:`handle`, and :meth:`deadline` and :meth:`on_time` if it has deadlines.
+
+    The constructor of a subclass takes the :class:`StageContext` and one frozen dataclass with the
+    other objects that the stage uses, its collaborators.
     """
 
-    def __init__(self, name: str, clock: Clock, on_crash: CrashPolicy) -> None:
-        self.name = name
-        self.clock = clock
-        self._on_crash = on_crash
+    def __init__(self, name: str, context: StageContext) -> None:
+        self.name = name = f"{context.producer_name}-{name}"
+        self.clock = clock = context.clock
+        self.metrics = context.metrics
+        self._on_crash = context.on_crash
         # The inbox.
         self._items: deque[Any] = deque()
         self._wake_event = WakeEvent()
@@ -213,8 +229,6 @@ class Worker:
     #: Whether its thread starts the threads that the system refused to other stages. If so, it must
     #: not block.
     keeps_threads = False
-    #: Set by wiring, before the first item.
-    metrics: ProducerMetrics
 
     # To be overridden ----------------------------------------------------------------------------
 

@@ -601,7 +601,7 @@ class Batching(RuleBasedStateMachine):
         batcher, now = self.broker.batcher, self.broker.now
         open_ = [model for model in self.model if self.may_send(model)]
         due = batcher.next_due()
-        assert batcher.waiting == any(model.pending for model in self.model)
+        assert bool(batcher.waiting) == any(model.pending for model in self.model)
         assert (due is None) == (not open_)
         if due is not None:
             if any(self.is_full(model) for model in open_):

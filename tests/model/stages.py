@@ -208,7 +208,7 @@ class ModelMetadata(Metadata):
         super().__init__(*args)
         self.ready = True
         self.wire: deque[Request] = deque()
-        self._ids = 1000
+        self._next_id = 1000
 
     def submit(self, request: Request) -> None:
         self.wire.append(request)
@@ -223,8 +223,8 @@ class ModelMetadata(Metadata):
         if request.api_key == ApiKey.METADATA:
             payload = _metadata_answer(cluster)
         else:
-            payload = struct.pack(">ihqh", 0, 0, self._ids, 0)
-            self._ids += 1
+            payload = struct.pack(">ihqh", 0, 0, self._next_id, 0)
+            self._next_id += 1
         self.on_answer(Answered(request, 0, payload))
 
 
@@ -266,36 +266,40 @@ class ModelPipeline(Pipeline):
         #: The youngest batch for each producer id and epoch of a partition.
         self.youngest: dict[tuple[int, int, int], int] = {}
         no_network: Any = None
-        super().__init__(
-            config,
-            clock,
-            no_network,
-            "model",
-            door._take,
-            door._take_all,
-            lambda: None,
-            door._let_go,
-        )
+        with mock.patch("pykaproducer._pipeline.wiring.Metadata", ModelMetadata):
+            super().__init__(
+                config,
+                clock,
+                no_network,
+                "model",
+                door._take,
+                door._take_all,
+                lambda: None,
+                door._let_go,
+            )
 
     def is_flushing(self) -> bool:
         return self.flushing
 
-    def _partition_worker(self, topic: str, partition: int) -> PartitionWorker:
-        worker = super()._partition_worker(topic, partition)
+    def _new_partition_worker(self, topic: str, partition: int) -> PartitionWorker:
+        worker = super()._new_partition_worker(topic, partition)
         worker.ordering = self.ordering()
         worker.ordering.taken = self.taken
         return worker
 
-    def _broker_worker(self, broker_id: int) -> BrokerWorker:
-        worker = super()._broker_worker(broker_id)
-        make = worker._request
+    def _new_broker_worker(self, broker_id: int) -> BrokerWorker:
+        with mock.patch("pykaproducer._pipeline.broker.Bridge", ModelBridge):
+            worker = super()._new_broker_worker(broker_id)
+        assert isinstance(worker.bridge, ModelBridge)
+        self.bridges.append(worker.bridge)
+        make = worker._builder.request
 
-        def request(batches: list[Batch], now: float) -> ProduceRequest:
+        def request(batches: list[Batch]) -> ProduceRequest:
             for batch in batches:
                 self._check_written(batch)
-            return make(batches, now)
+            return make(batches)
 
-        worker._request = request  # type: ignore[method-assign]
+        worker._builder.request = request  # type: ignore[method-assign]
         return worker
 
     def _check_written(self, batch: Batch) -> None:
@@ -304,17 +308,6 @@ class ModelPipeline(Pipeline):
         youngest = self.youngest[numbers] = max(batch.number, self.youngest.get(numbers, 0))
         needless = batch.is_settled and not (batch.sequenced and batch.number < youngest)
         check(not needless, "reported", f"{batch} is written, and nothing waits for it")
-
-    def _bridge(self, broker_id: int, worker: BrokerWorker) -> Bridge:
-        with mock.patch("pykaproducer._pipeline.wiring.Bridge", ModelBridge):
-            bridge = super()._bridge(broker_id, worker)
-        assert isinstance(bridge, ModelBridge)
-        self.bridges.append(bridge)
-        return bridge
-
-    def _metadata(self) -> Metadata:
-        with mock.patch("pykaproducer._pipeline.wiring.Metadata", ModelMetadata):
-            return super()._metadata()
 
 
 class ModelDoor(Door):

@@ -97,9 +97,9 @@ def test_what_was_reported_as_failed_and_is_written_for_nothing_is_found() -> No
 class GreedyPipeline(ModelPipeline):
     """Has several batches of a partition in flight although there are no sequence numbers."""
 
-    def _broker_worker(self, broker_id: int) -> BrokerWorker:
-        worker = super()._broker_worker(broker_id)
-        worker.one_at_a_time = False
+    def _new_broker_worker(self, broker_id: int) -> BrokerWorker:
+        worker = super()._new_broker_worker(broker_id)
+        worker._ahead._one_at_a_time = False
         return worker
 
 

@@ -13,6 +13,10 @@ from typing import Any
 from kafka.record.memory_records import MemoryRecords
 
 from pykaproducer import Delivery, Producer
+from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.worker import StageContext
+from pykaproducer._util.clock import Clock
+from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Exchange, Hold, Received, Refuse
 
@@ -32,6 +36,11 @@ LINGERING: dict[str, Any] = {"linger_ms": 3_600_000, "delivery_timeout_ms": 36_0
 
 #: Longer than any backoff with default settings, shorter than any other wait (seconds).
 BACKOFF = 1.3
+
+
+def stage_context(clock: Clock) -> StageContext:
+    """Return what a stage needs that a test runs alone."""
+    return StageContext("test", clock, ProducerMetrics.of(Config()), lambda worker, error: None)
 
 
 # Outcomes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
-from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.sealed_ahead import SealedAhead
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange
 
@@ -136,12 +135,13 @@ def test_what_was_sealed_ahead_is_pending_again_in_its_order() -> None:
     batches = [Batch("t", 0, None, [], 1, 0) for _ in range(3)]  # type: ignore[arg-type]
     for batch in batches:
         buffer.sent(batch)
-    worker = BrokerWorker.__new__(BrokerWorker)
-    worker._ahead = deque([[batches[1]], [batches[2]]])
-    worker._withdraw_sealed(buffer)
+    ahead = SealedAhead(one_at_a_time=True)
+    ahead.add([batches[1]])
+    ahead.add([batches[2]])
+    ahead.withdraw(buffer)
     assert list(buffer.pending) == batches[1:]
     assert buffer.unanswered == batches[:1]
-    assert not worker._ahead
+    assert not ahead.requests
 
 
 class Together:

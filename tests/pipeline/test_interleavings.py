@@ -132,15 +132,15 @@ def test_a_broker_that_is_met_while_the_producer_ends_starts_no_thread(
     3. The stage continues.
     """
     making, go_on = threading.Event(), threading.Event()
-    make = Pipeline._bridge
+    make = Pipeline._new_broker_worker
 
-    def make_slowly(self: Pipeline, broker_id: int, worker: BrokerWorker) -> Bridge:
-        bridge = make(self, broker_id, worker)
+    def make_slowly(self: Pipeline, broker_id: int) -> BrokerWorker:
+        worker = make(self, broker_id)
         making.set()
         go_on.wait(SOON)
-        return bridge
+        return worker
 
-    monkeypatch.setattr(Pipeline, "_bridge", make_slowly)
+    monkeypatch.setattr(Pipeline, "_new_broker_worker", make_slowly)
     with ScriptedCluster(topics={"t": 1}) as cluster:
         # A custom partitioner is called by the topic's own thread.
         producer = cluster.producer(partitioner=lambda key, partitions, available: 0)

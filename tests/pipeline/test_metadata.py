@@ -259,7 +259,7 @@ def test_the_hints_of_an_answer_are_one_change(monkeypatch: pytest.MonkeyPatch) 
     look = BrokerWorker._check_leaders
 
     def counted(worker: BrokerWorker) -> None:
-        looks.append(len(worker._look_at))
+        looks.append(len(worker._buffers._to_check))
         look(worker)
 
     partitions = 200
@@ -639,7 +639,7 @@ def test_a_message_for_a_partition_that_is_not_there_expires_in_time() -> None:
         clock.jump(0.2)
         held.wait_until_held()
         clock.jump(5.01)
-        assert "partitions 0 to 0 only" in str(error_of(delivery))
+        assert "the topic has only partition 0" in str(error_of(delivery))
 
 
 def test_a_topic_that_is_described_without_partitions_is_as_it_was() -> None:

@@ -7,11 +7,11 @@ import socket
 import threading
 
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network
-from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
-from tests.pipeline.helper import SOON
+
+from .helper import SOON, stage_context
 
 
 class _Asks(Network):
@@ -35,10 +35,7 @@ class _Asks(Network):
 
 class _Stage(SocketWorker):
     def __init__(self, network: Network) -> None:
-        super().__init__("stage", Clock(), lambda _, error: None)
-        self.metrics = ProducerMetrics.of(Config())
-        self.config = Config()
-        self.network = network
+        super().__init__("stage", stage_context(Clock()), Config(), network)
         self.came: list[str] = []
         self.both = threading.Event()
 

@@ -261,7 +261,9 @@ def test_a_sealed_batch_that_waits_costs_nothing_for_each_message_that_comes(
         assert pipeline is not None
         (broker,) = pipeline.brokers.all()
         deliveries += send_to_all()
-        until(lambda: bool(broker._ahead))  # the same partitions: they wait for the response
+        until(
+            lambda: bool(broker._ahead.requests)
+        )  # the same partitions: they wait for the response
         for _ in range(rounds):
             deliveries += send_to_all()
         held.release()

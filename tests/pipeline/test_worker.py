@@ -8,14 +8,14 @@ from typing import Any
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.testing import FakeClock
 
-from .helper import SOON
+from .helper import SOON, stage_context
 
 
 class _Busy(Worker):
     """A worker whose first item waits for many others; one of them brings a deadline."""
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__("busy", clock, lambda _, error: None)
+        super().__init__("busy", stage_context(clock))
         self.all_are_there, self.on_time_came = threading.Event(), threading.Event()
         self.steps = 0
         self.due: float | None = None

@@ -243,7 +243,7 @@ def test_who_waits_for_metadata_learns_that_the_producer_is_closed(refusing: str
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while producer._pipeline is None or not producer._pipeline.metadata._lookers:
+    while producer._pipeline is None or not producer._pipeline.metadata.waiting_threads:
         assert asking.is_alive()
     producer.close()
     assert isinstance(raised.get(timeout=SOON), ProducerClosedError)

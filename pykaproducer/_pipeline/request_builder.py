@@ -1,0 +1,167 @@
+"""RequestBuilder: seals the batches of the next Produce request. Part of BrokerWorker.
+
+Guarantees: a batch gets its sequence numbers in the order of its partition's buffer, and only under
+a producer id that the partition may use. A buffer without a producer id waits for one, and the
+other buffers do not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pykaproducer._errors.formatting import format_partition
+from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.batcher import Batcher
+from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._machines.window import Window
+from pykaproducer._pipeline.bridge import ProduceRequest
+from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.responses import ProduceResponseHandler
+from pykaproducer._pipeline.sealer import Sealer
+from pykaproducer._pipeline.trace import sealing
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer.config import Config
+
+log = logging.getLogger("pykaproducer.broker")
+
+#: Bytes that a request has for each batch in addition to the batch: its partition and its length.
+_BATCH_OVERHEAD = 16
+
+
+class RequestBuilder:
+    """Seals batches for one broker. Used by its BrokerWorker, the *worker*, only."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        config: Config,
+        batcher: Batcher,
+        window: Window,
+        sealer: Sealer,
+        responses: ProduceResponseHandler,
+        metadata: Metadata,
+        last_errors: LastErrors,
+    ) -> None:
+        self._worker = worker
+        self._clock = worker.clock
+        self._metrics = worker.metrics
+        self._shortage = worker.shortage
+        self._idempotent = config.idempotent
+        self._batcher = batcher
+        self._window = window
+        self._sealer = sealer
+        self._responses = responses
+        self._metadata = metadata
+        self._last_errors = last_errors
+        # Buffers that wait for a producer id.
+        self._without_id: dict[PartitionBuffer, None] = {}
+
+    def seal(self, buffers: Iterable[PartitionBuffer], now: float) -> list[Batch]:
+        """Seal one batch of each of *buffers*, as far as they fit into one request."""
+        batches: list[Batch] = []
+        room = self._window.most
+        for buffer in buffers:
+            if isinstance(buffer.pending[0], Batch) and buffer.drop_unneeded():
+                self._batcher.reschedule(buffer)
+                continue  # its numbers may be stale now, and it may have to wait
+            if self._idempotent and not self._has_producer_id(buffer):
+                continue
+            if (
+                batches
+                and not self._sealer.compresses
+                and self._batcher.size_of_next(buffer) > room
+            ):
+                self._batcher.stays_first(buffer)
+                break
+            try:
+                taken = self._batcher.take(buffer)
+                batch = self._sealed_before(buffer, taken) if isinstance(taken, Batch) else None
+                if isinstance(taken, list):
+                    batch = self._sealer.seal(buffer, taken)
+            except MemoryError as error:
+                self._no_memory(buffer, error)
+                break
+            if batch is not None:
+                buffer.sent(batch)
+                if batches and len(batch.payload) > room:
+                    self._batcher.put_back(batch)
+                    break
+                self._metrics.batch_sealed(batch, now)
+                if (trace := self._metrics.trace) is not None and batch is not taken:
+                    trace.note("sealed", self._worker, batch, **sealing(batch))
+                batches.append(batch)
+                room -= len(batch.payload) + _BATCH_OVERHEAD
+            self._batcher.reschedule(buffer)
+        return batches
+
+    def request(self, batches: list[Batch]) -> ProduceRequest:
+        """Return the request for *batches*, to be sent now."""
+        now = self._clock.monotonic()
+        deadline = self._window.request_deadline(batches, now)
+        timeout_ms = max(1, int((deadline - now) * 1000))
+        size = sum([len(batch.payload) for batch in batches])
+        return ProduceRequest(batches, deadline, timeout_ms, now, size)
+
+    def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
+        """Pause sealing for all buffers, as there is no memory for a batch of *buffer*."""
+        reason = str(error) or "no memory for a batch"
+        self._last_errors.partitions[buffer.topic, buffer.partition] = reason
+        self._shortage.begin("a batch")
+        self._batcher.reschedule(buffer)
+
+    def _sealed_before(self, buffer: PartitionBuffer, batch: Batch) -> Batch | None:
+        """Return *batch* if it can be sent unchanged.
+
+        Otherwise its sequence numbers are of an earlier epoch: make its slices pending again, or
+        fail it if that is unsafe, and return None.
+        """
+        left = buffer.sequencer.has_left(batch.producer_id, batch.producer_epoch)
+        if not (batch.sequenced and left):
+            return batch
+        slices = buffer.unseal_stale_epoch(batch)
+        if slices is None:
+            self._responses.fail_ambiguous(batch)
+        else:
+            buffer.requeue_front(slices)
+        return None
+
+    # The producer id -----------------------------------------------------------------------------
+
+    def producer_id_came(self) -> None:
+        """Let the buffers that waited for a producer id try again."""
+        # A buffer that cannot use this id requests another one.
+        buffers, self._without_id = self._without_id, {}
+        for buffer in buffers:
+            buffer.waits_for_id = False
+            self._batcher.reschedule(buffer)
+
+    def no_producer_id(self, code: int) -> None:
+        """Fail the messages that waited for a producer id, with the error *code* of its refusal."""
+        for buffer in self._without_id:
+            self._responses.fail_unsealed(buffer, code)
+        self.producer_id_came()
+
+    def forget(self, buffer: PartitionBuffer) -> None:
+        """Forget *buffer*, which has ended."""
+        self._without_id.pop(buffer, None)
+
+    def _has_producer_id(self, buffer: PartitionBuffer) -> bool:
+        if isinstance(buffer.pending[0], Batch):
+            return True  # it was sealed with a producer id
+        if buffer.sequencer.renew():
+            log.info(
+                "%s: the producer epoch was bumped",
+                format_partition(buffer.topic, buffer.partition),
+            )
+        if buffer.sequencer.adopt(self._metadata.producer_id):
+            return True
+        spent = buffer.sequencer.spent_id
+        if not self._without_id or spent is not None:
+            self._metadata.want_producer_id(self._worker, instead_of=spent)
+        self._without_id[buffer] = None
+        buffer.waits_for_id = True
+        self._batcher.reschedule(buffer)
+        return False
