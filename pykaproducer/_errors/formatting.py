@@ -33,6 +33,16 @@ def format_partition(topic: str, partition: int | None = None) -> str:
     return f"topic {topic!r} partition {partition}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Format a number and what it counts: ``"1 row"``, ``"2,000 rows"``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def format_partition_numbers(count: int) -> str:
+    """Format the numbers of *count* partitions: ``"only partition 0"``, ``"partitions 0 to 5"``."""
+    return "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+
+
 def kafka_class(code: int) -> type[Any]:
     """Return the class of :mod:`kafka.errors` for *code*, or ``UnknownError``."""
     found: type[Any] = kafka_errors.kafka_errors.get(code, kafka_errors.UnknownError)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pykaproducer._errors.formatting import counted
 from pykaproducer.block import BlockMetadata
 from pykaproducer.delivery import TopicPartition
 
@@ -126,13 +127,14 @@ class Summary:
         """Yield one line for each of the first *most* partitions, in order."""
         shown = sorted(self.partitions.items())
         for (topic, partition), written in shown[:most]:
-            text = f"{topic}[{partition}]: {written.rows:,} rows, {written.size:,} bytes"
+            text = f"{topic}[{partition}]: {counted(written.rows, 'row')}, {written.size:,} bytes"
             if written.first is not None:
                 text += f", offsets {written.first} to {written.last}"
             yield text
         if len(shown) > most:
-            yield f"and {len(shown) - most} more partitions"
+            yield f"and {counted(len(shown) - most, 'more partition')}"
 
     def __str__(self) -> str:
-        text = f"{self.rows:,} rows ({self.size:,} bytes) to {len(self.partitions)} partitions"
+        partitions = counted(len(self.partitions), "partition")
+        text = f"{counted(self.rows, 'row')} ({self.size:,} bytes) to {partitions}"
         return f"{text}, {self.refused:,} refused" if self.refused else text

@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from typing import Protocol
 
+from pykaproducer._errors.formatting import counted
 from pykaproducer._pipeline.unreported import Failures, Taken
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
@@ -128,8 +129,8 @@ def _flush_and_log(producer: Closable, pipeline: Pipeline, deadline: float | Non
     if not pending:
         return 0
     log.warning(
-        "close(): waiting for %d messages without an outcome (abort() would fail them)",
-        pending,
+        "close(): waiting for %s without an outcome (abort() would fail what is left)",
+        counted(pending, "message"),
     )
     return pipeline.flush(deadline)
 

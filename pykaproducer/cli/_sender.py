@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._errors.formatting import format_partition_numbers
 from pykaproducer.cli._lines import Fragment, Lines, pieces, split
 from pykaproducer.cli._pace import GRACE, LOOK, wait_for_callbacks
 from pykaproducer.cli._progress import Progress
@@ -100,7 +101,8 @@ class Sender:
             raise UserError(str(error)) from None
         if partition is not None and partition not in there:
             raise UserError(
-                f"--partition {partition}: topic {topic!r} has partitions 0 to {max(there)}"
+                f"--partition {partition}: topic {topic!r} has "
+                f"{format_partition_numbers(max(there) + 1)}"
             )
 
     def send_from(self, fd: int, shown: Progress, *, last: bool) -> None:

@@ -603,7 +603,7 @@ def test_an_answer_that_was_asked_for_before_refuses_no_partition() -> None:
             cluster._state.topics["t"].append(Partition(0))
         deliveries = send(producer, numbers(3), partition=1)
         topic_worker = pipeline_of(producer).dispatcher._topics["t"]
-        until(lambda: len(topic_worker._strays) > 0)
+        until(lambda: len(topic_worker._unknown) > 0)
         held.release()
         assert offsets(deliveries) == [0, 1, 2]
 

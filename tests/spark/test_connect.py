@@ -31,7 +31,7 @@ def test_a_session_of_spark_connect(
     for name in ("batch", "write", "stream"):
         assert values(cluster, f"{topic}-{name}") == expected
     log = (tmp_path / "log").read_text()
-    assert "summary: 100 rows (190 bytes) to 1 partitions" in log
+    assert "summary: 100 rows (190 bytes) to 1 partition" in log
     # The driver logs one line per batch.
-    assert f"write: 100 rows (190 bytes) to 1 partitions; {topic}-batch[0]: 100 rows" in log
+    assert f"write: 100 rows (190 bytes) to 1 partition; {topic}-batch[0]: 100 rows" in log
     assert "INFO pykaproducer.spark: stream lines batch 0: 100 rows" in log
