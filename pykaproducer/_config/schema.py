@@ -132,7 +132,7 @@ def shown(value: object) -> str:
 
 
 def settings_table(rows: Iterable[Setting]) -> str:
-    """Return the settings table of the README as reStructuredText."""
+    """Return the settings table of the documentation as reStructuredText."""
     lines = [
         ".. list-table::",
         "   :header-rows: 1",
@@ -141,16 +141,15 @@ def settings_table(rows: Iterable[Setting]) -> str:
         "   * - Setting",
         "     - Default",
         "     - What it does",
-        "     - Other dotted names",
     ]
     for row in rows:
         others = (name for name in row.dotted if name != row.name.replace("_", "."))
         does = row.doc if row.support == "honoured" else f"{row.doc} {row.support}".strip()
+        also = ", ".join(f"``{name}``" for name in others)
         lines += [
             f"   * - ``{row.name}``",
             f"     - {_default_text(row)}",
-            f"     - {does[0].upper()}{does[1:].rstrip('.')}.",
-            f"     - {', '.join(f'``{name}``' for name in others)}".rstrip(),
+            f"     - {does[0].upper()}{does[1:].rstrip('.')}." + (f" Also {also}." if also else ""),
         ]
     return "\n".join(lines) + "\n"
 
