@@ -138,11 +138,11 @@ class Rejects:
     def finish(self, summary: Summary) -> None:
         """Write the remaining rows and update *summary*."""
         self._write(last=True)
-        if self._writer is not None:
-            assert self._path is not None
-            summary.files.append(self._path)
         if self.problem is not None:
             summary.troubles.append(self.problem)
+        elif self._writer is not None:
+            assert self._path is not None
+            summary.files.append(self._path)
         summary.refused += self.count
         summary.add_reasons(self._reasons)
 
@@ -154,7 +154,10 @@ class Rejects:
             if last and self._writer is not None:
                 self._writer.close()
         except (OSError, pyarrow.ArrowException) as error:
-            self.problem = f"--rejects: not all rejected rows were kept: {self._path}: {error}"
+            self.problem = (
+                f"--rejects: not all rejected rows were kept, and the file is incomplete: "
+                f"{self._path}: {error}"
+            )
         self._gathered.clear()
         self._gathered_rows = 0
 

@@ -30,6 +30,8 @@ def summary_lines(
         yield f"  {line}"
     for text, count in sorted(summary.reasons.values(), key=lambda reason: -reason[1]):
         yield f"  {count:,} not delivered; the first: {text}"
+    if summary.reasons:
+        yield "  (rows are numbered from 0; the header line of a CSV file is not a row)"
     for file in summary.files:
         yield f"  these rows are in {file}"
 

@@ -51,8 +51,10 @@ def _over_time(axes: Any, intervals: Sequence[Interval]) -> None:
     for place, label in enumerate(_MARKS):
         axes.plot(middles, [each[place] * 1000 for each in found], marker=".", label=label)
     longest = [each.latencies.most * 1000 for each in intervals]
-    axes.plot(middles, longest, marker=".", label="maximum", color="0.6")
+    # Below the percentiles, which would be hidden where they are equal to the maximum.
+    axes.plot(middles, longest, label="maximum", color="0.6", linewidth=4, alpha=0.5, zorder=1)
     axes.set(xlabel="time (s)", ylabel="latency (ms)", yscale="log")
+    _plain_numbers(axes.yaxis)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)
     axes.grid(alpha=0.3)
     rate = axes.twinx()
@@ -72,6 +74,16 @@ def _by_share(axes: Any, latencies: Histogram) -> None:
     ticks = [1, 2, 10, 100, 1_000, 10_000, 100_000, 1_000_000]
     ticks = [tick for tick in ticks if tick <= 2 * latencies.count]
     axes.set(xscale="log", xlabel="percentile", ylabel="latency (ms)", yscale="log")
+    _plain_numbers(axes.yaxis)
     axes.set_xticks(ticks, [f"{100 - 100 / tick:.6g} %" for tick in ticks])
-    axes.minorticks_off()
+    axes.tick_params(axis="x", which="minor", bottom=False)
     axes.grid(alpha=0.3)
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Label a logarithmic axis as 20, 50, 100 instead of powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

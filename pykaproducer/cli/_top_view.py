@@ -20,6 +20,8 @@ _LEAST_WIDTH = 30
 _TIGHT = 30
 #: Minimum width of number columns, so that they do not move with the number of digits.
 _NUMBER = 7
+#: Maximum width of a table, so that numbers stay near their labels; broker errors may be longer.
+_WIDEST = 100
 #: Maximum number of failing topics listed.
 _FAILING = 3
 #: Fill levels of the buffer that are shown in red (send() will block soon) and yellow.
@@ -221,10 +223,17 @@ class _Section:
     rows: list[tuple[Text | str, ...]]
     #: (First column to drop, minimum width that avoids this) for narrow terminals.
     narrow: tuple[int, int] | None = None
+    #: Whether it may use more than a table's maximum width.
+    unlimited: bool = False
 
     def table(self, count: int, width: int = _WIDE) -> Table:
         table = Table(
-            box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style=_HEADER
+            box=None,
+            expand=True,
+            width=None if self.unlimited else min(width, _WIDEST),
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+            header_style=_HEADER,
         )
         kept = len(self.titles)
         if self.narrow is not None and width < self.narrow[1]:
@@ -302,7 +311,7 @@ def _brokers(history: History) -> _Section:
             )
         )
     titles = ("BROKER", "address", "state", " partitions", " unanswered", "last error")
-    return _Section(titles, rows, (5, 70))
+    return _Section(titles, rows, (5, 70), unlimited=True)
 
 
 def _partitions(history: History) -> _Section:

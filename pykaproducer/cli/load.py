@@ -165,7 +165,10 @@ def _report(options: argparse.Namespace, outcome: Outcome) -> int:
     lines = list(summary_lines(summary, options.topic, servers, outcome.seconds))
     if summary.refused and options.rejects is None and not outcome.signal:
         ended = "the load" if options.spark is None else "its task"
-        lines.append(f"  {ended} stopped at that row; --rejects DIR keeps such rows and continues")
+        lines.append(
+            f"  {ended} stopped there, and did not read the rest of the source; --rejects DIR "
+            f"keeps such rows and continues"
+        )
     notify("\n".join(lines))
     problems = [*summary.troubles, *([outcome.problem] if outcome.problem else [])]
     for problem in problems:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import pathlib
 import stat
 import sys
 import time
@@ -28,6 +29,8 @@ _LOOK = 0.25
 #: Time without an answer after which the process is shown as not responding (seconds).
 _PATIENCE = 1.0
 _SHORTEST, _LONGEST = 0.1, 3600.0
+#: Maximum number of characters of a command line that are shown.
+_COMMAND = 60
 
 _FOOTER = "q quits   p pauses"
 _PAUSED = "PAUSED   q quits   p resumes"
@@ -162,10 +165,29 @@ def _found(pid: int | None) -> str:
     if pid is None and len(there) > 1:
         raise UserError(
             "\n".join(
-                ["several producers; name one:", *(f"  {each.pid}  {each.path}" for each in there)]
+                [
+                    "several producers; name one by its process id, or by its socket:",
+                    *(f"  {each.pid}  {_command_of(each.pid)}{each.path}" for each in there),
+                ]
             )
         )
     return there[-1].path
+
+
+def _command_of(pid: int) -> str:
+    """Return the beginning of a process's command line, for a list, or "" if it is unknown."""
+    try:
+        content = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""  # not Linux, or the process has ended
+    words = content.decode(errors="replace").split("\0")
+    if "python" in os.path.basename(words[0]):
+        words = words[2:] if words[1:2] == ["-m"] else words[1:]
+    words[:1] = [os.path.basename(word) for word in words[:1]]
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(words).strip())
+    if len(line) > _COMMAND:
+        line = f"{line[: _COMMAND - 3]}..."
+    return f"{line}  " if line else ""
 
 
 class _EndedError(Exception):

@@ -22,15 +22,20 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import click
-from flask import Flask, current_app
-from flask.cli import with_appcontext
-
 from pykaproducer.config import canonical_name
 from pykaproducer.contrib._send_lines import SendError, lines, send_lines
 from pykaproducer.delivery import Delivery
 from pykaproducer.errors import ConfigurationError
 from pykaproducer.producer import Producer
+
+try:
+    import click
+    from flask import Flask, current_app
+    from flask.cli import with_appcontext
+except ImportError as error:
+    raise ImportError(
+        "pykaproducer.contrib.flask needs Flask: pip install 'pykaproducer[flask]'"
+    ) from error
 
 __all__ = ["Kafka"]
 

@@ -43,8 +43,8 @@ _UNITS = {"By": "bytes", "s": "seconds"}
 
 _HISTOGRAMS = {
     "delivery": "Time from send() to the outcome.",
-    "request": "Time from a request to its response.",
-    "queue": "Time from send() to the batch.",
+    "request": "Time from a produce request to its response.",
+    "queue": "Time from send() until the batch is closed.",
 }
 
 #: The values of the labels that distinguish sources, and the source's snapshot.

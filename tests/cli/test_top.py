@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,12 +18,13 @@ from typing import Any
 import pytest
 
 from pykaproducer.cli import main
+from pykaproducer.cli.top import _command_of
 from pykaproducer.stats import read_stats, running, runtime_directory
 from pykaproducer.testing import KafkaCluster
 from tests._support.snapshots import snapshot
 from tests._support.speaker import speaking
 
-from .helper import PATIENCE, command, consume, end_of, run
+from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
 from .terminal import on_a_terminal
 
 #: The sequences that leave the alternate screen, and show the cursor again.
@@ -235,10 +237,25 @@ def test_finding_the_commands_that_run(
         assert found() == 1
         with speaking(there / "2.sock", lambda: snapshot(pid=2)):
             assert main(["top", "--once"]) == 2
-            assert f"  2  {there}/2.sock" in capsys.readouterr().err
+            err = capsys.readouterr().err
+            assert "several producers; name one by its process id, or by its socket:\n" in err
+            assert re.search(rf"\n  2  .*{there}/2\.sock\n", err)
             assert found("2") == 2
         assert main(["top", "7"]) == 1
         assert "of process 7" in capsys.readouterr().err
+
+
+def test_the_list_shows_the_commands() -> None:
+    """A long command line is cut, and one that cannot be read is left out."""
+    words = ("produce", "-t", "events", "-b", NOWHERE, "--header", f"a={'b' * 99}")
+    with subprocess.Popen(
+        command(*words), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        while not (found := _command_of(process.pid)):  # the system has not started it yet
+            assert process.poll() is None
+        process.kill()
+    assert found == f"pykaproducer produce -t events -b {NOWHERE} --header a=...  "
+    assert _command_of(process.pid) == ""
 
 
 def test_a_command_can_be_found(

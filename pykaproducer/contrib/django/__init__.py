@@ -19,6 +19,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+try:
+    import django as _  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "pykaproducer.contrib.django needs Django: pip install 'pykaproducer[django]'"
+    ) from error
+
 from pykaproducer.contrib.django.commit import send_on_commit
 from pykaproducer.contrib.django.producers import ProducerProxy, get_producer
 

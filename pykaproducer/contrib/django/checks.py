@@ -42,7 +42,7 @@ def _check_one(alias: str, given: Mapping[str, Any]) -> list[checks.CheckMessage
     try:
         make(alias, given)
     except ImproperlyConfigured as error:
-        hint = "The names are those of kafka-python's KafkaProducer; see docs/settings.rst."
+        hint = "See docs/settings.rst for the names and the values of all settings."
         return [checks.Error(str(error), hint=hint, id="pykaproducer.E002")]
     if not any(canonical_name(name) == "bootstrap_servers" for name in given):
         return [
