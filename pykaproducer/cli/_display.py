@@ -23,7 +23,7 @@ STAGES = (
     ("Reports", "runs your callbacks"),
 )
 
-_STAGES_TITLE = "The path of a message; each stage is a thread with an input queue:"
+_STAGES_TITLE = "The path of a message; each stage has an input queue:"
 
 _BAR = 30
 _LABEL = 11

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pykaproducer._errors.formatting import check_topic
@@ -46,8 +46,8 @@ class SinkError(PykaproducerError, ValueError):
 class SinkOptions:
     """The options of a write. Hashable: workers keep a producer for each ``settings``."""
 
-    #: The producer's settings, by canonical name, as text.
-    settings: tuple[tuple[str, str], ...]
+    #: The producer's settings, by canonical name, as text. Not shown, as they may hold a password.
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
     #: Topic of all rows; None if each row contains it.
     topic: str | None
     #: Topic for rejected rows; None if they fail the write.
