@@ -22,11 +22,11 @@ html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_title = f"pykaproducer {VERSION}"
 
-# Where a class is written is not where it is imported from.
+# Users import a class from another module than the one that defines it.
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-# What the front rooms plug into: large, and not needed to read their docstrings.
+# The packages of the integrations: large, and not needed to read the docstrings.
 autodoc_mock_imports = ["celery", "click", "django", "flask", "pyarrow", "pyspark"]
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

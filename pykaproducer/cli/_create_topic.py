@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 
 # Error codes of CreateTopics.
 _ALREADY_EXISTS: Final = 36
-#: What to do about each error that a user can correct; the broker's own text precedes it.
+#: Advice on the errors that a user can correct; the broker's own text precedes it.
 _ADVICE: Final = {
     _ALREADY_EXISTS: "choose another name, or use --if-not-exists",
     17: "the cluster does not allow this name",

@@ -34,7 +34,7 @@ _PATIENCE_MS = 10_000.0
 #: Interval between checks for the leaders of a new topic (seconds).
 _LOOK = 0.05
 
-#: What the error codes of a topic mean.
+#: Meanings of the error codes of a topic.
 _MEANING = {
     3: "the cluster has no such topic",
     17: "the cluster does not allow this name",
