@@ -139,7 +139,7 @@ class Chunk:
     def split(
         self, partitioner: Partitioner | None, partitions: int, available: bytes
     ) -> tuple[list[Slice], Slice | None]:
-        """Partition every row and return ``(slices, strays)``.
+        """Partition every row and return ``(slices, unknown)``.
 
         Args:
             partitioner: None if every row has been assigned already.
@@ -331,9 +331,9 @@ class Partitioner:
             sticky_bytes: with STICKY, bytes after which another partition is chosen.
             seed: of the random numbers.
         """
-    #: Whether rows without a key stick to a partition, and :meth:`favour` applies.
+    #: Whether rows without a key stick to a partition. If not, set_queue_bounds() has no effect.
     is_sticky: bool
-    def favour(self, available: bytes, bounds: bytes | None) -> None:
+    def set_queue_bounds(self, available: bytes, bounds: bytes | None) -> None:
         """Distribute rows without a key unevenly, as long as exactly *available* is available.
 
         Args:
@@ -413,8 +413,8 @@ def stage_wanted() -> None:
 def stage_runs() -> None:
     """Note that a stage's thread, which was woken, has acquired the GIL."""
 
-def set_behaviour(behaviour: object) -> None:
-    """Register the module with a Delivery's methods that wait or make objects."""
+def register_delivery_functions(functions: object) -> None:
+    """Register the functions that implement the methods of Delivery that wait."""
 
 @final
 class Delivery:
@@ -456,7 +456,7 @@ class Delivery:
         """Return whether an attempt may have appended the message to the log."""
     def failure(self) -> BaseException | None:
         """Return the error of a failed message, else None, and mark the outcome as observed."""
-    def look(self) -> BaseException | None:
+    def peek_failure(self) -> BaseException | None:
         """Return the same as :meth:`failure` without marking the outcome as observed."""
     def watch(self, lock: Any) -> bool:
         """Have *lock* released when the message is settled. Return False if it is already."""

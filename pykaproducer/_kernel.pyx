@@ -133,13 +133,16 @@ cdef Py_ssize_t _RECORD = RECORD_OVERHEAD
 cdef Py_ssize_t _RECORD_ALLOWANCE = RECORD_ALLOWANCE
 
 
-cdef object _behaviour = None
+cdef object _delivery_functions = None
 
 
-def set_behaviour(behaviour):
-    """Register the module with a Delivery's methods that wait or make objects: ``delivery.py``."""
-    global _behaviour
-    _behaviour = behaviour
+def register_delivery_functions(functions):
+    """Register the functions that implement the methods of :class:`Delivery` that wait.
+
+    *functions* is a ``delivery.DeliveryFunctions``. Called once, when ``delivery.py`` is imported.
+    """
+    global _delivery_functions
+    _delivery_functions = functions
 
 
 # In the order of a row's life. A class must come before those that use its C fields.

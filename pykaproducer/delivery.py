@@ -2,7 +2,7 @@
 
 ``Delivery`` is a class of the compiled kernel: one small object per message that the garbage
 collector does not track. Its methods that wait or create objects are the functions of this module,
-which the kernel calls by name.
+registered at the end of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import _thread
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -19,8 +18,7 @@ from kafka.structs import TopicPartition
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._errors.tracebacks import copied as copied
-from pykaproducer._errors.tracebacks import without_frames as without_frames
+from pykaproducer._errors.tracebacks import copied, without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock
@@ -266,11 +264,40 @@ def describe(delivery: Delivery) -> str:
         where += f"[{delivery.partition}]"
     if not delivery.settled():
         return f"<Delivery {where} pending>"
-    error = delivery.look()  # without marking the failure as reported: flush() still raises it
+    error = delivery.peek_failure()  # flush() still raises it
     if error is not None:
         return f"<Delivery {where} failed: {error}>"
     return f"<Delivery {where} offset {delivery.offset}>"
 
 
-# The kernel uses `copied` and `without_frames`.
-_kernel.set_behaviour(sys.modules[__name__])
+class DeliveryFunctions(NamedTuple):
+    """The functions that the kernel calls: methods of ``Delivery``, and two for errors."""
+
+    result: Callable[..., RecordMetadata]
+    exception: Callable[..., BaseException | None]
+    add_done_callback: Callable[..., None]
+    wait_in_event_loop: Callable[..., Generator[Any, None, RecordMetadata]]
+    add_callback: Callable[..., Delivery]
+    add_errback: Callable[..., Delivery]
+    status: Callable[[Delivery], Status | None]
+    describe: Callable[[Delivery], str]
+    #: Return a copy of an exception, to be raised.
+    copied: Callable[..., BaseException]
+    #: Return an exception without the frames of its traceback.
+    without_frames: Callable[..., BaseException]
+
+
+_kernel.register_delivery_functions(
+    DeliveryFunctions(
+        result=result,
+        exception=exception,
+        add_done_callback=add_done_callback,
+        wait_in_event_loop=wait_in_event_loop,
+        add_callback=add_callback,
+        add_errback=add_errback,
+        status=status,
+        describe=describe,
+        copied=copied,
+        without_frames=without_frames,
+    )
+)

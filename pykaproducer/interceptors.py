@@ -114,7 +114,7 @@ class Interceptors:
         """Return a function to be called with the settled message."""
 
         def settled(delivery: Delivery) -> None:
-            self._acknowledged(record, _where(delivery), delivery.look())
+            self._acknowledged(record, _where(delivery), delivery.peek_failure())
 
         return settled
 

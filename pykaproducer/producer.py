@@ -3,45 +3,38 @@
 :meth:`Producer.send` (compiled, ``_kernel.Admission``) appends a message to its topic's open chunk
 and notifies the dispatcher. From there, follow ``_pipeline/dispatcher.py``, ``topic.py``,
 ``partition.py``, ``broker.py``, ``bridge.py``, and back through ``broker.py`` and ``reports.py``.
-``docs/design.rst`` describes the whole way in numbered steps.
+``docs/design.rst`` describes the whole way in numbered steps. The methods that ``send()`` calls on
+rare occasions, such as starting the threads, are in ``_process/admission_hooks.py``.
 """
 
 from __future__ import annotations
 
-import _thread
 import functools
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from pykaproducer._errors.formatting import check_topic
-from pykaproducer._kernel import Admission, Budget, TopicSlot, Turn
+from pykaproducer._kernel import Admission, Budget
 from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import Network
-from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import Errand, spawn, spawn_later
+from pykaproducer._pipeline.worker import BackgroundTask, spawn, spawn_later
 from pykaproducer._process import closing, lifecycle, producer_pickle
+from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._transactions import NoTransactions
 from pykaproducer._util.clock import Clock
-from pykaproducer.block import BlockProducer, RefusedRows
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
-    BufferFullError,
     CallbackThreadError,
     DeliveryError,
     FlushTimeoutError,
-    MessageTooLargeError,
-    ProducerBrokenError,
     ProducerClosedError,
-    Status,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +52,7 @@ _STOP_TIME = 0.5
 _END_TIME = 0.9
 
 
-class Producer(BlockProducer, ObservedProducer, NoTransactions):
+class Producer(AdmissionHooks, NoTransactions):
     """A Kafka producer.
 
     ``Producer(**settings)`` takes the settings of kafka-python's ``KafkaProducer`` and more (see
@@ -99,7 +92,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         # may interrupt.
         self._ending = threading.Lock()
         # The thread that closes the producer after a callback has called close().
-        self._closer: Errand | None = None
+        self._closer: BackgroundTask | None = None
         # Receives the failures for the `with` block that raises them.
         self._handover: closing.Handover | None = None
         self._closed = False
@@ -109,7 +102,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
 
     def _reset(self) -> None:
         """Become empty and not started: at construction, and in the child of a fork."""
-        self._home = ProducerRef(self._clock)
+        self._ref = ProducerRef(self._clock)
         self._budget = Budget(self.config.buffer_memory)
         self._space = BufferSpaceWaiters(self._budget, self._clock, self.config.max_block_ms)
         self._pipeline: Pipeline | None = None
@@ -119,7 +112,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self._open(
             self._budget,
             self._announce,
-            self._home,
+            self._ref,
             delivery_timeout=self.config.delivery_timeout_ms / 1000,
             max_request_size=self.config.max_request_size,
             serializing=self.config.key_serializer is not None
@@ -179,135 +172,6 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
     else:
         send = Admission.send
 
-    # Called by send() on rare occasions ------------------------------------------------------
-
-    def _start(self) -> None:
-        """Start on first use, or raise if closed.
-
-        May run concurrently in several threads and be interrupted by a signal handler that closes
-        the producer. Lock-free: the first pipeline created wins, and ``_shut()`` is final.
-        """
-        self._check_not_closed()
-        pipeline = self._pipeline
-        if pipeline is None:
-            lifecycle.before_first_start()
-            made = Pipeline(
-                self.config,
-                self._clock,
-                self._network_type(self.config),
-                self._name,
-                self._take,
-                self._take_all,
-                self._broke,
-                self._let_go,
-                self._metrics,
-            )
-            pipeline = self._made.setdefault("pipeline", made)
-            self._home.in_own_thread = pipeline.own_threads()
-            self._pipeline = pipeline
-            if pipeline is made:
-                self._end_lingering_when_full(pipeline)
-                self._start_observing()
-                lifecycle.warn_of_many()
-        self._admit()
-        # Check again after _admit(): close() sets _closed first and shuts admission second.
-        self._check_not_closed()
-        if pipeline.broken is not None:
-            self._refuse_broken(pipeline.broken)
-
-    def _check_not_closed(self) -> None:
-        if self._closed and not self._may_still_send():
-            raise ProducerClosedError("the producer is closed")
-
-    def _may_still_send(self) -> bool:
-        """Return whether this is a callback while ``close()`` waits (``_process/closing.py``)."""
-        pipeline = self._pipeline
-        return (
-            self._closing
-            and pipeline is not None
-            and pipeline.reports.thread is threading.current_thread()
-        )
-
-    def _announce(self, slot: TopicSlot) -> bool:
-        """Announce a topic's open chunk. Return False if the next message must repeat that."""
-        pipeline = self._pipeline
-        # None: close() removed it between the append and this call, and has found the chunk.
-        return pipeline is None or pipeline.dispatcher.announce(slot)
-
-    def _check_topic(self, topic: object) -> None:
-        check_topic(topic)
-
-    def _too_large(self, topic: str | None, size: int, row: int | None = None) -> NoReturn:
-        limit = f"max_request_size allows {self.config.max_request_size}"
-        if size <= self.config.max_request_size:
-            limit = f"buffer_memory is {self._budget.limit} bytes"
-        where = "" if topic is None else f"topic {topic!r}: "
-        raise MessageTooLargeError(
-            f"{where}the message needs {size} bytes, but {limit}; send a smaller message, or raise "
-            f"{limit.split()[0]}",
-            row=row,
-        )
-
-    def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
-        name = "key_serializer"
-        try:
-            if self.config.key_serializer is not None:
-                key = self.config.key_serializer(topic, headers, key)
-            name = "value_serializer"
-            if self.config.value_serializer is not None:
-                value = self.config.value_serializer(topic, headers, value)
-        except Exception as error:
-            error.add_note(f"raised by {name} for a message to topic {topic!r}")
-            raise
-        return key, value
-
-    def _not_bytes(self, name: str, data: object) -> None:
-        """Raise TypeError if a serializer returned *data*, a key or value that cannot be sent."""
-        if getattr(self.config, f"{name}_serializer") is not None:
-            raise TypeError(
-                f"{name}_serializer returned {type(data).__name__}; it must return bytes, "
-                f"bytearray, memoryview or None (encode a str with .encode())"
-            )
-
-    def _rows_refused(self, rows: RefusedRows) -> None:
-        pipeline = self._pipeline
-        # None: close() has removed it and logged the failures.
-        if pipeline is not None:
-            pipeline.settler.refuse(rows, rows)
-        else:
-            log.error("%d rows of a block were not accepted: %s", rows.count, rows.error)
-
-    def _may_wait(self, amount: int) -> _thread.LockType | None:
-        """Return a lock for waiting for ``buffer_memory``, or None in a callback."""
-        self._space.check_can_ever_fit(amount)
-        if self._home.in_own_thread():
-            return None
-        lock = _thread.allocate_lock()
-        lock.acquire()
-        return lock
-
-    def _end_lingering_when_full(self, pipeline: Pipeline) -> None:
-        space = self._space
-        full = weakref.WeakMethod(pipeline.buffer_is_full)  # the pipeline refers to the space
-
-        def on_full() -> None:
-            notify = full()
-            if notify is not None:
-                notify()
-
-        pipeline.space_wanted = lambda: space.wanted
-        space.on_full = on_full
-
-    def _wait_for_space(self, turn: Turn) -> None:
-        self._space.wait(turn, lambda: self._ready)
-
-    def _buffer_is_full(self, amount: int) -> NoReturn:
-        self._space.lacks(amount)
-        raise BufferFullError(
-            f"buffer_memory ({self._budget.limit} bytes) is full; send() cannot wait for space in "
-            f"a callback or partitioner, because the wait might block the thread that frees it"
-        )
-
     # Flush and close ---------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
@@ -363,7 +227,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
                 after the call.) 0 fails all messages without an outcome immediately.
         """
         self._clock.after(timeout)  # raises before anything happens if it is not a number
-        in_own_thread = self._home.in_own_thread()
+        in_own_thread = self._ref.in_own_thread()
         if in_own_thread and self._closed:
             return  # another thread is closing it, and may wait for this very thread
         self._end_admission()
@@ -385,7 +249,7 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
         self._closed = True
         self._begin_to_close()
         # Threads that wait for space or metadata raise ProducerClosedError.
-        self._space.came()
+        self._space.wake_all()
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.metadata.waiting_threads.wake_all()
@@ -428,19 +292,8 @@ class Producer(BlockProducer, ObservedProducer, NoTransactions):
             self._pipeline = None
         self._stop_observing()
 
-    def _broke(self) -> None:
-        self._shut()
-        self._space.came()
-
-    def _refuse_broken(self, cause: BaseException) -> NoReturn:
-        raise ProducerBrokenError(
-            "the producer is broken by an internal error; create a new one",
-            status=Status.NOT_PERSISTED,
-            cause=cause,
-        )
-
     def _check_may_wait(self, what: str) -> None:
-        if self._home.in_own_thread():
+        if self._ref.in_own_thread():
             raise CallbackThreadError(
                 f"{what} was called from a callback or partitioner, where it would deadlock; call "
                 f"it from another thread"

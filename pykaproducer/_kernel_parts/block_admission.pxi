@@ -51,7 +51,7 @@ cdef class BlockAdmission(Admission):
             if not block.accepted:
                 raise
             # The block keeps the error without the frames of this call.
-            block.refusal = _behaviour.without_frames(error)
+            block.refusal = _delivery_functions.without_frames(error)
 
     cdef admit_pieces(self, SentBlock block, tuple part, Terms *terms, watch):
         cdef Columns columns = part[0]

@@ -112,7 +112,7 @@ cdef class SentBlock:
                 i += 1
         failed.sort(key=_first_of)
         if self.accepted < self.count:
-            refusal = _behaviour.copied(self.refusal)
+            refusal = _delivery_functions.copied(self.refusal)
             failed += [(row, refusal) for row in range(self.accepted, self.count)]
         return tallies.end(), failed
 

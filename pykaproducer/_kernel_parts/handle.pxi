@@ -108,7 +108,7 @@ cdef class Delivery:
             return error_of(self.chunk, self.row)
         return None
 
-    def look(self):
+    def peek_failure(self):
         """Return the same as :meth:`failure` without marking the outcome as observed."""
         if flags_of(self.chunk, self.row) & FAILED:
             return error_of(self.chunk, self.row)
@@ -151,7 +151,7 @@ cdef class Delivery:
             ForkedProducerError: the message was pending when this process was forked; only the
                 parent receives the outcome.
         """
-        return _behaviour.result(self, timeout)
+        return _delivery_functions.result(self, timeout)
 
     def exception(self, timeout=None):
         """Wait for the outcome and return the message's error, or None if it was delivered.
@@ -165,7 +165,7 @@ cdef class Delivery:
         Raises:
             OutcomeTimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
         """
-        return _behaviour.exception(self, timeout)
+        return _delivery_functions.exception(self, timeout)
 
     def done(self):
         """Return whether the message has its outcome."""
@@ -176,10 +176,10 @@ cdef class Delivery:
 
         It runs in the Reports thread, or at once in this thread if the outcome is already there.
         """
-        _behaviour.add_done_callback(self, function)
+        _delivery_functions.add_done_callback(self, function)
 
     def __await__(self):
-        return _behaviour.wait_in_event_loop(self)
+        return _delivery_functions.wait_in_event_loop(self)
 
     # -- methods of kafka-python's FutureRecordMetadata ------------------------------------------
 
@@ -190,20 +190,20 @@ cdef class Delivery:
         ``OutcomeTimeoutError`` (there is no outcome yet) and of ``DeliveryTimeoutError`` (the
         message has failed at its deadline).
         """
-        return _behaviour.result(self, timeout)
+        return _delivery_functions.result(self, timeout)
 
     def add_callback(self, function, *args, **kwargs):
         """Have ``function(*args, record_metadata, **kwargs)`` called on delivery; return self."""
-        return _behaviour.add_callback(self, function, args, kwargs)
+        return _delivery_functions.add_callback(self, function, args, kwargs)
 
     def add_errback(self, function, *args, **kwargs):
         """Have ``function(*args, error, **kwargs)`` called on failure; return self."""
-        return _behaviour.add_errback(self, function, args, kwargs)
+        return _delivery_functions.add_errback(self, function, args, kwargs)
 
     def add_both(self, function, *args, **kwargs):
         """Add *function* as both a callback and an errback; return self."""
-        _behaviour.add_callback(self, function, args, kwargs)
-        return _behaviour.add_errback(self, function, args, kwargs)
+        _delivery_functions.add_callback(self, function, args, kwargs)
+        return _delivery_functions.add_errback(self, function, args, kwargs)
 
     def succeeded(self):
         """Return whether the message is delivered."""
@@ -226,10 +226,10 @@ cdef class Delivery:
     @property
     def status(self):
         """Return the :class:`Status`: whether the message is, is not, or may be in the log."""
-        return _behaviour.status(self)
+        return _delivery_functions.status(self)
 
     def __repr__(self):
-        return _behaviour.describe(self)
+        return _delivery_functions.describe(self)
 
 
 # Functions, not methods: a C method would cost each handle a pointer to a method table.

@@ -61,7 +61,7 @@ cdef object error_of(Chunk chunk, uint32_t row):
     The chunk keeps the original, and the garbage collector does not track the chunk. Raising the
     original would keep the caller's frames alive with it (``_errors/tracebacks.py``).
     """
-    return _behaviour.copied(chunk.errors[outcome_of(chunk, row).error])
+    return _delivery_functions.copied(chunk.errors[outcome_of(chunk, row).error])
 
 
 cdef Outcome outcome_of(Chunk chunk, uint32_t row) noexcept:

@@ -32,8 +32,8 @@ cdef class Partitioner:
     cdef Py_ssize_t sticky_bytes, sticky_left
     cdef int32_t current
     cdef uint64_t random_state
-    cdef object favoured                # the partitions that `bounds` apply to
-    cdef bytes bounds                   # packed uint32: see favour(); None: equal shares
+    cdef object bounded_partitions      # the partitions that `bounds` apply to
+    cdef bytes bounds                   # packed uint32: see set_queue_bounds(); None: equal shares
     cdef const uint32_t *bound          # the same for the current chunk; NULL: equal shares
 
     def __init__(self, int hashing, int keyless, *, bint empty_is_keyless=False,
@@ -47,10 +47,13 @@ cdef class Partitioner:
 
     @property
     def is_sticky(self):
-        """Return whether rows without a key stick to a partition, and :meth:`favour` applies."""
+        """Return whether rows without a key stick to a partition.
+
+        Only then does :meth:`set_queue_bounds` have an effect.
+        """
         return self.keyless == STICKY
 
-    def favour(self, bytes available not None, bytes bounds):
+    def set_queue_bounds(self, bytes available not None, bytes bounds):
         """Distribute rows without a key unevenly from now on.
 
         *available*: the partitions with a leader, as packed int32. *bounds*: for each of them the
@@ -61,7 +64,7 @@ cdef class Partitioner:
             raise ValueError("bounds must have one entry for each available partition")
         if not bounds or bounds.endswith(bytes(sizeof(uint32_t))):
             bounds = None               # all weights are 0: a draw would divide by 0
-        self.favoured = available
+        self.bounded_partitions = available
         self.bounds = bounds
 
     cdef void look_at(self, bytes available, const int32_t *writable,
@@ -69,7 +72,7 @@ cdef class Partitioner:
         """Prepare for the rows of a chunk: leave a sticky partition that has lost its leader."""
         cdef int32_t i
         self.bound = NULL
-        if self.bounds is not None and self.favoured == available:
+        if self.bounds is not None and self.bounded_partitions == available:
             if n_writable:
                 self.bound = <const uint32_t *>PyBytes_AS_STRING(self.bounds)
         for i in range(n_writable):
@@ -156,7 +159,7 @@ def partition_for(int hashing, bytes key not None, int32_t partitions):
 # -- splitting a chunk by partition --------------------------------------------------------
 
 cdef struct Census:             # of a chunk's rows, by partition
-    int32_t partitions          # their number; as a partition's index it means the strays
+    int32_t partitions          # their number; as an index it means rows of unknown partitions
     int32_t *found              # the partitions that have rows, in the order of their first one
     int32_t n_found
     uint32_t *counts            # rows, by partition
@@ -240,7 +243,7 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
             continue
         if row.partition < 0 and partitioner is not None:
             row.partition = partitioner.choose(row, census.partitions, writable, n_writable)
-        p = partition_or_stray(row, census.partitions)
+        p = partition_or_unknown(row, census.partitions)
         if census.counts[p] == 0:
             census.found[census.n_found] = p
             census.n_found += 1
@@ -249,7 +252,7 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
 
 
 cdef list cut(Census *census, Chunk chunk):
-    """Return one slice for each partition that has rows, and one for the strays."""
+    """Return a slice for each partition that has rows, and one for unknown partitions."""
     cdef list parts = []
     cdef Slice part
     cdef int32_t i, p
@@ -271,12 +274,12 @@ cdef list cut(Census *census, Chunk chunk):
     for row in range(chunk.count):
         if has_ended(&chunk.rows[row]):
             continue
-        p = partition_or_stray(&chunk.rows[row], census.partitions)
+        p = partition_or_unknown(&chunk.rows[row], census.partitions)
         part = <Slice>parts[census.counts[p]]
         part.rows[part.count] = row
         part.count += 1
     return parts
 
 
-cdef inline int32_t partition_or_stray(const Row *row, int32_t partitions) noexcept nogil:
+cdef inline int32_t partition_or_unknown(const Row *row, int32_t partitions) noexcept nogil:
     return row.partition if 0 <= row.partition < partitions else partitions

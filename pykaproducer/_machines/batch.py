@@ -82,7 +82,7 @@ class Batch:
         """Limit the batches that are sealed from its slices to half as many messages."""
         self.most = max(1, self.count // 2)
 
-    def refused(self, texts: Mapping[int, str | None]) -> dict[str | None, list[Slice]]:
+    def rejected_slices(self, texts: Mapping[int, str | None]) -> dict[str | None, list[Slice]]:
         """Return slices of the rejected messages, grouped by the broker's text.
 
         *texts* maps the number of each rejected record in the batch to its text. Each record is
@@ -96,8 +96,8 @@ class Batch:
                 if number in texts:
                     rows.setdefault(texts[number], []).append(row)
             first += part.count
-            for text, refused in rows.items():
-                found.setdefault(text, []).append(part.chunk.pick(refused, self.partition))
+            for text, rejected in rows.items():
+                found.setdefault(text, []).append(part.chunk.pick(rejected, self.partition))
         return found
 
     def detach_payload(self) -> None:

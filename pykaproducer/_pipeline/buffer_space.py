@@ -76,7 +76,7 @@ class BufferSpaceWaiters:
             self.lacks(turn.amount)
         # The lock is released (1) after the conditions checked here have changed, so (2) if a check
         # finds them unchanged, the following wait will end. The loop is needed because long waits
-        # are divided by the platform's limit, and came() may be called more than once.
+        # are divided by the platform's limit, and wake_all() may be called more than once.
         while not turn.granted and is_open():
             if not threads.acquire(self._clock, turn.lock, deadline):
                 if turn.granted or self._clock.monotonic() < deadline:
@@ -87,6 +87,6 @@ class BufferSpaceWaiters:
                     f"them, or it accepts none"
                 )
 
-    def came(self) -> None:
+    def wake_all(self) -> None:
         """Wake all waiting threads, because admission is closed."""
         self._budget.wake_all()

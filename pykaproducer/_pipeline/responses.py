@@ -222,7 +222,7 @@ class ProduceResponseHandler:
         texts = {n: text for n, text in answer.record_errors if 0 <= n < batch.count}
         if not 0 < len(texts) < batch.count:
             return False
-        for text, parts in batch.refused(texts).items():
+        for text, parts in batch.rejected_slices(texts).items():
             for part in parts:
                 part.unclaim()
                 self._settler.fail(part, _rejection(batch, answer, text or answer.error_message))

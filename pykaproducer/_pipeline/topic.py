@@ -81,7 +81,7 @@ class TopicWorker(Worker):
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
         # Rows for partitions that are not in the view, with the time since when each slice waits.
-        self._strays: deque[tuple[Slice, float]] = deque()
+        self._unknown: deque[tuple[Slice, float]] = deque()
         # Partitions that have not yet reported that they are at rest. None: not asked, or an item
         # has arrived since.
         self._not_at_rest: set[int] | None = None
@@ -93,7 +93,7 @@ class TopicWorker(Worker):
         return isinstance(self._partitioner, Partitioner)
 
     def held_items(self) -> Iterable[object]:
-        return [strays for strays, _ in list(self._strays)]
+        return [unknown for unknown, _ in list(self._unknown)]
 
     @property
     def partitions(self) -> dict[int, PartitionWorker]:
@@ -111,7 +111,7 @@ class TopicWorker(Worker):
                 if (worker := self._partitions.get(item.partition)) is not None:
                     worker.put(item)
             case ViewChanged():
-                self._look_for_strays()
+                self._resolve_unknown()
             case Rest():
                 self._rest(item.tell)
             case AtRest():
@@ -121,11 +121,11 @@ class TopicWorker(Worker):
                 self._partition(item.partition).put(item)
 
     def _take(self, item: Chunk) -> None:
-        if self._strays:
-            self._look_for_strays()  # strays whose partition now exists are older, so they go first
+        if self._unknown:
+            self._resolve_unknown()  # older rows whose partition exists now go first
         view = self._metadata.view.topics[self.topic]
         try:
-            slices, strays = self._split(item, view)
+            slices, unknown = self._split(item, view)
         except MemoryError:
             # Rows that already have a partition keep it.
             self.retry_later(item, "partitioning")
@@ -135,8 +135,8 @@ class TopicWorker(Worker):
             if trace is not None:
                 trace.note("partitioned", self, part)
             self._partition(part.partition).put(part)
-        if strays is not None and strays.waiting():
-            self._keep(strays)
+        if unknown is not None and unknown.waiting():
+            self._keep(unknown)
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:
         if isinstance(self._partitioner, Partitioner):
@@ -161,7 +161,7 @@ class TopicWorker(Worker):
         queues = [0 if worker is None else worker.queued for worker in workers]
         bounds = adaptive_partitioning.bounds(queues, self._queue_unit)
         packed = None if bounds is None else struct.pack(f"{len(bounds)}I", *bounds)
-        partitioner.favour(view.available, packed)
+        partitioner.set_queue_bounds(view.available, packed)
 
     def _ask_function(self, function: PartitionerFunction, chunk: Chunk, view: TopicView) -> None:
         everything = list(range(view.partitions))
@@ -182,39 +182,39 @@ class TopicWorker(Worker):
 
     # Partitions that are not in the view ---------------------------------------------------------
 
-    def _keep(self, strays: Slice) -> None:
-        """Keep *strays* until there is a new view, as the current one may be too old.
+    def _keep(self, unknown: Slice) -> None:
+        """Keep rows of *unknown* partitions until there is a new view: this one may be too old.
 
         1. A partition is added to the topic.
         2. A message for it is sent.
         3. The message arrives here, and the view is from before 1. Only a response to a request
            that is made now is conclusive.
         """
-        while self._strays and not self._strays[0][0].waiting():
-            self._strays.popleft()  # expired
-        strays.detach_payload()
-        self._strays.append((strays, self.clock.monotonic()))
+        while self._unknown and not self._unknown[0][0].waiting():
+            self._unknown.popleft()  # expired
+        unknown.detach_payload()
+        self._unknown.append((unknown, self.clock.monotonic()))
         self._metadata.want_topics(self.topic, waiter=self, anew=True)
 
-    def _look_for_strays(self) -> None:
-        """Pass on or fail the strays according to the view; keep the others for the next view.
+    def _resolve_unknown(self) -> None:
+        """Pass on or fail the kept rows according to the view; keep the others for the next view.
 
         The topic may no longer be in the view:
 
-        1. A stray waits for a view and expires. The stage will still be notified of the next view.
+        1. A row waits for a view and expires. The stage will still be notified of the next view.
         2. No message arrives for a long time: the topic is forgotten, and this stage stops.
         3. The next view arrives.
         """
-        if not self._strays:
+        if not self._unknown:
             return
         view = self._metadata.view.topics[self.topic]
-        waiting, self._strays = self._strays, deque()
-        for strays, since in waiting:
-            if not strays.waiting():
+        waiting, self._unknown = self._unknown, deque()
+        for unknown, since in waiting:
+            if not unknown.waiting():
                 continue
-            chunk = strays.chunk
+            chunk = unknown.chunk
             by_partition: dict[int, list[int]] = {}
-            for row in strays.row_numbers():
+            for row in unknown.row_numbers():
                 by_partition.setdefault(chunk.partition_of(row), []).append(row)
             others: list[int] = []
             for partition, rows in by_partition.items():
@@ -223,8 +223,8 @@ class TopicWorker(Worker):
                 else:
                     others += rows
             if others and not self._fail_if_ruled_out(chunk, others, view, since):
-                self._strays.append((chunk.pick(sorted(others)), since))
-        if self._strays:
+                self._unknown.append((chunk.pick(sorted(others)), since))
+        if self._unknown:
             self._metadata.want_topics(self.topic, waiter=self, anew=True)
 
     def _fail_if_ruled_out(
@@ -262,9 +262,9 @@ class TopicWorker(Worker):
         """
         self._round += 1
         self._when_at_rest = tell
-        if any(strays.waiting() for strays, _ in self._strays):
+        if any(unknown.waiting() for unknown, _ in self._unknown):
             return
-        self._strays.clear()
+        self._unknown.clear()
         self._not_at_rest = set(self._partitions)
         if not self._not_at_rest:
             tell()

@@ -149,7 +149,7 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
     return thread
 
 
-class Errand:
+class BackgroundTask:
     """A function to run once in its own thread, as soon as the system allows a thread."""
 
     def __init__(self, name: str, target: Callable[[], None]) -> None:
@@ -174,11 +174,11 @@ class Errand:
             self._thread.join(timeout)
 
 
-def spawn_later(name: str, target: Callable[[], None]) -> Errand:
+def spawn_later(name: str, target: Callable[[], None]) -> BackgroundTask:
     """Run *target* in its own thread, now or as soon as the system allows a thread."""
-    errand = Errand(name, target)
-    threads.start(errand)
-    return errand
+    task = BackgroundTask(name, target)
+    threads.start(task)
+    return task
 
 
 @dataclass(frozen=True, slots=True)

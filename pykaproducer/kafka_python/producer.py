@@ -331,7 +331,7 @@ class KafkaProducer(Producer):
         """
         if self._closed or super().bootstrap_connected():
             return not self._closed
-        if self._home.in_own_thread():
+        if self._ref.in_own_thread():
             return False
         if not self._ready:
             self._start()

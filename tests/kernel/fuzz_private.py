@@ -299,7 +299,7 @@ class PrivateCalls:
         )
         try:
             bounds = self.chance.choice([None, b"", bytes(4), bytes(8), b"\1" * 8, b"abc"])
-            made.favour(self.chance.choice([pack([0, 1]), b"", bytes(4), b"abc"]), bounds)
+            made.set_queue_bounds(self.chance.choice([pack([0, 1]), b"", bytes(4), b"abc"]), bounds)
         except REFUSED:
             pass
         return made

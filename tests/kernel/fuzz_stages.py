@@ -143,8 +143,8 @@ class Stages:
 
     def _settle(self, chunk: Chunk) -> None:
         """Split a chunk, write its rows, and settle and report every row."""
-        slices, strays = chunk.split(self.partitioner, PARTITIONS, pack([0, 1, 3]))
-        for part in [*slices, *([] if strays is None else [strays])]:
+        slices, unknown = chunk.split(self.partitioner, PARTITIONS, pack([0, 1, 3]))
+        for part in [*slices, *([] if unknown is None else [unknown])]:
             if self.chance.random() < 0.2:
                 part.detach_payload()
             while len(part):

@@ -117,8 +117,8 @@ def split(
     chunk: Chunk, partitions: int, partitioner: _kernel.Partitioner | None = None
 ) -> dict[int, Slice]:
     """Return the chunk's slices by partition; no row may have an invalid partition."""
-    slices, strays = chunk.split(partitioner, partitions, pack(range(partitions)))
-    assert strays is None
+    slices, unknown = chunk.split(partitioner, partitions, pack(range(partitions)))
+    assert unknown is None
     return {part.partition: part for part in slices}
 
 

@@ -70,7 +70,7 @@ def callback() -> Callable[..., None]:
 def finish(door: Door, *, failing: bool = False, partitions: int = 3) -> None:
     """Finish all accepted messages, as the stages do."""
     partitioner = _kernel.Partitioner(_kernel.MURMUR2, _kernel.STICKY, sticky_bytes=200)
-    partitioner.favour(pack(range(partitions)), pack(range(1, partitions + 1)))
+    partitioner.set_queue_bounds(pack(range(partitions)), pack(range(1, partitions + 1)))
     stat = _kernel.SampledStat(1.0, 2, True)
     for chunk in door._take_all():
         slices, _ = chunk.split(partitioner, partitions, pack(range(partitions)))
@@ -205,7 +205,7 @@ def handles(door: Door) -> None:
         assert handle.exception() is not None
         assert (handle.done(), handle.failed(), handle.succeeded()) == (True, True, False)
         assert handle.failure() is not None
-        assert handle.look() is not None
+        assert handle.peek_failure() is not None
         handle.add_done_callback(callback())
         handle.settled(), handle.possibly_persisted(), repr(handle), {handle: handle.key}
     refused(wait_in_loop, first)
@@ -256,7 +256,7 @@ def small_things(door: Door) -> None:
     _kernel.partition_for(_kernel.CRC32, fresh(), 7)
     refused(_kernel.partition_for, _kernel.CRC32, "key", 7)
     refused(_kernel.Partitioner, "x", 1)
-    refused(_kernel.Partitioner(1, 0).favour, fresh(8), fresh(4))
+    refused(_kernel.Partitioner(1, 0).set_queue_bounds, fresh(8), fresh(4))
     stat = _kernel.SampledStat(10.0, 3, True)
     stat.add(1.0, 0.5)
     stat.percentiles(1.0, 0.5, 0.9), stat.recent(1.0), stat.histogram([0.1, 1.0])

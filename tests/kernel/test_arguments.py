@@ -96,9 +96,9 @@ def test_a_view_of_a_batch_keeps_no_reference() -> None:
 def test_shares_of_no_partition_are_not_drawn() -> None:
     """The favoured partition is not an integer, and later no partition has a leader."""
     partitioner = _kernel.Partitioner(_kernel.NO_HASH, _kernel.STICKY)
-    partitioner.favour(b"abc", b"abc")
-    slices, strays = chunk_of(1).split(partitioner, 2, b"abc")
-    assert strays is None
+    partitioner.set_queue_bounds(b"abc", b"abc")
+    slices, unknown = chunk_of(1).split(partitioner, 2, b"abc")
+    assert unknown is None
     assert sum(len(part) for part in slices) == 1
 
 
@@ -198,7 +198,7 @@ def test_watchers_that_go_while_they_are_called() -> None:
         lambda door: door._send_block(_kernel.SentBlock(), TOPIC, None, None, None, ()),
         lambda door: door._send_block(_kernel.SentBlock(), TOPIC, [None], None, None, ()),
         lambda door: chunk_of(1).split(None, 1, None),
-        lambda door: _kernel.Partitioner(1, 0).favour(None, None),
+        lambda door: _kernel.Partitioner(1, 0).set_queue_bounds(None, None),
         lambda door: _kernel.partition_for(_kernel.MURMUR2, None, 1),
         lambda door: _kernel.encode_batch(None, crc32c.crc32c),
         lambda door: _kernel.poll_events(None, 0),

@@ -36,7 +36,7 @@ def test_a_look_at_a_handle_does_not_count_as_told() -> None:
     settled = part.chunk().whole().fail(LookupError("never"), TimeoutError())
     assert settled is not None
     assert "never" in repr(handle)
-    assert str(handle.look()) == "never"
+    assert str(handle.peek_failure()) == "never"
     assert settled.unreported_failures() == 1
     assert str(handle.error) == "never"
     assert settled.unreported_failures() == 0
@@ -51,7 +51,7 @@ def test_each_caller_gets_an_error_of_its_own() -> None:
     stored.__cause__ = cause
     stored.add_note("seen by all")
     report(door.chunk().whole().fail(stored, TimeoutError()))
-    found = [*told, *(handle.error for handle in handles), *(handle.look() for handle in handles)]
+    found = [*told, *(handle.error for handle in handles), *(handle.peek_failure() for handle in handles)]
     assert len({id(error) for error in [stored, *found]}) == 7
     for error in found:
         assert repr(error) == repr(stored)

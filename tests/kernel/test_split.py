@@ -54,11 +54,11 @@ def test_each_row_is_in_one_slice_in_order(
     rows: list[tuple[bytes | None, int | None]], partitions: int
 ) -> None:
     chunk = chunk_of(*rows)
-    slices, strays = chunk.split(Partitioner(MURMUR2, RANDOM), partitions, pack(range(partitions)))
+    slices, unknown = chunk.split(Partitioner(MURMUR2, RANDOM), partitions, pack(range(partitions)))
     found = {part.partition: part.row_numbers() for part in slices}
-    astray = [] if strays is None else strays.row_numbers()
+    without = [] if unknown is None else unknown.row_numbers()
     assert len(found) == len(slices)
-    everywhere = [*itertools.chain.from_iterable(found.values()), *astray]
+    everywhere = [*itertools.chain.from_iterable(found.values()), *without]
     assert sorted(everywhere) == list(range(len(rows)))
     for partition, numbers in found.items():
         assert numbers == sorted(numbers)
@@ -69,19 +69,19 @@ def test_each_row_is_in_one_slice_in_order(
                 assert partition == wanted
             elif key is not None:
                 assert partition == partition_for(MURMUR2, key, partitions)
-    assert astray == [
+    assert without == [
         row for row, (_, wanted) in enumerate(rows) if wanted is not None and wanted >= partitions
     ]
 
 
 def test_slices_know_their_bytes() -> None:
-    slices, strays = chunk_of((b"abc", 0), (None, 1), (b"", 0), (None, 7)).split(None, 2, b"")
+    slices, unknown = chunk_of((b"abc", 0), (None, 1), (b"", 0), (None, 7)).split(None, 2, b"")
     assert {part.partition: (part.count, part.nbytes) for part in slices} == {
         0: (2, 23),
         1: (1, 10),
     }
-    assert strays is not None
-    assert strays.nbytes == 10
+    assert unknown is not None
+    assert unknown.nbytes == 10
 
 
 def test_a_partition_asked_for_goes_before_the_key() -> None:
@@ -90,19 +90,19 @@ def test_a_partition_asked_for_goes_before_the_key() -> None:
     assert places(chunk) == [3, 0]
 
 
-def test_all_astray() -> None:
-    slices, strays = chunk_of((None, 9), (None, 8)).split(None, 2, b"")
+def test_no_partition_is_known() -> None:
+    slices, unknown = chunk_of((None, 9), (None, 8)).split(None, 2, b"")
     assert slices == []
-    assert strays is not None
-    assert strays.row_numbers() == [0, 1]
-    assert [strays.chunk.partition_of(row) for row in (0, 1)] == [9, 8]
+    assert unknown is not None
+    assert unknown.row_numbers() == [0, 1]
+    assert [unknown.chunk.partition_of(row) for row in (0, 1)] == [9, 8]
 
 
 def test_a_topic_without_partitions() -> None:
-    slices, strays = keyless(3).split(Partitioner(MURMUR2, STICKY), 0, b"")
+    slices, unknown = keyless(3).split(Partitioner(MURMUR2, STICKY), 0, b"")
     assert slices == []
-    assert strays is not None
-    assert strays.row_numbers() == [0, 1, 2]
+    assert unknown is not None
+    assert unknown.row_numbers() == [0, 1, 2]
 
 
 def test_a_key_goes_to_its_partition_whether_it_has_a_leader_or_not() -> None:
@@ -160,7 +160,7 @@ def test_sticky_fills_a_partition_before_it_takes_another() -> None:
 def test_sticky_draws_the_next_partition_by_the_shares_it_was_given() -> None:
     partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1, seed=7)
     available = pack([1, 3])
-    partitioner.favour(available, struct.pack("2I", 1, 10))
+    partitioner.set_queue_bounds(available, struct.pack("2I", 1, 10))
     chunk = keyless(10_000)
     chunk.split(partitioner, 4, available)
     counts = Counter(places(chunk))
@@ -170,7 +170,7 @@ def test_sticky_draws_the_next_partition_by_the_shares_it_was_given() -> None:
 
 def test_shares_do_not_hold_for_other_partitions() -> None:
     partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1, seed=7)
-    partitioner.favour(pack([1, 3]), struct.pack("2I", 1, 1000))
+    partitioner.set_queue_bounds(pack([1, 3]), struct.pack("2I", 1, 1000))
     chunk = keyless(1000)
     chunk.split(partitioner, 4, pack([0, 2]))
     counts = Counter(places(chunk))
@@ -221,10 +221,10 @@ def test_rows_assigned_by_hand() -> None:
     assert [chunk.key(row) for row in (0, 1, 2)] == [b"a", None, b"c"]
     chunk.assign(2, 0)
     assert chunk.unassigned() == [0]
-    slices, strays = chunk.split(None, 2, b"")
+    slices, unknown = chunk.split(None, 2, b"")
     assert {part.partition: part.row_numbers() for part in slices} == {0: [2], 1: [1]}
-    assert strays is not None
-    assert strays.row_numbers() == [0]
+    assert unknown is not None
+    assert unknown.row_numbers() == [0]
 
 
 def test_a_chunk_may_be_split_after_some_of_it_has_expired() -> None:
@@ -258,9 +258,9 @@ def test_a_row_that_has_expired_is_not_partitioned(
     if partitioner is None:
         for row in chunk.unassigned():
             chunk.assign(row, 1)
-    slices, strays = chunk.split(partitioner, 3, pack(range(3)))
+    slices, unknown = chunk.split(partitioner, 3, pack(range(3)))
     assert [places(chunk)[row] for row in (0, 3, 6)] == [-1, -1, -1]
-    assert strays is None
+    assert unknown is None
     assert [part.waiting() for part in slices] == [6]
     for part in slices:
         deliver(seal(part))
@@ -290,13 +290,13 @@ def test_numbers_of_partitions_that_cannot_be_are_refused() -> None:
         keyless(1).split(None, -1, b"")
     partitioner = Partitioner(NO_HASH, STICKY)
     with pytest.raises(ValueError, match="bounds must have one entry for each"):
-        partitioner.favour(pack([0]), struct.pack("2I", 1, 2))
+        partitioner.set_queue_bounds(pack([0]), struct.pack("2I", 1, 2))
 
 
 @pytest.mark.parametrize("partitions", [[], [0, 1]])
 def test_without_a_share_for_any_partition_all_are_alike(partitions: list[int]) -> None:
     partitioner = Partitioner(NO_HASH, STICKY, sticky_bytes=1)
-    partitioner.favour(pack(partitions), bytes(4 * len(partitions)))
+    partitioner.set_queue_bounds(pack(partitions), bytes(4 * len(partitions)))
     chunk = keyless(100)
     chunk.split(partitioner, 2, pack(partitions))
     assert set(places(chunk)) == {0, 1}

@@ -138,8 +138,8 @@ class Stages(RuleBasedStateMachine):
     @rule(leaders=st.sets(st.integers(0, PARTITIONS - 1)))
     def split(self, leaders: set[int]) -> None:
         chunk = self.taken.pop(0)
-        slices, strays = chunk.split(self.partitioner, PARTITIONS, pack(sorted(leaders)))
-        assert strays is None
+        slices, unknown = chunk.split(self.partitioner, PARTITIONS, pack(sorted(leaders)))
+        assert unknown is None
         for part in slices:
             self.buffers[part.partition].append(part)
 

@@ -818,7 +818,7 @@ def test_refused_records_are_one_slice_for_each_text_and_chunk() -> None:
     batch = broker.seal(buffer)
     rows = rows_of(*batch.parts)
     texts = {1: "no key", 2: None, 4: "no key", 5: "no key", 7: "no key", 9: None}
-    found = batch.refused(texts)
+    found = batch.rejected_slices(texts)
     assert {text: len(parts) for text, parts in found.items()} == {"no key": 2, None: 2}
     for text, parts in found.items():
         expected = [rows[number] for number, known in texts.items() if known == text]
