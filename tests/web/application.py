@@ -1,6 +1,7 @@
 """A WSGI application with a producer at module level, made before a server forks its workers.
 
-Nothing is delivered before a flush: messages in the log were delivered at the exit.
+Nothing is delivered before a flush, unless LINGER_MS is set: messages in the log were delivered at
+the exit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from pykaproducer import Producer, PykaproducerError
 
 TOPIC = os.environ["TOPIC"]
 
-producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000)
+producer = Producer(
+    bootstrap_servers=os.environ["KAFKA_SERVERS"],
+    linger_ms=int(os.environ.get("LINGER_MS", "3600000")),
+    delivery_timeout_ms=7_200_000,
+)
 
 if os.environ.get("USE_BEFORE_FORK"):
     producer.send(TOPIC, b"before the fork")

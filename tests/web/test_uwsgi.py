@@ -56,7 +56,8 @@ def test_a_way_of_ending_that_loses_messages_is_warned_of(
     port = free_port()
     command = [tool("uwsgi"), "--http-socket", f"127.0.0.1:{port}", "--master", "--enable-threads"]
     command += ["--die-on-term", "--module", "application"]
-    with running(command, tmp_path, environment(cluster, tmp_path, TOPIC=topic), port) as server:
+    settings = environment(cluster, tmp_path, TOPIC=topic, LINGER_MS="0")
+    with running(command, tmp_path, settings, port) as server:
         answers = load(server, 1)
         assert list(answers.accepted) == ["request-0"], server.output
         server.until(lambda: "hook-master-start = unix_signal:15" in server.output, "a warning")
