@@ -14,8 +14,11 @@ import pathlib
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from tests._support.effort import NIGHTLY
+
 pytest_plugins = [
     "tests._support.fixtures.cluster",
+    "tests._support.fixtures.coverage",
     "tests._support.fixtures.leaks",
     "tests._support.fixtures.seeds",
     "tests._support.fixtures.servers",
@@ -36,4 +39,12 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(EXAMPLES),
     print_blob=True,
 )
-settings.load_profile("unhurried")
+# At least 100,000 steps for each model that uses it; every run searches with a new seed.
+settings.register_profile(
+    "nightly",
+    settings.get_profile("unhurried"),
+    max_examples=1_500,
+    stateful_step_count=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("nightly" if NIGHTLY else "unhurried")

@@ -1,22 +1,12 @@
-"""The profile of the long run; it must be registered before any test is collected."""
+"""Randomness that hypothesis controls."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from pykaproducer._util.randomness import system_random
-
-# At least 100,000 steps for each test that uses it; every run searches with a new seed.
-settings.register_profile(
-    "nightly",
-    max_examples=1_500,
-    stateful_step_count=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 @pytest.fixture(autouse=True)

@@ -427,9 +427,11 @@ def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
     """The topic's stage still waits for a view that might contain its partition."""
     clock = FakeClock()
     is_cut_off = False
+    # The time jumps from one failed lookup to the next, also while a broker is answering: the
+    # timeout must be far longer than these jumps.
     with (
         ScriptedCluster(topics={"u": 1, "t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=60_000)) as producer,
     ):
         warm_up(producer)
         warm_up(producer, topic="u")

@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 
 #: How long anything here may take on a busy machine (seconds).
-SOON = 60
+SOON = 180
 
 #: The number of concurrent requests.
 CONCURRENT = 300
