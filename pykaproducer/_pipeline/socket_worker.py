@@ -209,7 +209,7 @@ class SocketWorker(Worker):
                     continue
                 self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
         finally:
-            self.drop("the producer was closed")
+            self.drop("the producer does not need the connection any more")
             if self._connection is not None:
                 self._connection.close()
             self.on_stop()

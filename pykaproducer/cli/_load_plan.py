@@ -36,7 +36,7 @@ def selection_of(options: argparse.Namespace, schema: Any) -> Any:
             selection = Selection.parse(options.select)
         mapping = selection.bind(schema)
     except SelectionError as error:
-        raise UserError(f"--select: {error}") from None
+        raise UserError(f"--select: {str(error).removeprefix('selection: ')}") from None
     by_row = "topic" in [name for name, _, _ in mapping.made]
     if options.topic is None and not by_row:
         raise UserError("no topic given: use -t TOPIC, or topic=COLUMN in --select")

@@ -228,7 +228,7 @@ def test_a_file_that_breaks_in_the_middle_loses_nothing_before(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--select", "value=json(*"], "--select: selection: "),
+        (["--select", "value=json(*"], "--select: expected a comma, "),
         (["--select", "value=nme"], "name"),
         (["--select", "key=id"], "value"),
         (["--format", "sql"], "--format sql: requires Spark; add --spark MASTER"),
