@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from pykaproducer._kernel import Admission, Budget
 from pykaproducer._net.secure import network_for
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.background_task import BackgroundTask, spawn_later
 from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._pipeline.wiring import Pipeline
-from pykaproducer._pipeline.worker import BackgroundTask, spawn, spawn_later
+from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import closing, lifecycle, producer_pickle
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._transactions import NoTransactions

@@ -41,7 +41,6 @@ cdef class Admission(OpenChunks):
     - ``_check_topic(topic)``: called for a new topic. Raises if the name is invalid.
     - ``_serialize(topic, key, value, headers)``: returns the key and the value as bytes. Called if
       ``_open()`` was called with *serializing*.
-    - ``_not_bytes(name, data)``: may raise if ``_serialize()`` returned another type.
     - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``. Calls
       ``_accept()``, which does the rest of ``send()``.
     - ``_too_large(topic, size)``: raises.
@@ -172,10 +171,6 @@ cdef class Admission(OpenChunks):
         slot = <TopicSlot>found if found != NULL else self.new_slot(topic)
         if self.serializing:
             key, value = self._serialize(topic, key, value, headers)
-            if not can_be_sent(key):
-                self._not_bytes("key", key)
-            if not can_be_sent(value):
-                self._not_bytes("value", value)
         self.check_terms(&terms, partition, timestamp_ms, delivery_timeout_ms, on_delivery)
         payload.open = 0
         try:

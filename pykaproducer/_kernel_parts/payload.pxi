@@ -34,12 +34,6 @@ cdef inline bint is_coroutine_function(object function):
     return (<PyCodeObject *>PyFunction_GET_CODE(function)).co_flags & CO_COROUTINE != 0
 
 
-cdef inline bint can_be_sent(object data):
-    """Return whether *data* can be a key or a value."""
-    return data is None or PyBytes_CheckExact(data) \
-        or isinstance(data, (bytes, bytearray, memoryview))
-
-
 cdef int take_field(Payload *payload, int which, object data, str name) except -1:
     """Reference the key (0) or the value (1) in place."""
     if data is None:

@@ -13,18 +13,7 @@ have received.
 Relies on: one thread at a time calling it. Only ``wakeup.poke`` may be called by others. While
 ``poll`` waits, one other thread may write, and the caller ensures that there is at most one.
 
-**Request timeouts.** The timeout of a request starts when its turn comes, not when it is submitted.
-On a slow line this makes a difference:
-
-1. five requests of 1 MB are submitted at once, and the line takes 1 MB in ten seconds;
-2. if the timeout started here, the fourth would be late after 30 s, although every request was
-   written as fast as the line allows;
-3. the connection would be considered lost, and all unanswered requests would be written again.
-
-While a request is being written, its timeout therefore starts at the last byte that the socket
-took, and once it is written, at its last byte. Each response restarts both, because the broker
-answers in order, and later requests could not have been answered before. The connection to a
-silent broker is lost after the timeout of the request, because nothing restarts it.
+Request timeouts: see ``_machines/request_timeouts.py``.
 """
 
 from __future__ import annotations
@@ -34,9 +23,8 @@ import logging
 import selectors
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from pykaproducer._machines.authentication import AuthenticationFailed
+from pykaproducer._machines.request_timeouts import NEVER, RequestTimeouts
 from pykaproducer._machines.session import (
     Answered,
     Move,
@@ -46,22 +34,29 @@ from pykaproducer._machines.session import (
     Session,
     SessionState,
 )
-from pykaproducer._net.events import Event, Lost, Written, with_likely_cause
+from pykaproducer._net.events import (
+    FAILURES,
+    Event,
+    Lost,
+    Written,
+    as_connection_failed,
+    with_likely_cause,
+)
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import (
     ConnectionFailed,
+    ConnectionSettings,
     Endpoint,
     HandshakeFailed,
     HungUp,
     Network,
-    SocketSettings,
+    Select,
     Transport,
 )
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._util.clock import Clock, earlier
 from pykaproducer._util.randomness import system_random
-from pykaproducer._wire import WireError
 from pykaproducer._wire.frames import FrameReader
 
 __all__ = [
@@ -83,34 +78,10 @@ log = logging.getLogger("pykaproducer.net")
 _SETUP_TIMEOUT = 10.0
 #: Maximum bytes encoded ahead of the socket.
 _ENCODED_AHEAD = 4 * 1024 * 1024
-_NEVER = float("inf")
-
-
-class ConnectionSettings(SocketSettings, Protocol):
-    """The configuration settings of a connection."""
-
-    @property
-    def client_id(self) -> str | None: ...
-
-    @property
-    def request_timeout_ms(self) -> int: ...
-
-    @property
-    def receive_message_max_bytes(self) -> int: ...
-
-
-#: Waits for I/O, as Clock.select.
-Select = Callable[
-    [selectors.BaseSelector, float | None, Callable[[], None]],
-    list[tuple[selectors.SelectorKey, int]],
-]
 
 
 class Connection:
-    """A connection to the broker at *address* (host, port).
-
-    *name*: the broker's name in logs and errors. See the top of this module.
-    """
+    """A connection to the broker at *address* (host, port); *name* is for logs and errors."""
 
     def __init__(
         self,
@@ -142,8 +113,7 @@ class Connection:
         self._endpoint_deadline = 0.0  # for connecting to one endpoint
         self._handshake_failed: HandshakeFailed | None = None
         self._heard = False  # the broker has answered a request
-        self._answered_at = 0.0  # time of the last response
-        self._taken_at = 0.0  # when the socket last took bytes
+        self._timeouts = RequestTimeouts()
         # Requests that are submitted and not encoded yet.
         self._queued: deque[Request] = deque()
         # Encoded bytes that the socket has not taken yet.
@@ -171,7 +141,7 @@ class Connection:
         )
         self._handshake_failed = None
         self._heard = False
-        self._answered_at = self._taken_at = now
+        self._timeouts = RequestTimeouts(now)
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
         self._setup_deadline = now + self._setup_timeout
@@ -232,26 +202,14 @@ class Connection:
             earliest = self._earliest()
             if self._session.reauth_at is not None and not self._session.reauth_pending:
                 return min(earliest, self._session.reauth_at)
-            return None if earliest == _NEVER else earliest
+            return None if earliest == NEVER else earliest
         if state is SessionState.CLOSED:
             return None
         return min(self._setup_deadline, self._earliest())
 
     def _earliest(self) -> float:
-        """Return the earliest request deadline: see the top of this module."""
-        earliest, answered = _NEVER, self._answered_at
-        for request in self._session.unanswered:
-            if request.written is None:
-                break  # later ones are not written either
-            earliest = min(earliest, max(request.written, answered) + request.timeout)
-        # A request that expects no response is not among the session's unanswered ones.
-        leaving = self._outbox.first
-        if leaving is not None:
-            began = leaving.deadline - leaving.timeout
-            return min(earliest, max(began, self._taken_at, answered) + leaving.timeout)
-        if earliest == _NEVER and self._queued:
-            return min(request.deadline for request in self._queued)
-        return earliest
+        """Return when the first request times out."""
+        return self._timeouts.earliest(self._session.unanswered, self._outbox.first, self._queued)
 
     # Polling ---------------------------------------------------------------------------------
 
@@ -310,16 +268,8 @@ class Connection:
             step(*args)
         except HungUp as error:
             self._lose(with_likely_cause(error, self._session, self._network.protocol, self._heard))
-        except ConnectionFailed as error:
-            self._lose(error)
-        except AuthenticationFailed as error:
-            self._lose(ConnectionFailed(str(error)))
-        except NoCommonVersion as error:
-            self._lose(ConnectionFailed(f"the broker is incompatible with this client: {error}"))
-        except WireError as error:
-            self._lose(ConnectionFailed(f"malformed response from the broker: {error}"))
-        except MemoryError:
-            self._lose(ConnectionFailed("out of memory for a request or a response"))
+        except FAILURES as error:
+            self._lose(as_connection_failed(error))
 
     def _attend(self, mask: int) -> None:
         """Handle readiness of the socket."""
@@ -392,14 +342,9 @@ class Connection:
 
     def _watch(self, events: int) -> None:
         """Make the selector wait for *events* of the transport."""
-        if events == self._watched:
-            return
-        assert self._transport is not None
-        if self._watched:
-            self._selector.modify(self._transport, events)
-        else:
-            self._selector.register(self._transport, events)
-        self._watched = events
+        if events != self._watched:
+            self._selector.watch(self._transport, events)
+            self._watched = events
 
     def _forget_transport(self) -> None:
         if self._transport is None:
@@ -453,7 +398,7 @@ class Connection:
         count = transport.send(self._outbox.buffers, patient=patient)
         if not count:
             return []
-        self._taken_at = now
+        self._timeouts.taken(now)
         written = self._outbox.took(count)
         for request in written:
             request.written = now
@@ -491,7 +436,7 @@ class Connection:
                 self._setup_deadline = self._clock.monotonic() + self._setup_timeout
         elif result is not None:
             self._heard |= isinstance(result, Answered)
-            self._answered_at = now
+            self._timeouts.answered(now)
             self._events.append(result)
 
     # The end -------------------------------------------------------------------------------------

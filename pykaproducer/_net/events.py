@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pykaproducer._machines.session import Answered, Ready, Request, Session, SessionState
+from pykaproducer._machines.authentication import AuthenticationFailed
+from pykaproducer._machines.session import (
+    Answered,
+    NoCommonVersion,
+    Ready,
+    Request,
+    Session,
+    SessionState,
+)
 from pykaproducer._net.transport import ConnectionFailed, HungUp
+from pykaproducer._wire import WireError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,24 @@ class Lost:
 
 
 Event = Ready | Written | Answered | Lost
+
+#: The exceptions that end a connection.
+FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)
+
+
+def as_connection_failed(error: BaseException) -> ConnectionFailed:
+    """Return the reason why *error*, one of :data:`FAILURES`, ends a connection."""
+    match error:
+        case ConnectionFailed():
+            return error
+        case NoCommonVersion():
+            return ConnectionFailed(f"the broker is incompatible with this client: {error}")
+        case WireError():
+            return ConnectionFailed(f"malformed response from the broker: {error}")
+        case MemoryError():
+            return ConnectionFailed("out of memory for a request or a response")
+        case _:
+            return ConnectionFailed(str(error))
 
 
 def with_likely_cause(

@@ -39,6 +39,11 @@ class Poller(selectors.BaseSelector):
         self.unregister(fileobj)
         return self.register(fileobj, events, data)
 
+    def watch(self, fileobj: Any, events: int) -> None:
+        """Wait for *events* of *fileobj*, instead of those it waited for before."""
+        self._keys.pop(fileobj, None)
+        self.register(fileobj, events)
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Rounded up: if rounded down, it would repeatedly return before the deadline.
         milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)

@@ -69,6 +69,26 @@ class SocketSettings(Protocol):
     def socket_options(self) -> Sequence[tuple[int, int, int]]: ...
 
 
+class ConnectionSettings(SocketSettings, Protocol):
+    """The configuration settings of a connection."""
+
+    @property
+    def client_id(self) -> str | None: ...
+
+    @property
+    def request_timeout_ms(self) -> int: ...
+
+    @property
+    def receive_message_max_bytes(self) -> int: ...
+
+
+#: Waits for I/O, as Clock.select.
+Select = Callable[
+    [selectors.BaseSelector, float | None, Callable[[], None]],
+    list[tuple[selectors.SelectorKey, int]],
+]
+
+
 class Transport(Protocol):
     """A byte stream to one address, used by one thread at a time.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pykaproducer._net.transport import ConnectionFailed, is_shortage
 from pykaproducer._net.wakeup import Wakeup
-from pykaproducer._pipeline.worker import Errand, spawn_later
+from pykaproducer._pipeline.background_task import BackgroundTask, spawn_later
 from pykaproducer._util.clock import Clock, WakeEvent
 
 log = logging.getLogger("pykaproducer.stats")
@@ -75,7 +75,7 @@ class StatsServer:
         self._clock = clock
         self._stats = stats
         self._name = name
-        self._thread: Errand | None = None
+        self._thread: BackgroundTask | None = None
         # Created by the thread. `_wake_event` replaces it while no descriptors are available.
         self._wakeup: Wakeup | None = None
         self._wake_event = WakeEvent()

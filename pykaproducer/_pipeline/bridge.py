@@ -92,6 +92,9 @@ class RequestsLost:
     unwritten: list[ProduceRequest]
 
 
+BridgeEvent = Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost
+
+
 @dataclass(frozen=True, slots=True)
 class Connect:
     """The BrokerWorker has something to send."""
@@ -112,7 +115,7 @@ class BridgeCollaborators:
     network: Network
     metadata: Metadata
     #: Puts an event into the inbox of the BrokerWorker.
-    report: Callable[[Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost], None]
+    report: Callable[[BridgeEvent], None]
 
 
 class Bridge(SocketWorker):

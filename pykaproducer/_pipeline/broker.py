@@ -29,6 +29,7 @@ from pykaproducer._pipeline.bridge import (
     SMALL,
     Bridge,
     BridgeCollaborators,
+    BridgeEvent,
     Down,
     GiveUp,
     Idle,
@@ -87,12 +88,7 @@ class Unused:
 
 Event = (
     Enqueue
-    | ResponseReceived
-    | RequestsLost
-    | RequestWritten
-    | Up
-    | Down
-    | Idle
+    | BridgeEvent
     | ViewChanged
     | ProducerIdCame
     | NoProducerId
@@ -149,12 +145,7 @@ class BrokerWorker(Worker):
         self._buffers = AttachedBuffers(broker_id)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
         self._throttle = Throttle(broker_id, self.clock, last_errors)
-        self._watch = Watch(
-            broker_id,
-            metadata,
-            window.patience,
-            lambda reason: self.bridge.put(GiveUp(reason)),
-        )
+        self._watch = Watch(broker_id, metadata, window.patience, self._close_connection)
         self.responses = ProduceResponseHandler(
             config=config,
             clock=self.clock,
@@ -177,8 +168,7 @@ class BrokerWorker(Worker):
         )
         self._up = self._was_up = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
-        self._quitting = False
-        self._new_view = False  # since the last check of the leaders
+        self._quitting = self._new_view = False
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
         self._end_at: float | None = None
 
@@ -202,16 +192,7 @@ class BrokerWorker(Worker):
                 self._record_response(item.request)
                 self.responses.written(item.request)
             case RequestsLost():
-                if item.unanswered:
-                    self._window.lost(max(request.size for request in item.unanswered))
-                    self._adapt()
-                for request in (*item.unanswered, *item.unwritten):
-                    self._reported(request)
-                    if (trace := self.metrics.trace) is not None:
-                        reason = self._last_errors.brokers.get(self.broker_id)
-                        for batch in request.batches:
-                            trace.note("lost", self, batch, broker=self.broker_id, detail=reason)
-                self.responses.lost(item)
+                self._on_requests_lost(item)
             case Up():
                 self._on_connected()
             case Down():
@@ -333,6 +314,18 @@ class BrokerWorker(Worker):
         if needed:
             self._metadata.want()
 
+    def _on_requests_lost(self, item: RequestsLost) -> None:
+        if item.unanswered:
+            self._window.lost(max(request.size for request in item.unanswered))
+            self._adapt()
+        for request in (*item.unanswered, *item.unwritten):
+            self._reported(request)
+            if (trace := self.metrics.trace) is not None:
+                reason = self._last_errors.brokers.get(self.broker_id)
+                for batch in request.batches:
+                    trace.note("lost", self, batch, broker=self.broker_id, detail=reason)
+        self.responses.lost(item)
+
     # From the buffers to the bridge --------------------------------------------------------------
 
     def _put(self, buffer: PartitionBuffer, item: Slice | Batch | Backlog | Chaser | Sweep) -> None:
@@ -436,6 +429,9 @@ class BrokerWorker(Worker):
                 if item.answer.throttle_ms:
                     wait = item.answer.throttle_ms / 1000
                     trace.note("throttled", self, batch, broker=self.broker_id, wait_s=wait)
+
+    def _close_connection(self, reason: str) -> None:
+        self.bridge.put(GiveUp(reason))
 
     # Failed buffers ------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from pykaproducer._errors.tracebacks import without_frames
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.background_task import spawn_later
 from pykaproducer._pipeline.broker import (
     BrokerWorker,
     BrokerWorkerCollaborators,
@@ -41,7 +42,7 @@ from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.unreported import UnreportedFailures
-from pykaproducer._pipeline.worker import StageContext, Worker, in_a_stage_with, spawn_later
+from pykaproducer._pipeline.worker import StageContext, Worker, in_a_stage_with
 from pykaproducer._util import compression
 from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config

@@ -149,38 +149,6 @@ def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> thre
     return thread
 
 
-class BackgroundTask:
-    """A function to run once in its own thread, as soon as the system allows a thread."""
-
-    def __init__(self, name: str, target: Callable[[], None]) -> None:
-        self.name = name
-        self._target = target
-        # Taken by the first thread that runs it; two may be started, as for a Worker.
-        self._claim = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def start_thread(self) -> None:
-        """Start the thread, unless it has been started. Raises as :func:`spawn`."""
-        if self._thread is None:
-            self._thread = spawn(self.name, self._run)
-
-    def _run(self) -> None:
-        if self._claim.acquire(blocking=False):
-            self._target()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the thread to end, if it has been started."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-
-def spawn_later(name: str, target: Callable[[], None]) -> BackgroundTask:
-    """Run *target* in its own thread, now or as soon as the system allows a thread."""
-    task = BackgroundTask(name, target)
-    threads.start(task)
-    return task
-
-
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """The objects that all stages of one producer share."""

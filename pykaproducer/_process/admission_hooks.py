@@ -116,25 +116,10 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
         )
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
-        name = "key_serializer"
-        try:
-            if self.config.key_serializer is not None:
-                key = self.config.key_serializer(topic, headers, key)
-            name = "value_serializer"
-            if self.config.value_serializer is not None:
-                value = self.config.value_serializer(topic, headers, value)
-        except Exception as error:
-            error.add_note(f"raised by {name} for a message to topic {topic!r}")
-            raise
-        return key, value
-
-    def _not_bytes(self, name: str, data: object) -> None:
-        """Raise TypeError if a serializer returned *data*, a key or value that cannot be sent."""
-        if getattr(self.config, f"{name}_serializer") is not None:
-            raise TypeError(
-                f"{name}_serializer returned {type(data).__name__}; it must return bytes, "
-                f"bytearray, memoryview or None (encode a str with .encode())"
-            )
+        return (
+            _serialized("key_serializer", self.config.key_serializer, topic, headers, key),
+            _serialized("value_serializer", self.config.value_serializer, topic, headers, value),
+        )
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         pipeline = self._pipeline
@@ -187,3 +172,22 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             status=Status.NOT_PERSISTED,
             cause=cause,
         )
+
+
+def _serialized(
+    setting: str, serializer: Callable[..., Any] | None, topic: str, headers: Any, data: Any
+) -> Any:
+    """Return what the *serializer* makes of a key or a value; *setting* is for its errors."""
+    if serializer is None:
+        return data
+    try:
+        made = serializer(topic, headers, data)
+    except Exception as error:
+        error.add_note(f"raised by {setting} for a message to topic {topic!r}")
+        raise
+    if made is not None and not isinstance(made, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"{setting} returned {type(made).__name__}; it must return bytes, bytearray, "
+            f"memoryview or None (encode a str with .encode())"
+        )
+    return made

@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import Protocol
 
-from pykaproducer._pipeline.worker import spawn_later
+from pykaproducer._pipeline.background_task import spawn_later
 from pykaproducer.producer import Producer as Core
 
 

@@ -88,9 +88,6 @@ class Door(_kernel.BlockAdmission):
     def _wait_for_space(self, turn: _kernel.Turn) -> None:
         raise NoSpaceError
 
-    def _not_bytes(self, name: str, data: object) -> None:
-        raise TypeError(f"{name} must be bytes, not {type(data).__name__}")
-
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
         assert self.serializers is not None
         return self.serializers[0](key), self.serializers[1](value)
