@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from pykaproducer.cli import main
+from pykaproducer.cli.cluster import _reasons
 from pykaproducer.testing import KafkaCluster
 from tests.cluster.readback import read_log
 
@@ -125,3 +126,12 @@ def test_a_cluster_runs_until_it_is_interrupted() -> None:
         assert port.isdecimal()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+def test_the_reason_for_the_end_of_a_broker_is_found_in_its_log() -> None:
+    """The log ends with a part of a stack."""
+    cause = "12:00:00.000 [main] ERROR kafka.Kafka - Error while writing"
+    stack = ["java.io.IOException", "\tat a.b(C.java:1)", "Caused by: No space left on device"]
+    log = "\n".join(["12:00:00.000 [main] INFO fine", cause, *stack, *["\tat d.e(F.java:2)"] * 9])
+    assert _reasons(log).splitlines() == [cause, "Caused by: No space left on device"]
+    assert _reasons("one\ntwo") == "one\ntwo"

@@ -123,6 +123,7 @@ def test_refused_rows_are_kept_and_can_be_loaded_again(
     said = done.stderr.decode()
     assert done.returncode == 1, said
     assert "996 of 1,000 rows delivered" in said
+    assert "rows are numbered from 0" in said
     assert "verified: 996 rows" in said
     kept = parquet.read_table(rejects).sort_by("n").to_pylist()
     assert [{**row, "pykaproducer_error": None} for row in kept] == [
@@ -177,7 +178,8 @@ def test_rejects_that_cannot_be_written_end_the_load_with_a_reason(tmp_path: pat
     rejects.take(Origin(rows, "file", 0), [RefusedRow(0, 0, ValueError("wrong"))])
     summary = Summary()
     rejects.finish(summary)
-    assert "not all rejected rows were kept" in summary.troubles[0]
+    assert "not all rejected rows were kept, and the file is incomplete" in summary.troubles[0]
+    assert summary.files == []
     assert rejects.ends_the_load
 
 

@@ -12,9 +12,11 @@ import sys
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from pykaproducer.cli import main
 from pykaproducer.cli._histogram import Histogram
+from pykaproducer.cli._perf_plot import _plain_numbers
 from pykaproducer.cli._perf_run import Interval, PerfLoad, Run
 from pykaproducer.cli._signals import Signals
 from pykaproducer.testing import KafkaCluster
@@ -269,3 +271,15 @@ def test_signals_end_a_wait() -> None:
     signals.count = 1
     assert not pace.wait_for(4, look)
     assert not looks
+
+
+def test_a_plot_labels_latencies_with_plain_numbers() -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([0, 1], [30, 300])
+    axes.set(yscale="log")
+    _plain_numbers(axes.yaxis)
+    figure.canvas.draw()
+    labels = [label.get_text() for label in axes.get_yticklabels(which="both")]
+    assert {"50", "100", "200"} <= set(labels)
+    assert not any("10^" in label for label in labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -16,8 +17,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pykaproducer.cli import main
+from pykaproducer.cli._top_history import History
+from pykaproducer.cli._top_view import Room, frame
 from pykaproducer.cli.top import _command_of
 from pykaproducer.stats import read_stats, running, runtime_directory
 from pykaproducer.testing import KafkaCluster
@@ -159,6 +163,15 @@ def test_one_picture_in_plain_text(directory: pathlib.Path) -> None:
         assert text in shown
     assert "gone: UnknownTopicOrPartitionError" in shown
     assert "2 blocked in send()" in shown
+
+
+def test_numbers_stay_near_their_labels_in_a_wide_terminal() -> None:
+    history = History()
+    history.add(snapshot(), 0.0)
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(frame(history, Room(400)))
+    (line,) = [line for line in console.export_text().splitlines() if "send() to outcome" in line]
+    assert len(line[:200].rstrip()) <= 100
 
 
 def test_lines_of_json_until_the_end(directory: pathlib.Path) -> None:

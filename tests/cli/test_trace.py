@@ -106,13 +106,13 @@ def test_a_retry_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
         finally:
             producer.close()
     found = [event["event"] for event in message.events]
-    there = [found.index(event) for event in ("answered", "goes again", "comes again")]
+    there = [found.index(event) for event in ("answered", "retry scheduled", "retried")]
     assert there == sorted(there)
     assert found.count("sent") == 2
     trace.show(message)
     shown = capsys.readouterr().out
     assert "delivered to t, partition 0, offset 0" in shown
-    (again,) = [line for line in shown.splitlines() if "goes again" in line]
+    (again,) = [line for line in shown.splitlines() if "retry scheduled" in line]
     assert "level 1" in again
     assert "not enough" in again.lower().replace("_", " ")
 

@@ -37,7 +37,7 @@ def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
     figures = json.loads(done.stdout)
     assert done.returncode == 0
     assert figures["same"] is True
-    assert figures["found"] == figures["sent"] == figures["told"]["delivered"] >= 400
+    assert figures["found"] == figures["sent"] == figures["reported"]["delivered"] >= 400
     assert figures["defects"] == dict.fromkeys(DEFECTS, 0)
 
 
@@ -61,7 +61,7 @@ def test_through_a_bad_time(cluster: KafkaCluster, topic: str) -> None:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err.decode()
     assert b"connection" in told
-    assert json.loads(out)["told"]["delivered"] == 2000
+    assert json.loads(out)["reported"]["delivered"] == 2000
 
 
 def test_what_was_not_delivered_is_told_of(cluster: KafkaCluster, topic: str) -> None:
@@ -237,13 +237,13 @@ def test_a_key_in_two_partitions() -> None:
     assert world.defects() == {"split_keys": 1}
 
 
-def test_told_twice_and_never() -> None:
+def test_reported_twice_and_never() -> None:
     world = World()
     world.tell(range(19))
     record = world.log[0][0]
     world.audit.report(None, Outcome(record.value or b"", *record[:2]))  # type: ignore[arg-type]
     del world.log[partition_of(19)][-1]
-    assert world.defects() == {"told_twice": 1, "without_outcome": 1, "misplaced": 1}
+    assert world.defects() == {"reported_twice": 1, "without_outcome": 1, "misplaced": 1}
 
 
 def test_told_another_place() -> None:
