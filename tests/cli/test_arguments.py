@@ -96,7 +96,7 @@ def test_the_other_commands_refuse(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["prodcue", "-t", "events"], "invalid choice: 'prodcue'; did you mean produce?"),
+        (["produec", "-t", "events"], "invalid choice: 'produec'; did you mean produce?"),
         (["topics", "lst"], "invalid choice: 'lst'; did you mean list?"),
         (["completion", "bsh"], "invalid choice: 'bsh'; did you mean bash?"),
         (["produce", "--tpic", "events"], "unknown option --tpic; did you mean --topic?"),
