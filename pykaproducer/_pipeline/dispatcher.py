@@ -136,7 +136,7 @@ class Dispatcher(Worker):
                         self._settler.fail(chunk.whole(), make_error)
             case Batch() | Backlog() | Chaser():
                 if (trace := self.metrics.trace) is not None:
-                    trace.note("comes again", self, item)
+                    trace.note("retried", self, item)
                 self._topics[item.topic].put(item)
             case FlushMark():
                 self._incomplete.arm(item.barrier)

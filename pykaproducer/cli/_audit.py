@@ -34,7 +34,7 @@ DEFECTS = {
     "denied": "reported as not written, but in the log",
     "split_keys": "in a different partition than other messages with the same key",
     "misplaced": "reported with offsets that differ from the log",
-    "told_twice": "reported more than once",
+    "reported_twice": "reported more than once",
     "without_outcome": "never reported",
 }
 
@@ -118,7 +118,7 @@ class Audit:
     def _record(self, number: int, outcome: ReportedOutcome) -> None:
         with self._lock:
             if not self.ledger.report(number, outcome):
-                self._count("told_twice", f"message {number}")
+                self._count("reported_twice", f"message {number}")
 
     def look(self, record: Record) -> None:
         """Check one record of the log. Records of a partition must arrive in log order."""

@@ -40,10 +40,10 @@ _ROOMY = 100
 
 #: Events that occur only if there is a problem.
 _TROUBLE = frozenset(
-    ("waits for a leader", "waits in order", "lost", "throttled", "goes again", "comes again")
+    ("waits for a leader", "waits in order", "lost", "throttled", "retry scheduled", "retried")
 )
 #: Those of them that have a duration.
-_WAITS = frozenset(("throttled", "goes again"))
+_WAITS = frozenset(("throttled", "retry scheduled"))
 #: Fields that locate a message.
 _PLACES = ("partition", "broker", "level")
 

@@ -198,7 +198,7 @@ def _figures(options: argparse.Namespace, result: Result, run_id: str) -> dict[s
         "same": _is_well(result),
         "seconds": round(result.seconds, 3),
         "sent": audit.sent,
-        "told": {
+        "reported": {
             "delivered": outcomes[ReportedOutcome.DELIVERED],
             "failed": outcomes[ReportedOutcome.NOT_WRITTEN],
             "possibly_persisted": outcomes[ReportedOutcome.AMBIGUOUS],

@@ -78,11 +78,11 @@ def test_a_detour() -> None:
             producer.flush(SOON)
         events = trace.events(delivery)
         found = names(events)
-        assert found.count("goes again") == 2
-        assert found.count("comes again") == 2
+        assert found.count("retry scheduled") == 2
+        assert found.count("retried") == 2
         assert found.count("sent") == 3
         assert found.count("lost") == 1
-        again = [event for event in events if event["event"] == "goes again"]
+        again = [event for event in events if event["event"] == "retry scheduled"]
         assert [event["level"] for event in again] == [1, 2]
         assert "NOT_ENOUGH_REPLICAS" in again[0]["detail"]
         assert all(event["wait_s"] >= 0 for event in again)
