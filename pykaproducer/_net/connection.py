@@ -6,7 +6,7 @@ may be opened again, with everything except the wake-up socket created anew.
 
 Guarantees: no method blocks longer than its deadline, with two exceptions. ``open`` calls the
 resolver, and ``poll`` may call a token provider while it authenticates. Every submitted request is
-returned exactly once: in ``Answered``, in ``Written`` (if no response is expected) or in ``Lost``.
+returned once: in ``Answered``, in ``FullyWritten`` (if no response is expected) or in ``Lost``.
 ``Lost`` separates requests of which no byte was given to the socket from those that the broker may
 have received.
 
@@ -37,8 +37,8 @@ from pykaproducer._machines.session import (
 from pykaproducer._net.events import (
     FAILURES,
     Event,
+    FullyWritten,
     Lost,
-    Written,
     as_connection_failed,
     with_likely_cause,
 )
@@ -65,11 +65,11 @@ __all__ = [
     "ConnectionFailed",
     "ConnectionSettings",
     "Event",
+    "FullyWritten",
     "Lost",
     "Ready",
     "Request",
     "SessionState",
-    "Written",
 ]
 
 log = logging.getLogger("pykaproducer.net")
@@ -386,7 +386,7 @@ class Connection:
                 return
             for request in self._write(transport):
                 if not request.expects_answer:
-                    self._events.append(Written(request))
+                    self._events.append(FullyWritten(request))
             if self._outbox:
                 # The socket took less than it was offered, so it is full.
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)

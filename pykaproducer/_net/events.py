@@ -18,7 +18,7 @@ from pykaproducer._wire import WireError
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FullyWritten:
     """The last byte of a request that expects no response was given to the socket."""
 
     request: Request
@@ -36,7 +36,7 @@ class Lost:
     unanswered: list[Request]
 
 
-Event = Ready | Written | Answered | Lost
+Event = Ready | FullyWritten | Answered | Lost
 
 #: The exceptions that end a connection.
 FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)

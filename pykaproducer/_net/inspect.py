@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._net.connection import Answered, Connection, ConnectionSettings, Lost, Request
-from pykaproducer._net.secure import SecuritySettings, network_for
+from pykaproducer._net.secure import SecureNetworkSettings, network_for
 from pykaproducer._net.transport import Network
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire import WireError
@@ -24,7 +24,7 @@ from pykaproducer.errors import MetadataTimeoutError
 _PAUSE = 0.1
 
 
-class InspectSettings(ConnectionSettings, SecuritySettings, Protocol):
+class InspectSettings(ConnectionSettings, SecureNetworkSettings, Protocol):
     """The configuration settings for describing a cluster."""
 
     @property

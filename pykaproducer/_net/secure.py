@@ -32,7 +32,7 @@ from pykaproducer.errors import ConfigurationError
 _inherited: Final[list[object]] = []
 
 
-class SecuritySettings(SocketSettings, TlsSettings, Protocol):
+class SecureNetworkSettings(SocketSettings, TlsSettings, Protocol):
     """The configuration settings for security."""
 
     @property
@@ -55,7 +55,7 @@ class SecuritySettings(SocketSettings, TlsSettings, Protocol):
     def sasl_kerberos_domain_name(self) -> str | None: ...
 
 
-def network_for(settings: SecuritySettings) -> Network:
+def network_for(settings: SecureNetworkSettings) -> Network:
     """Return the network that creates the connections of a producer with these settings."""
     if settings.security_protocol == "PLAINTEXT":
         return Network(settings)
@@ -70,7 +70,7 @@ class SecureNetwork(Network):
     user's ``ssl_context`` is shared.)
     """
 
-    def __init__(self, settings: SecuritySettings) -> None:
+    def __init__(self, settings: SecureNetworkSettings) -> None:
         super().__init__(settings)
         self._security = settings
         self.protocol = settings.security_protocol
@@ -141,7 +141,7 @@ class SecureNetwork(Network):
         return lambda: Authentication(credentials, settings.client_id)
 
 
-def _mechanism(settings: SecuritySettings, host: str) -> Mechanism:
+def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
     """Return a new exchange with the broker at *host*."""
     name = settings.sasl_mechanism
     user, password = settings.sasl_plain_username, settings.sasl_plain_password
@@ -161,7 +161,7 @@ def _mechanism(settings: SecuritySettings, host: str) -> Mechanism:
             return Borrowed(name, {"host": host, **_kafka_python_settings(settings)})
 
 
-def _kafka_python_settings(settings: SecuritySettings) -> dict[str, Any]:
+def _kafka_python_settings(settings: SecureNetworkSettings) -> dict[str, Any]:
     return {
         "security_protocol": settings.security_protocol,
         "sasl_kerberos_name": settings.sasl_kerberos_name,

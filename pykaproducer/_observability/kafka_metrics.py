@@ -56,7 +56,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricsInput:
     """The origin of the numbers."""
 
     metrics: ProducerMetrics
@@ -66,7 +66,7 @@ class Source:
     now: float
 
 
-def rows(source: Source) -> Iterator[Row]:
+def rows(source: MetricsInput) -> Iterator[Row]:
     """Yield the group, name and value of every metric."""
     metrics, now = source.metrics, source.now
     group = "producer-metrics"
@@ -191,7 +191,7 @@ def _of_topic(
     yield group, "record-error-total", errors.sum
 
 
-def _of_now(group: str, source: Source) -> Iterator[Row]:
+def _of_now(group: str, source: MetricsInput) -> Iterator[Row]:
     pipeline, budget = source.pipeline, source.budget
     brokers = () if pipeline is None else pipeline.brokers.all()
     connections = sum(broker.bridge.ready for broker in brokers)

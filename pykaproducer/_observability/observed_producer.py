@@ -229,7 +229,7 @@ class ObservedProducer(_kernel.BlockAdmission):
         """
         if not self.config.metrics_enabled:
             return None
-        source = kafka_metrics.Source(
+        source = kafka_metrics.MetricsInput(
             self._metrics,
             self._pipeline,
             self._budget,

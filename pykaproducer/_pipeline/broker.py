@@ -50,7 +50,7 @@ from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.trace import in_words
-from pykaproducer._pipeline.watch import Watch
+from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer.config import Config
@@ -145,7 +145,7 @@ class BrokerWorker(Worker):
         self._buffers = AttachedBuffers(broker_id)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
         self._throttle = Throttle(broker_id, self.clock, last_errors)
-        self._watch = Watch(broker_id, metadata, window.patience, self._close_connection)
+        self._watch = SilenceWatch(broker_id, metadata, window.patience, self._close_connection)
         self.responses = ProduceResponseHandler(
             config=config,
             clock=self.clock,

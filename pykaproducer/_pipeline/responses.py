@@ -116,7 +116,9 @@ class ProduceResponseHandler:
                 self._metrics.batch_retried(item, now)
             if (trace := self._metrics.trace) is not None and not isinstance(item, Chaser):
                 reason = self._last_errors.reason_for(item.topic, item.partition)
-                trace.note("retry scheduled", None, item, level=item.level, wait_s=wait, detail=reason)
+                trace.note(
+                    "retry scheduled", None, item, level=item.level, wait_s=wait, detail=reason
+                )
         self._retry.put(RetryItems(retried, now + wait))
 
     def _drain_all_for_retry(self, requests: Iterable[ProduceRequest]) -> None:

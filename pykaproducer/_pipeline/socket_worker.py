@@ -29,11 +29,11 @@ from pykaproducer._net.connection import (
     Connection,
     ConnectionFailed,
     Event,
+    FullyWritten,
     Lost,
     Ready,
     Request,
     SessionState,
-    Written,
 )
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metrics import ConnectionMetrics
@@ -340,7 +340,7 @@ class SocketWorker(Worker):
                 # Not earlier: a server may accept a connection and close it at the first request.
                 self._backoff().reset()
                 self.on_answer(event)
-            case Written():
+            case FullyWritten():
                 self._used()
                 self._backoff().reset()
                 self.on_written(event.request)

@@ -24,7 +24,7 @@ _SILENCE = 3.0
 _LOOK_AGAIN = 2.0
 
 
-class Watch:
+class SilenceWatch:
     """Watches the requests in flight to one broker. Used by its BrokerWorker only."""
 
     def __init__(

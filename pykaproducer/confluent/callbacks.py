@@ -23,7 +23,7 @@ from pykaproducer.producer import Producer as Core
 _EVERY: Final = 0.2
 
 
-class Watch:
+class CallbackWatch:
     """A watch on ``stats()`` that queues one call of the callbacks for each change."""
 
     def __init__(self, settings: Translated, events: Events, clock: Clock, core: Core) -> None:

@@ -21,7 +21,7 @@ from pykaproducer.confluent.arguments import (
     headers_of,
     seconds,
 )
-from pykaproducer.confluent.callbacks import Watch
+from pykaproducer.confluent.callbacks import CallbackWatch
 from pykaproducer.confluent.cluster import ClusterMethods, refuse_closed
 from pykaproducer.confluent.delivery_queue import Channel, Events
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, text_of
@@ -82,7 +82,7 @@ class Producer(RejectionHandling, ClusterMethods):
         self._settle = self._channel.settle
         self._counted = 0
         self._sure = self._settings.max_messages
-        self._watch = Watch(self._settings, self._events, self._clock, core)
+        self._watch = CallbackWatch(self._settings, self._events, self._clock, core)
         # A garbage-collected producer delivers its messages; with librdkafka they are lost.
         self._farewell = weakref.finalize(self, lifecycle.close_in_background, core)
         self._farewell.atexit = False

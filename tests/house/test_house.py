@@ -165,3 +165,16 @@ def test_the_readme_is_short_and_the_documentation_has_the_settings() -> None:
 def test_the_readme_has_the_command_that_ci_runs() -> None:
     command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
     assert command in (ROOT / "README.rst").read_text()
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Except those of the drop-in for confluent-kafka, whose names are given."""
+    found: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    shared = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert shared == {
+        "Producer": ["pykaproducer/confluent/producer.py", "pykaproducer/producer.py"]
+    }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._net.connection import Answered, Lost, Ready, SessionState, Written
+from pykaproducer._net.connection import Answered, FullyWritten, Lost, Ready, SessionState
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._wire.messages import ApiKey, decode_metadata
 from pykaproducer._wire.produce import produce_request
@@ -245,7 +245,7 @@ def test_a_request_without_answer_is_told_of_when_it_is_written(
 ) -> None:
     talk.open()
     request = talk.submit(("t", 0, record_batch(b"v")), acks=0)
-    assert talk.until(Written).request is request
+    assert talk.until(FullyWritten).request is request
     cluster.wait_for("produce", 1)
     # The connection stays usable, and the broker handles the requests in order.
     talk.ask_metadata("t")
@@ -516,7 +516,7 @@ def test_a_request_that_is_not_taken_in_time_ends_the_connection(
     held = Hold()
     cluster.next("produce", held)
     seen = talk.submit(("t", 0, record_batch()), acks=0)
-    assert talk.until(Written).request is seen
+    assert talk.until(FullyWritten).request is seen
     held.wait_until_held()
     # The broker stops reading.
     part = talk.submit(("t", 0, record_batch(bytes(6_000_000))), acks=0, seconds=7)
