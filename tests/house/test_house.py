@@ -178,3 +178,13 @@ def test_no_two_classes_share_a_name() -> None:
     assert shared == {
         "Producer": ["pykaproducer/confluent/producer.py", "pykaproducer/producer.py"]
     }
+
+
+def test_the_way_of_a_message_names_what_exists() -> None:
+    """A renamed method must be renamed in docs/design.rst, too."""
+    text = (ROOT / "docs" / "design.rst").read_text()
+    way = text[text.index("The life of a message\n") : text.index("The map of files\n")]
+    package = "\n".join(path.read_text() for path in (*FILES, *KERNEL))
+    names = {name.rpartition(".")[2] for name in re.findall(r"``([A-Za-z_.]+)``", way)}
+    assert len(names) > 60
+    assert [name for name in names if not re.search(rf"\b{name}\b", package)] == []
