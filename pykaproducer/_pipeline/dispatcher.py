@@ -233,6 +233,8 @@ class Dispatcher(Worker):
 
     def _metadata_came(self) -> None:
         topics = self._metadata.view.topics
+        if topics and self._look_for_idle is None:
+            self._look_for_idle = self.clock.monotonic() + self._max_idle  # only looked up so far
         self._drop_settled()
         for topic in list(self._waiting):
             view = topics.get(topic)

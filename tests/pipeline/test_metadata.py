@@ -6,6 +6,7 @@ Brokers may be out of date, gone, or not name the leader.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -470,6 +471,25 @@ def test_nothing_grows_with_the_number_of_topic_names() -> None:
             return stages.union(refresh.known, refresh.missing, *tables)
 
         use_until(producer, clock, lambda: left() == {"t"})
+
+
+def test_topics_that_were_only_looked_up_are_forgotten() -> None:
+    """Also by a producer that never sends."""
+    clock = FakeClock()
+    topics = {f"topic-{number}": 1 for number in range(5)}
+    with (
+        ScriptedCluster(topics=topics) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        for topic in topics:
+            assert producer.partitions_for(topic) == {0}
+        pipeline = pipeline_of(producer)
+        assert set(pipeline.metadata.view.topics) == set(topics)
+        deadline = time.monotonic() + SOON
+        while pipeline.metadata.view.topics or pipeline.metadata._refresh.known:
+            assert time.monotonic() < deadline
+            clock.jump(60)
+        assert producer.partitions_for("topic-0") == {0}
 
 
 def test_a_topic_that_was_deleted_is_not_created_again() -> None:
