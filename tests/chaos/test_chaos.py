@@ -16,6 +16,7 @@ import pytest
 from pykaproducer.testing import ClusterError
 from pykaproducer.testing._jars import java, kafka_jars
 from tests._support.effort import NIGHTLY
+from tests._support.fixtures.seeds import SEED
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,8 +56,8 @@ def play(path: Path, *words: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("_kafka")
 def test_faults_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing lost, duplicated, reordered, denied, unsettled, settled twice, late or left over."""
-    words = ["--faults", "200"] if NIGHTLY else ["--seconds", "15"]
-    act = play(tmp_path / "chaos.json", *words, "--producers", "2")
+    words = ["--faults", "100" if NIGHTLY else "3", "--seed", str(SEED), "--producers", "2"]
+    act = play(tmp_path / "chaos.json", *words)
     assert not any(act["found"].values())
     assert act["struck"]
     text = capsys.readouterr().out
