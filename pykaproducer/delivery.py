@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from pykaproducer._errors.tracebacks import copied, without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import (
     CallbackThreadError,
     ForkedProducerError,
@@ -31,7 +31,7 @@ from pykaproducer.errors import (
 
 __all__ = ["Delivery", "RecordMetadata", "Status", "TopicPartition"]
 
-log = logging.getLogger("pykaproducer.delivery")
+log = GuardedLogger("pykaproducer.delivery")
 
 
 class RecordMetadata(NamedTuple):

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pykaproducer._kernel import Delivery, SentBlock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.delivery import RecordMetadata, TopicPartition
 
-log = logging.getLogger("pykaproducer.interceptors")
+log = GuardedLogger("pykaproducer.interceptors")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ rare occasions, such as starting the threads, are in ``_process/admission_hooks.
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -29,6 +28,7 @@ from pykaproducer._process import closing, lifecycle, producer_pickle
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._transactions import NoTransactions
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pykaproducer._kernel import Delivery
     from pykaproducer.settings import ProducerSettings
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: How long to wait for the threads after everything has its outcome (seconds). They need
 #: milliseconds, unless the resolver blocks one of them.

@@ -19,7 +19,6 @@ Request timeouts: see ``_machines/request_timeouts.py``.
 from __future__ import annotations
 
 import contextlib
-import logging
 import selectors
 from collections import deque
 from collections.abc import Callable
@@ -56,6 +55,7 @@ from pykaproducer._net.transport import (
 )
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._util.clock import Clock, earlier
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.frames import FrameReader
 
@@ -72,7 +72,7 @@ __all__ = [
     "SessionState",
 ]
 
-log = logging.getLogger("pykaproducer.net")
+log = GuardedLogger("pykaproducer.net")
 
 #: Maximum time to set up a connection: name resolution, TCP, TLS, handshake (seconds).
 _SETUP_TIMEOUT = 10.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import logging
 import os
 import selectors
 import socket
@@ -22,8 +21,9 @@ from pykaproducer._net.transport import ConnectionFailed, is_shortage
 from pykaproducer._net.wakeup import Wakeup
 from pykaproducer._pipeline.background_task import BackgroundTask, spawn_later
 from pykaproducer._util.clock import Clock, WakeEvent
+from pykaproducer._util.guarded_log import GuardedLogger
 
-log = logging.getLogger("pykaproducer.stats")
+log = GuardedLogger("pykaproducer.stats")
 
 #: How long a client may take to read the answer (seconds).
 _PATIENCE = 5.0

@@ -53,9 +53,10 @@ from pykaproducer._pipeline.trace import in_words
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 
-log = logging.getLogger("pykaproducer.broker")
+log = GuardedLogger("pykaproducer.broker")
 
 #: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
 _UNUSED_LEAST = 30.0
@@ -304,12 +305,8 @@ class BrokerWorker(Worker):
         # Log once per change of reason, and only at DEBUG if the connection was not needed.
         needed = self._requests or self.batcher.waiting
         if self._last_errors.brokers.get(self.broker_id) != reason and not self.stopping:
-            log.log(
-                logging.WARNING if needed else logging.DEBUG,
-                "broker %d: %s; trying again",
-                self.broker_id,
-                reason,
-            )
+            level = logging.WARNING if needed else logging.DEBUG
+            log.log(level, "broker %d: %s; trying again", self.broker_id, reason)
         self._last_errors.brokers[self.broker_id] = reason
         if needed:
             self._metadata.want()

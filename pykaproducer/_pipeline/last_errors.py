@@ -6,14 +6,14 @@ removed as a whole, with atomic dictionary operations.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 
 from pykaproducer._errors.formatting import format_error_code, format_partition_numbers
 from pykaproducer._machines.cluster import DELETED, ClusterView
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import DeliveryError
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 
 class LastErrors:

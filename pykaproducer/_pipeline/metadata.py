@@ -30,6 +30,7 @@ from pykaproducer._pipeline.producer_id import ProducerIds
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.view_waiters import ViewWaiters
 from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
@@ -42,7 +43,7 @@ from pykaproducer._wire.messages import (
 from pykaproducer.config import Config
 from pykaproducer.errors import MetadataTimeoutError
 
-log = logging.getLogger("pykaproducer.metadata")
+log = GuardedLogger("pykaproducer.metadata")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ fail their messages.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from pykaproducer._errors.codes import ErrorCode
@@ -18,11 +17,12 @@ from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.messages import ProducerIdAnswer
 from pykaproducer.config import Config
 
-log = logging.getLogger("pykaproducer.metadata")
+log = GuardedLogger("pykaproducer.metadata")
 
 #: How long a broker that has just started may reject requests without a warning (seconds).
 _MOMENT = 3.0

@@ -13,7 +13,6 @@ because logging handlers are user code, too.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,9 +23,10 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Failures, Holder, Part, UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker, wake
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import DeliveryError, Status, reasons
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: Maximum number of topics named in a log line.
 _NAMED = 3

@@ -7,7 +7,6 @@ other buffers do not wait for it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from pykaproducer._errors.formatting import format_partition
@@ -22,9 +21,10 @@ from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.trace import sealing
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 
-log = logging.getLogger("pykaproducer.broker")
+log = GuardedLogger("pykaproducer.broker")
 
 #: Bytes that a request has for each batch in addition to the batch: its partition and its length.
 _BATCH_OVERHEAD = 16

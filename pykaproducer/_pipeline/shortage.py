@@ -8,12 +8,12 @@ it needs to settle rows.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: Time until the step is retried (seconds).
 PAUSE: Final = 0.1

@@ -16,7 +16,6 @@ wake-up; the thread (1) publishes its connection, (2) empties the inbox, (3) wai
 
 from __future__ import annotations
 
-import logging
 import math
 import selectors
 import threading
@@ -39,10 +38,11 @@ from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.worker import STOP, StageContext, Worker, in_a_stage
 from pykaproducer._util.clock import earlier
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer.config import Config
 
-log = logging.getLogger("pykaproducer.net")
+log = GuardedLogger("pykaproducer.net")
 
 #: Maximum time to sleep after a request or a response (seconds). It is shorter than the usual
 #: request timeout. (With a shorter request_timeout_ms, the thread is woken for each request.)

@@ -5,12 +5,11 @@ The broker does not read requests in the meantime, so they would only appear to 
 
 from __future__ import annotations
 
-import logging
-
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 
-log = logging.getLogger("pykaproducer.broker")
+log = GuardedLogger("pykaproducer.broker")
 
 
 class Throttle:

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import traceback
 import weakref
 from collections.abc import Callable
@@ -45,6 +44,7 @@ from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker, in_a_stage_with
 from pykaproducer._util import compression
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError, Status
 
@@ -53,7 +53,7 @@ W = TypeVar("W", bound=Worker)
 #: Called when a stage has crashed: nothing more is admitted.
 OnBroken = Callable[[], None]
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 
 class Pipeline:

@@ -9,7 +9,6 @@ name.
 from __future__ import annotations
 
 import _thread
-import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from pykaproducer._net.transport import Network
 from pykaproducer._observability.observed_producer import ObservedProducer
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._process import lifecycle
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.block import BlockProducer, RefusedRows
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
@@ -32,7 +32,7 @@ from pykaproducer.errors import (
     Status,
 )
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 
 class AdmissionHooks(BlockProducer, ObservedProducer):

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import _thread
 import importlib
-import logging
 import os
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import UnsupportedFeatureError
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: How to patch everything except threads, for each patching library.
 _WITHOUT_THREADS = {

@@ -15,7 +15,6 @@ flushes, or at the deadline, admission therefore ends first, and the last flush 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import Protocol
 
@@ -23,10 +22,11 @@ from pykaproducer._errors.formatting import counted
 from pykaproducer._pipeline.unreported import Failures, Taken
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryFailures
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: The reason of failures after ``abort()``.
 GIVEN_UP = "abort() was called, or close(0)"

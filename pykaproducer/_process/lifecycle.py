@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -17,8 +16,9 @@ from typing import Protocol
 
 from pykaproducer._pipeline.worker import forget_stages, spawn
 from pykaproducer._process import app_servers
+from pykaproducer._util.guarded_log import GuardedLogger
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: Priority among multiprocessing's finalizers: before its queues, which a callback may still use.
 _EXIT_PRIORITY = 100

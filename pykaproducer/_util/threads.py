@@ -18,13 +18,13 @@ No missing thread is overlooked: :func:`start` (1) enters the owner, (2) wakes t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from pykaproducer._util.clock import Clock, Waitable
+from pykaproducer._util.guarded_log import GuardedLogger
 
-log = logging.getLogger("pykaproducer.producer")
+log = GuardedLogger("pykaproducer.producer")
 
 #: Seconds between two attempts to start a thread that was refused.
 RETRY_INTERVAL: Final = 0.1

@@ -100,3 +100,32 @@ def test_no_payload_and_no_key(said: pytest.LogCaptureFixture) -> None:
         cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS), Drop())
         producer.send("t", b"hunter2", key=b"hunter3").result(SOON)
     assert "hunter" not in said.text
+
+
+def test_a_filter_that_raises_ends_no_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ValueError(f"cannot filter {record.name}")
+
+    for name in ("broker", "metadata", "net", "delivery", "producer"):
+        logger = logging.getLogger(f"pykaproducer.{name}")
+        monkeypatch.setattr(logger, "filters", [refuse])
+        monkeypatch.setattr(logger, "level", logging.DEBUG)
+    with ScriptedCluster(2, topics={"t": 2}) as cluster, cluster.producer(**FAST) as producer:
+        offsets([producer.send("t", b"1", on_delivery=lambda error, delivery: 1 / 0)])
+        cluster.stop(1)
+        came(cluster, "metadata", len(cluster.received("metadata")) + 5)
+        waits = send(producer, [b"2"], partition=1)
+        cluster.start(1)
+        offsets(waits)
+    printed = capsys.readouterr().err
+    for name in ("broker", "metadata", "delivery"):
+        assert f"ValueError: cannot filter pykaproducer.{name}" in printed
+
+
+def test_a_line_names_the_place_that_wrote_it(said: pytest.LogCaptureFixture) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+        warm_up(producer)
+    (connected,) = [record for record in said.records if "connected" in record.getMessage()]
+    assert (connected.name, connected.module) == ("pykaproducer.broker", "broker")
