@@ -115,8 +115,8 @@ def test_a_filter_that_raises_ends_no_stage(
     with ScriptedCluster(2, topics={"t": 2}) as cluster, cluster.producer(**FAST) as producer:
         offsets([producer.send("t", b"1", on_delivery=lambda error, delivery: 1 / 0)])
         cluster.stop(1)
-        came(cluster, "metadata", len(cluster.received("metadata")) + 5)
         waits = send(producer, [b"2"], partition=1)
+        came(cluster, "metadata", len(cluster.received("metadata")) + 5)
         cluster.start(1)
         offsets(waits)
     printed = capsys.readouterr().err
