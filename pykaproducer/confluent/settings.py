@@ -255,7 +255,7 @@ class TokenProvider:
 
 def librdkafka_table() -> str:
     """Return the documentation's table of all settings as reStructuredText."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", "   :class: names", ""]
     lines += ["   * - librdkafka", "     - Values", "     - Default", "     - Here"]
     for name in sorted(LIBRDKAFKA):
         row = LIBRDKAFKA[name]
