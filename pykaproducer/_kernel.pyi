@@ -616,7 +616,6 @@ class Admission:
     - ``_check_topic(topic)``: called for a new topic. Raises if the name is invalid.
     - ``_serialize(topic, key, value, headers)``: returns the key and the value as bytes. Called if
       ``_open()`` was called with *serializing*.
-    - ``_not_bytes(name, data)``: may raise if ``_serialize()`` returned another type.
     - ``_intercept(...)``: called in place of ``send()`` while ``_intercepting``. Calls
       ``_accept()``, which does the rest of ``send()``.
     - ``_too_large(topic, size)``: raises.

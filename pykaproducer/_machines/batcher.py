@@ -16,6 +16,7 @@ from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import REMEMBERED
+from pykaproducer.config import Config
 
 #: Maximum number of buffers that Batcher.is_small() adds up.
 _FEW_BUFFERS = 16
@@ -224,3 +225,14 @@ class Batcher:
                 break  # slices of a split batch are sealed alone
         self._ready.discard(buffer)
         return parts
+
+
+def batcher_for(config: Config, batch_size: int) -> Batcher:
+    """Return the batcher of a broker with these settings, and batches of *batch_size* bytes."""
+    return Batcher(
+        linger=config.linger_ms / 1000,
+        batch_size=batch_size,
+        batch_messages=config.batch_max_messages,
+        # Without sequence numbers: one in flight, and one sealed ahead of the response.
+        sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,
+    )

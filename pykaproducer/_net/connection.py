@@ -343,7 +343,7 @@ class Connection:
     def _watch(self, events: int) -> None:
         """Make the selector wait for *events* of the transport."""
         if events != self._watched:
-            self._selector.watch(self._transport, events)
+            self._selector.modify(self._transport, events)
             self._watched = events
 
     def _forget_transport(self) -> None:

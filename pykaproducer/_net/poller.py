@@ -20,36 +20,40 @@ class Poller(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
-        # The keys, and the arguments of poll_events() in their order; updated when they change.
-        self._watched: tuple[list[selectors.SelectorKey], list[tuple[int, int]]] = [], []
+        # The keys, and the arguments of poll_events(), in the same order.
+        self._order: list[selectors.SelectorKey] = []
+        self._asked: list[tuple[int, int]] = []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if fileobj in self._keys:
             raise KeyError(f"{fileobj!r} is already registered")
-        key = self._keys[fileobj] = selectors.SelectorKey(fileobj, fileobj.fileno(), events, data)
-        self._changed()
-        return key
+        return self.modify(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        # Without allocating anything: a closed connection must be removed in any case.
         key = self._keys.pop(fileobj)
-        self._changed()
+        place = self._order.index(key)
+        del self._order[place], self._asked[place]
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        self.unregister(fileobj)
-        return self.register(fileobj, events, data)
+        """Wait for *events* of *fileobj*, which need not be registered.
 
-    def watch(self, fileobj: Any, events: int) -> None:
-        """Wait for *events* of *fileobj*, instead of those it waited for before."""
-        self._keys.pop(fileobj, None)
-        self.register(fileobj, events)
+        If there is no memory, nothing changes.
+        """
+        key = selectors.SelectorKey(fileobj, fileobj.fileno(), events, data)
+        keys = {**self._keys, fileobj: key}
+        order = list(keys.values())
+        asked = [(each.fd, _poll_mask(each.events)) for each in order]
+        self._keys, self._order, self._asked = keys, order, asked
+        return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Rounded up: if rounded down, it would repeatedly return before the deadline.
         milliseconds = -1 if timeout is None else math.ceil(max(0.0, timeout) * 1000)
         ready = []
-        keys, asked = self._watched
-        for key, events in zip(keys, _kernel.poll_events(asked, milliseconds), strict=True):
+        found_events = _kernel.poll_events(self._asked, milliseconds)
+        for key, events in zip(self._order, found_events, strict=True):
             if events and (found := _ready(events) & key.events):
                 ready.append((key, found))
         return ready
@@ -59,11 +63,8 @@ class Poller(selectors.BaseSelector):
 
     def close(self) -> None:
         self._keys.clear()
-        self._changed()
-
-    def _changed(self) -> None:
-        keys = list(self._keys.values())
-        self._watched = keys, [(key.fd, _poll_mask(key.events)) for key in keys]
+        self._order.clear()
+        self._asked.clear()
 
 
 def _poll_mask(events: int) -> int:

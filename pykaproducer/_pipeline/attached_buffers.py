@@ -49,8 +49,25 @@ class AttachedBuffers:
         self._to_check.update(moved)
         self.to_check = True
 
+    def check_moved(self) -> None:
+        """React to the loss of the connection, after which no response arrives here.
+
+        A buffer may have no batch in flight, but only batches that were sealed ahead:
+
+        1. partition 0 has a batch in flight, and partitions 0 and 1 have one sealed ahead;
+        2. the broker dies, and the view names another leader for both, which now wait for their
+           batches;
+        3. the connection is lost, and the batches sealed ahead are pending again. The loss of the
+           request moves partition 0. No response and no later change of the view would move 1.
+        """
+        for buffer in list(self._moved):
+            self.answered(buffer)
+
     def answered(self, buffer: PartitionBuffer) -> None:
-        """React to a response for *buffer*: it may have been the last one it waited for."""
+        """React to a response for *buffer*: it may have been the last one it waited for.
+
+        Also called when a batch of it that was sealed ahead is dropped.
+        """
         if buffer in self._moved and not buffer.unanswered:
             self._moved.discard(buffer)
             self._check(buffer)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
-from pykaproducer._machines.batcher import Batcher
+from pykaproducer._machines.batcher import batcher_for
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
 from pykaproducer._net.transport import Network
@@ -142,7 +142,7 @@ class BrokerWorker(Worker):
             most=config.max_request_size,
             timeout=config.request_timeout_ms / 1000,
         )
-        self.batcher = _new_batcher(config, self._batch_size)
+        self.batcher = batcher_for(config, self._batch_size)
         self._buffers = AttachedBuffers(broker_id)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
         self._throttle = Throttle(broker_id, self.clock, last_errors)
@@ -295,6 +295,7 @@ class BrokerWorker(Worker):
         for batch in self._ahead.batches():
             self._ahead.withdraw(batch.in_buffer)
             self.batcher.reschedule(batch.in_buffer)
+        self._buffers.check_moved()
 
     def _on_connection_lost(self, reason: str) -> None:
         self._throttle.forget()
@@ -328,6 +329,7 @@ class BrokerWorker(Worker):
     def _put(self, buffer: PartitionBuffer, item: Slice | Batch | Backlog | Chaser | Sweep) -> None:
         if isinstance(item, Sweep):
             self._ahead.drop_expired(buffer)
+            self._buffers.answered(buffer)
             buffer.sweep()
             self.batcher.reschedule(buffer)
             return
@@ -392,7 +394,10 @@ class BrokerWorker(Worker):
                 return
             if batches is not just_sealed:
                 for buffer in drop_expired(batches):
+                    self._buffers.answered(buffer)
                     self.batcher.reschedule(buffer)
+                if self._buffers.to_check:
+                    self._check_leaders()
                 if not batches:
                     continue
             self._ahead.sent(batches)
@@ -450,13 +455,3 @@ class BrokerWorker(Worker):
         if self._new_view and not self._up and (topics := self._buffers.without_leader(view)):
             self._metadata.want_topics(*topics)
         self._new_view = False
-
-
-def _new_batcher(config: Config, batch_size: int) -> Batcher:
-    return Batcher(
-        linger=config.linger_ms / 1000,
-        batch_size=batch_size,
-        batch_messages=config.batch_max_messages,
-        # Without sequence numbers: one in flight, and one sealed ahead of the response.
-        sealed_limit=config.max_in_flight_requests_per_connection if config.idempotent else 2,
-    )

@@ -77,6 +77,8 @@ class ProduceResponseHandler:
             batch.in_buffer.answered(batch)
             self._buffer_changed(batch.in_buffer)
             self._deliver(batch, -1, -1, now)
+        # A buffer that ended while the request was being written has its chaser left.
+        self._drain_all_for_retry([request])
 
     def lost(self, item: RequestsLost) -> None:
         """Retry the batches that were in flight or not yet written when the connection was lost."""

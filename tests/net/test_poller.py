@@ -77,6 +77,33 @@ def test_what_is_watched_can_change(pair: tuple[socket.socket, socket.socket]) -
         assert poller.select(0.001) == []
 
 
+def test_without_memory_nothing_changes(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is lost because of it must be removed, and not be watched any more."""
+    ours, theirs = pair
+
+    def no_memory(events: int) -> int:
+        raise MemoryError
+
+    with Poller() as poller:
+        with monkeypatch.context() as patch:
+            patch.setattr("pykaproducer._net.poller._poll_mask", no_memory)
+            with pytest.raises(MemoryError):
+                poller.register(ours, WRITE)
+        assert poller.select(0) == []
+        poller.register(ours, READ)
+        with monkeypatch.context() as patch:
+            patch.setattr("pykaproducer._net.poller._poll_mask", no_memory)
+            with pytest.raises(MemoryError):
+                poller.modify(ours, WRITE)
+            assert poller.select(0) == []
+            theirs.send(b"value")
+            assert [mask for _, mask in poller.select()] == [READ]
+            poller.unregister(ours)
+            assert poller.select(0) == []
+
+
 def test_a_socket_is_read_until_its_end(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     into = memoryview(bytearray(3))

@@ -14,6 +14,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from pykaproducer import Delivery, Producer
 from pykaproducer._pipeline.metrics import ProducerMetrics
+from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._util.clock import Clock
 from pykaproducer.config import Config
@@ -41,6 +42,11 @@ BACKOFF = 1.3
 def stage_context(clock: Clock) -> StageContext:
     """Return what a stage needs that a test runs alone."""
     return StageContext("test", clock, ProducerMetrics.of(Config()), lambda worker, error: None)
+
+
+def pipeline_of(producer: Producer) -> Pipeline:
+    assert producer._pipeline is not None
+    return producer._pipeline
 
 
 # Outcomes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from pykaproducer import DeliveryTimeoutError
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -21,12 +23,16 @@ from .helper import (
     RefuseIf,
     attempts,
     ended,
+    error_of,
     log,
     numbers,
     offsets,
+    outcome,
+    pipeline_of,
     send,
     sent,
     under_way,
+    until,
     warm_up,
 )
 
@@ -195,3 +201,74 @@ def test_a_batch_is_recognised_however_often_it_is_refused_behind_its_append(
         cluster.next("produce", Drop(appended=True), *[refused] * 40)
         assert offsets(send(producer, numbers(60))) == list(range(1, 61))
         assert log(cluster) == [b"first", *numbers(60)]
+
+
+def test_a_batch_sealed_ahead_follows_a_leader_that_moved_before_the_broker_died() -> None:
+    """No response and no later view would move its partition.
+
+    1. Partition 0 has a batch in flight; partitions 0 and 1 have one sealed ahead.
+    2. Both get another leader, and wait for their batches here.
+    3. The broker dies. Only partition 0 had a request.
+    """
+    held = Held()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(acks=1, enable_idempotence=False, linger_ms=20, **FAST)) as producer,
+    ):
+        for partition in (0, 1):
+            cluster.move_leader("t", partition, 0)
+        for partition in (0, 1):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", held, broker=0)
+        deliveries = send(producer, [b"in flight"])
+        held.wait_until_held()
+        deliveries += send(producer, [b"sealed ahead"]) + send(producer, [b"ahead"], partition=1)
+        pipeline = pipeline_of(producer)
+        (old,) = (worker for worker in pipeline.brokers.all() if worker.broker_id == 0)
+        until(lambda: {batch.partition for batch in old._ahead.batches()} == {0, 1})
+        for partition in (0, 1):
+            cluster.move_leader("t", partition, 1)
+        pipeline.metadata.want()
+        until(lambda: len(old._buffers._moved) == 2)
+        cluster.stop(0)
+        offsets(deliveries)
+
+
+def test_a_topic_may_rest_while_its_expired_messages_are_being_written() -> None:
+    """With acks=0 the last written byte returns the chaser, as a response does otherwise."""
+    clock, held = FakeClock(), Held()
+    settings: dict[str, Any] = {"acks": 0, "linger_ms": 100, "metadata_max_idle_ms": 5_000}
+    settings |= {"request_timeout_ms": 600_000, "delivery_timeout_ms": 900_000}
+    settings |= {"max_request_size": 4_000_000, "batch_size": 4_000_000}
+
+    def jump_until(found: Callable[[], bool]) -> None:
+        def jumped() -> bool:
+            clock.jump(0.05)
+            return found()
+
+        until(jumped)
+
+    with (
+        ScriptedCluster(topics={"t": 1, "u": 1, "v": 1}) as cluster,
+        ended(cluster.producer(clock=clock, send_buffer_bytes=1 << 16, **settings)) as producer,
+    ):
+        first = [send(producer, [b"first"], topic=topic)[0] for topic in ("t", "u", "v")]
+        jump_until(lambda: all(delivery.done() for delivery in first))
+        cluster.next("produce", held)
+        (last,) = send(producer, [b"the broker reads nothing after this"], topic="v")
+        jump_until(last.done)
+        held.wait_until_held()
+        rests = producer.send("t", bytes(800_000), delivery_timeout_ms=120_000)
+        stays = producer.send("u", bytes(3_000_000))
+        (worker,) = pipeline_of(producer).brokers.all()
+        jump_until(lambda: worker.requests == 1)
+        buffers = {buffer.topic: buffer for buffer in worker._buffers.all()}
+        assert [len(buffers[topic].unanswered) for topic in ("t", "u")] == [1, 1]
+        clock.jump(120)
+        assert isinstance(error_of(rests), DeliveryTimeoutError)
+        jump_until(lambda: buffers["t"].chaser is not None)
+        held.release()
+        assert outcome(stays) is None
+        (later,) = send(producer, [b"later"])
+        jump_until(later.done)
+        assert outcome(later) is None

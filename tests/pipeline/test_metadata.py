@@ -17,7 +17,6 @@ from kafka.errors import TopicAuthorizationFailedError
 from pykaproducer import PartitionerError, Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing._scripted_apis import Partition
 from pykaproducer.testing.scripted import Action, Drop, Exchange, Refuse
@@ -35,6 +34,7 @@ from .helper import (
     numbers,
     offsets,
     outcomes,
+    pipeline_of,
     send,
     under_way,
     until,
@@ -69,11 +69,6 @@ def asked(cluster: ScriptedCluster, since: int = 0) -> list[tuple[list[str], boo
         )
         for received in cluster.received("metadata")[since:]
     ]
-
-
-def pipeline_of(producer: Producer) -> Pipeline:
-    assert producer._pipeline is not None
-    return producer._pipeline
 
 
 def look_up(producer: Producer, clock: FakeClock, seconds: float = 1.5) -> None:
