@@ -515,7 +515,7 @@ def test_a_deleted_topic_is_named_as_the_reason() -> None:
     clock = FakeClock()
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=5_000)) as producer,
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=60_000)) as producer,
     ):
         warm_up(producer)
         with cluster._changed:
