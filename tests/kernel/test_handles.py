@@ -193,7 +193,7 @@ def test_a_callback_that_raises_its_error_leaves_nothing_behind() -> None:
     settled.report(lambda callback, error: None)
     gc.collect()
     assert requests
-    assert not [it for it in gc.get_objects() if isinstance(it, Request)]
+    assert not [it for it in gc.get_objects() if type(it) is Request]
     assert handle.failed()
 
 

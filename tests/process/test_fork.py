@@ -331,3 +331,36 @@ def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
             producer.abort()
         """
     programs.run(script)
+
+
+def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
+    """Otherwise the child could wait for ever for the lock of the file to which it is written.
+
+    1. A stage is in the middle of a line.
+    2. The main thread begins to fork; the hook that runs first lets the stage continue.
+    3. The child exists once the line is written.
+    """
+    script = """
+        import logging, os, threading
+        from pykaproducer import Producer
+
+        entered, go_on, lines = threading.Event(), threading.Event(), []
+
+        class Handler(logging.Handler):
+            def emit(self, record):
+                entered.set()
+                go_on.wait(30)
+                lines.append(record.getMessage())
+
+        logging.getLogger("pykaproducer").addHandler(Handler())
+        producer = Producer(bootstrap_servers="127.0.0.1:1")
+        producer.send("t", b"value")
+        assert entered.wait(30)
+        os.register_at_fork(before=go_on.set)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lines else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        producer.abort()
+        """
+    programs.run(script)
