@@ -49,18 +49,19 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def ask_leader(cluster: KafkaCluster, topic: str, request: Any) -> Any:
-    leader = cluster.brokers[cluster.leader_of(topic, 0)]
+def ask_leader(cluster: KafkaCluster, topic: str, request: Any, partition: int = 0) -> Any:
+    leader = cluster.brokers[cluster.leader_of(topic, partition)]
     return _admin.ask(leader.port, request, timeout=30)
 
 
-def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:
-    """Write one message to partition 0 with acks=all; the leader may have just been elected."""
+def write(cluster: KafkaCluster, topic: str, value: bytes, partition: int = 0) -> None:
+    """Write one message with acks=all; the leader may have just been elected."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=16384)
     builder.append(timestamp=int(time.time() * 1000), key=None, value=value)
     builder.close()
     topic_data = ProduceRequest.TopicProduceData
-    partition = topic_data.PartitionProduceData(index=0, records=bytes(builder.buffer()))
+    records = bytes(builder.buffer())
+    partition_data = topic_data.PartitionProduceData(index=partition, records=records)
     deadline = time.monotonic() + PATIENCE
     while True:
         request = ProduceRequest(
@@ -68,10 +69,11 @@ def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:
             transactional_id=None,
             acks=-1,
             timeout_ms=20_000,
-            topic_data=[topic_data(name=topic, partition_data=[partition])],
+            topic_data=[topic_data(name=topic, partition_data=[partition_data])],
         )
         ((answer,),) = (
-            entry.partition_responses for entry in ask_leader(cluster, topic, request).responses
+            entry.partition_responses
+            for entry in ask_leader(cluster, topic, request, partition).responses
         )
         if answer.error_code == 0:
             return
@@ -380,9 +382,21 @@ def test_a_whole_cluster_comes_back(three: KafkaCluster) -> None:
 # The end of the owner
 
 
+def partition_on_the_last_disk(cluster: KafkaCluster, topic: str) -> int:
+    """Create *topic*; return a partition which is on the last disk of its leader, and in use.
+
+    A partition whose leader is still creating it would stay with the leader: the controller does
+    not know on which disk it is.
+    """
+    cluster.create_topic(topic, partitions=12)
+    for partition in range(12):
+        write(cluster, topic, b"value", partition)
+    leaders = {partition: cluster.leader_of(topic, partition) for partition in range(12)}
+    return next(p for p, leader in leaders.items() if cluster.disk_of(leader, topic, p) == 1)
+
+
 def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaCluster) -> None:
-    three.create_topic("disks", partitions=12)
-    hit = next(p for p in range(12) if three.disk_of(three.leader_of("disks", p), "disks", p) == 1)
+    hit = partition_on_the_last_disk(three, "disks")
     leader = three.leader_of("disks", hit)
     three.fail_disk(leader)
     with pytest.raises(ClusterError, match="has already failed"):
