@@ -233,9 +233,9 @@ class KafkaCluster:
 
         The broker notices it within a few seconds, when it next writes a checkpoint there. From
         then on it answers KAFKA_STORAGE_ERROR for the partitions on that disk until it is
-        restarted, while the controller elects another leader for each of them. A partition that
-        the broker is creating in this moment keeps its leader, because the controller does not
-        know its disk: write to new partitions first.
+        restarted, while the controller elects another leader for each of them. A partition
+        created a moment ago may keep its leader, because the controller does not know its disk
+        yet.
         """
         self._broker(i)._fail_disk()
 
