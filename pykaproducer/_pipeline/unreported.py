@@ -165,7 +165,10 @@ class UnreportedFailures:
         return sooner
 
     def enter(self, part: Part, holder: Holder) -> bool:
-        """Remember *part*, which has failed. As :meth:`remember`, but for any thread."""
+        """Remember *part*, which has failed. May be called from any thread.
+
+        Return whether :attr:`due` became earlier.
+        """
         now = self._clock.monotonic()
         self._new.append(_Kept(part, holder, now))
         due, wanted = self.due, max(now + GATHER, self._last_line + INTERVAL)

@@ -4,22 +4,26 @@ The program's logging filters and handlers are user code. A handler's exception 
 logging module itself. A filter's exception leaves the logging call: it would end the stage that
 wrote the line, and with it the producer (P9, P11).
 
-A fork waits until no stage writes a line (P8). Otherwise the child could wait for ever:
+A fork waits until no stage writes a line (P8). Otherwise the child could wait forever:
 
 1. a stage writes a line to ``stderr``, and holds the lock of that file;
-2. the main thread forks; in the child the lock is held, by a thread that does not exist there;
+2. another thread forks; in the child the lock is held by a thread that does not exist there;
 3. the child writes to ``stderr``.
 
-The logging module renews its own locks in the child, but not those of files.
+The logging module renews its own locks in the child, but not those of files. A line that begins
+between the end of the wait and the fork is not prevented: stages that had to wait for a fork, or
+for one another, could deadlock in a handler.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -30,42 +34,51 @@ _PATIENCE = 1.0
 
 
 class _Lines:
-    """The lines that are being written by threads other than the main thread."""
+    """The lines that threads other than the main thread are writing.
+
+    A thread never waits for another one's line, except in a fork: a handler may wait for a second
+    producer, whose stages log too.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._forking = threading.local()
+        # The thread of each line, by a lock that is held while the line is written.
+        self._threads: dict[_thread.LockType, int] = {}
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """Let no fork happen in the block."""
+        """Have a fork wait for the end of the block."""
         if threading.current_thread() is threading.main_thread():
-            # It is the one that forks, usually; an exception of a signal handler could strike
-            # between the two steps below.
+            # A signal handler may interrupt it here. It usually is the thread that forks.
             yield
             return
-        with self._lock:
+        line = _thread.allocate_lock()
+        line.acquire()
+        self._threads[line] = _thread.get_ident()
+        try:
             yield
+        finally:
+            self._threads.pop(line, None)
+            line.release()
 
     def before_fork(self) -> None:
-        self._forking.holds = self._lock.acquire(timeout=_PATIENCE)
-
-    def after_in_parent(self) -> None:
-        if self._forking.holds:
-            self._lock.release()
+        """Wait until no other thread writes a line, for at most :data:`_PATIENCE`."""
+        deadline = time.monotonic() + _PATIENCE
+        me = _thread.get_ident()
+        while others := [line for line, it in self._threads.copy().items() if it != me]:
+            for line in others:
+                if not line.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    return
+                line.release()
 
     def after_in_child(self) -> None:
-        self._lock = threading.RLock()
+        """Forget the lines of threads that do not exist here."""
+        self._threads = {}
 
 
 _lines = _Lines()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_lines.before_fork,
-        after_in_parent=_lines.after_in_parent,
-        after_in_child=_lines.after_in_child,
-    )
+    os.register_at_fork(before=_lines.before_fork, after_in_child=_lines.after_in_child)
 
 
 class GuardedLogger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 
 import pytest
 
@@ -129,3 +130,33 @@ def test_a_line_names_the_place_that_wrote_it(said: pytest.LogCaptureFixture) ->
         warm_up(producer)
     (connected,) = [record for record in said.records if "connected" in record.getMessage()]
     assert (connected.name, connected.module) == ("pykaproducer.broker", "broker")
+
+
+def test_a_handler_may_wait_for_another_producer_that_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stages of two producers write lines at once: none waits for another one's line."""
+    first_writes, second_wrote = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    class Handler(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:  # without the handler's own lock
+            name = record.threadName or ""
+            if name.startswith("first"):
+                first_writes.set()
+                waited.append(second_wrote.wait(SOON))
+            elif name.startswith("second"):
+                second_wrote.set()
+            return True
+
+    monkeypatch.setattr(logging.getLogger("pykaproducer"), "handlers", [Handler()])
+    monkeypatch.setattr(logging.getLogger("pykaproducer"), "level", logging.INFO)
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        first, second = (cluster.producer(client_id=name, **FAST) for name in ("first", "second"))
+        one = first.send("t", b"1")
+        assert first_writes.wait(SOON)
+        offsets([second.send("t", b"2"), one])
+        first.close()
+        second.close()
+    assert waited
+    assert all(waited)
