@@ -35,11 +35,11 @@ class Load:
         self._rate, self._size = job["rate"], job["size"]
         self._numbers = [0] * job["partitions"]
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._send, name="load", daemon=True)
-        self._thread.start()
         self.refused = 0
         #: The longest call of send() (seconds).
         self.longest = 0.0
+        self._thread = threading.Thread(target=self._send, name="load", daemon=True)
+        self._thread.start()  # last, because the thread uses all of these
 
     def end(self, timeout: float) -> None:
         self._end.set()
