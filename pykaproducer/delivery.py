@@ -63,8 +63,8 @@ class ProducerRef:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.pid = os.getpid()
-        #: Returns whether the caller is on one of the producer's threads, which run callbacks,
-        #: partitioners and logging handlers.
+        #: Returns whether the caller is on one of the producer's threads, which run callbacks
+        #: and partitioners.
         self.in_own_thread: Callable[[], bool] = _never
 
     def check_may_wait(self, delivery: Delivery) -> None:

@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests._support.fixtures.cluster",
     "tests._support.fixtures.coverage",
     "tests._support.fixtures.leaks",
+    "tests._support.fixtures.log",
     "tests._support.fixtures.seeds",
     "tests._support.fixtures.servers",
     "tests._support.fixtures.skips",

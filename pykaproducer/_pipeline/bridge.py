@@ -214,9 +214,6 @@ class Bridge(SocketWorker):
             if self._garbled:  # the connection was closed before
                 self._report_lost([], [])
             return
-        if any(partition.error_code for partition in answer.partitions):
-            self._report(ResponseReceived(request, answer))  # not deferred: errors may be logged
-            return
         with DeferredWakeups():
             self._report(ResponseReceived(request, answer))
 

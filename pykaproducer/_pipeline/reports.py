@@ -7,8 +7,7 @@ blocks delays other callbacks, but no outcome.
 
 Guarantees: callbacks run one at a time, in this thread only. Those of one partition run in the
 order of its outcomes. A chunk counts as complete only when its callbacks have run. This stage also
-logs failures that neither a callback nor a read outcome has reported (see ``unreported.py``),
-because logging handlers are user code, too.
+logs failures that neither a callback nor a read outcome has reported (see ``unreported.py``).
 """
 
 from __future__ import annotations

@@ -291,8 +291,8 @@ class SocketWorker(Worker):
         if self._items and self._connection is not None:
             # Without this, the following item would wait for the broker:
             # 1. this thread emptied the inbox; 2. the connection then called user code (a token
-            #    provider, a logging handler), which sent a message; 3. that put an item into this
-            #    inbox, from this very thread, which does not wake itself.
+            #    provider), which sent a message; 3. that put an item into this inbox, from this
+            #    very thread, which does not wake itself.
             self._connection.wakeup.poke()
         if self._busy:
             self._busy = False

@@ -48,7 +48,7 @@ from typing import Any, Final
 import pykaproducer._kernel as _kernel
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
-from pykaproducer._util import threads
+from pykaproducer._util import guarded_log, threads
 from pykaproducer._util.clock import Clock, WakeEvent, earlier
 
 
@@ -82,6 +82,7 @@ def forget_stages() -> None:
     _here.is_stage = False
     _here.on_crash = None
     threads.forget_all()
+    guarded_log.forget_lines()
 
 
 class DeferredWakeups:
@@ -89,7 +90,7 @@ class DeferredWakeups:
 
     For a stage that will sleep soon. Woken earlier, a user thread would only contend for the GIL
     with the stage. The block must not take long and must not run user code (a callback, a
-    partitioner, a logging handler): that might wait for the very thread that is to be woken.
+    partitioner): that might wait for the very thread that is to be woken.
     """
 
     def __enter__(self) -> None:
@@ -297,7 +298,6 @@ class Worker:
                 self.handle(item)
                 self.on_inbox_drained()
             except BaseException as error:  # the crash policy, as in the stage's own thread
-                flush_wakeups()  # the crash policy logs, which may run user code
                 self._on_crash(self, error)
                 return True
             deadline = self.next_wakeup()
@@ -360,6 +360,7 @@ class Worker:
             self._run()
         finally:
             _here.is_stage, _here.on_crash = was_stage, on_crash
+            guarded_log.runs_a_stage(was_stage)
             threads.give_up(self)
 
     def _run(self) -> None:
@@ -373,6 +374,7 @@ class Worker:
             self._items.append(STOP)
         _here.is_stage = True
         _here.on_crash = self._on_crash
+        guarded_log.runs_a_stage(True)
         if self.keeps_threads:
             threads.keep(self, self.wake)
         try:

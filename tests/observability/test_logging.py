@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 
 import pytest
 
+from pykaproducer import DeliveryError, Producer
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._util.guarded_log import GuardedLogger, runs_a_stage, wait_until_written
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
+from tests._support import programs
 from tests.pipeline.helper import FAST, SOON, came, offsets, send, warm_up
 
 
@@ -132,31 +136,142 @@ def test_a_line_names_the_place_that_wrote_it(said: pytest.LogCaptureFixture) ->
     assert (connected.name, connected.module) == ("pykaproducer.broker", "broker")
 
 
-def test_a_handler_may_wait_for_another_producer_that_logs(
-    monkeypatch: pytest.MonkeyPatch,
+class ToKafka(logging.Handler):
+    """Sends the program's own lines to a topic and waits, as handlers do, under its own lock."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        super().__init__()
+        self.producer, self.topic = producer, topic
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("pykaproducer"):
+            self.producer.send(self.topic, record.getMessage().encode()).result(SOON)
+
+
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> list[logging.Handler]:
+    """The handlers of the root logger."""
+    own: list[logging.Handler] = []
+    monkeypatch.setattr(logging.getLogger(), "handlers", own)
+    return own
+
+
+def test_a_handler_may_wait_for_what_it_sends(handlers: list[logging.Handler]) -> None:
+    """1. The handler sends to a topic that is refused, and waits. 2. The dispatcher logs that."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+    ):
+        cluster.next("metadata", *[Refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)] * 50)
+        handlers.append(ToKafka(producer, "not-ours"))
+        with pytest.raises(DeliveryError, match="TOPIC_AUTHORIZATION_FAILED"):
+            logging.getLogger("app").warning("a line")
+
+
+def test_a_handler_may_wait_for_a_broker_that_comes_back(handlers: list[logging.Handler]) -> None:
+    """1. The handler sends, and waits. 2. The connection is lost, which the BrokerWorker logs."""
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+        warm_up(producer)
+        cluster.next("produce", Drop())
+        handlers.append(ToKafka(producer, "t"))
+        logging.getLogger("app").warning("a line")
+        assert cluster.log("t")[-1].value == b"a line"
+
+
+def test_a_stderr_that_is_closed_ends_no_stage() -> None:
+    """Neither the handler nor the report about its exception can write."""
+    script = """
+        import sys
+        from pykaproducer import DeliveryError
+        from pykaproducer.testing import ScriptedCluster
+        from pykaproducer.testing.scripted import Refuse
+
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer()
+            producer.send("t", b"0").result(30)
+            sys.stderr.close()
+            cluster.next("metadata", *[Refuse(29)] * 50)
+            try:
+                producer.send("not-ours", b"1").result(30)
+            except DeliveryError:
+                producer.close()
+                print("refused")
+        """
+    assert programs.run(script) == "refused\n"
+
+
+def test_close_waits_for_the_lines_of_the_stages(
+    handlers: list[logging.Handler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stages of two producers write lines at once: none waits for another one's line."""
-    first_writes, second_wrote = threading.Event(), threading.Event()
-    waited: list[bool] = []
+    entered, go_on = threading.Event(), threading.Event()
 
-    class Handler(logging.Handler):
-        def handle(self, record: logging.LogRecord) -> bool:  # without the handler's own lock
-            name = record.threadName or ""
-            if name.startswith("first"):
-                first_writes.set()
-                waited.append(second_wrote.wait(SOON))
-            elif name.startswith("second"):
-                second_wrote.set()
-            return True
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            entered.set()
+            go_on.wait(SOON)
+            lines.append(record.getMessage())
 
-    monkeypatch.setattr(logging.getLogger("pykaproducer"), "handlers", [Handler()])
+    lines: list[str] = []
+    handlers.append(Slow())
     monkeypatch.setattr(logging.getLogger("pykaproducer"), "level", logging.INFO)
     with ScriptedCluster(topics={"t": 1}) as cluster:
-        first, second = (cluster.producer(client_id=name, **FAST) for name in ("first", "second"))
-        one = first.send("t", b"1")
-        assert first_writes.wait(SOON)
-        offsets([second.send("t", b"2"), one])
-        first.close()
-        second.close()
-    assert waited
-    assert all(waited)
+        producer = cluster.producer(**FAST)
+        warm_up(producer)
+        assert entered.wait(SOON)
+        go_on.set()
+        producer.close()
+    assert "broker 0: connected" in lines
+
+
+def test_lines_that_handlers_are_too_slow_for_are_dropped_and_counted(
+    handlers: list[logging.Handler], said: pytest.LogCaptureFixture
+) -> None:
+    """Memory is bounded (P11), whatever a handler does."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Stuck(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            entered.set()
+            go_on.wait(SOON)
+
+    handlers.append(Stuck())
+    log = GuardedLogger("pykaproducer.broker")
+    stage = threading.Thread(target=lambda: (runs_a_stage(True), log.error("the first")))
+    stage.start()
+    assert entered.wait(SOON)
+    more = threading.Thread(
+        target=lambda: (runs_a_stage(True), [log.error("line %d", n) for n in range(1500)])
+    )
+    more.start()
+    more.join()
+    go_on.set()
+    wait_until_written()
+    told = [record.getMessage() for record in said.records]
+    assert told[0] == "the first"
+    assert len(told) == 1 + 1000 + 1
+    assert "500 log lines were dropped, as logging handlers are too slow" in told
+
+
+def test_a_line_has_the_time_the_thread_and_the_error_of_its_stage(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    error = ValueError("broken")
+
+    def stage() -> None:
+        runs_a_stage(True)
+        try:
+            raise error
+        except ValueError:
+            GuardedLogger("pykaproducer.broker").error("a stage has failed", exc_info=error)
+        error.__traceback__ = None  # the stage need not keep it
+
+    thread = threading.Thread(target=stage, name="client-broker-7")
+    before = time.time()
+    thread.start()
+    thread.join()
+    after = time.time()
+    (record,) = said.records
+    assert before <= record.created <= after
+    assert (record.threadName, record.thread) == (thread.name, thread.ident)
+    assert record.funcName == "stage"
+    assert "raise error" in said.text

@@ -323,7 +323,7 @@ def test_who_waits_is_waked_before_the_connection_goes_on(monkeypatch: pytest.Mo
     """A waiting thread is woken before the connection continues.
 
     1. The response is handled.
-    2. The bridge then may log, and wait for a lock of a logging handler that is held by the thread
+    2. The bridge then may call a token provider, which waits for a lock that is held by the thread
        that waits for the outcome.
     """
     on_answer = Bridge.on_answer

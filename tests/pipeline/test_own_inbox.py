@@ -15,7 +15,7 @@ from .helper import SOON, stage_context
 
 
 class _Asks(Network):
-    """User code that the connection calls: a token provider or a log handler."""
+    """User code that the connection calls: for example a token provider."""
 
     def __init__(self, listener: socket.socket) -> None:
         super().__init__(Config())

@@ -334,10 +334,10 @@ def test_a_producer_that_cannot_be_reset_does_not_keep_others_from_it() -> None:
 
 
 def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
-    """Otherwise the child could wait for ever for the lock of the file to which it is written.
+    """Otherwise the child could wait forever for the lock of the file to which it is written.
 
-    1. A stage is in the middle of a line.
-    2. The main thread begins to fork; the hook that runs first lets the stage continue.
+    1. A line of a stage is being written.
+    2. The main thread begins to fork; the hook that runs first lets the writer continue.
     3. The child exists once the line is written.
     """
     script = """
@@ -364,3 +364,30 @@ def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
         producer.abort()
         """
     programs.run(script)
+
+
+def test_a_handler_may_fork() -> None:
+    """The fork must not wait for the line that its own thread writes; the child has no lines."""
+    script = """
+        import logging, os, threading
+        from pykaproducer import Producer
+
+        forked = threading.Event()
+
+        class Handler(logging.Handler):
+            def emit(self, record):
+                if not forked.is_set():
+                    child = os.fork()
+                    if child == 0:
+                        producer.abort()
+                        os._exit(7)
+                    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                    forked.set()
+
+        logging.getLogger("pykaproducer").addHandler(Handler())
+        producer = Producer(bootstrap_servers="127.0.0.1:1")
+        producer.send("t", b"value")
+        assert forked.wait(30)
+        producer.abort()
+        """
+    assert programs.run(script) == "7\n"
