@@ -20,6 +20,8 @@ from pykaproducer.config import Config
 
 #: Maximum number of buffers that Batcher.is_small() adds up.
 _FEW_BUFFERS = 16
+#: Fewer timers are not searched for outdated ones.
+_FEW_TIMERS = 64
 
 
 class Batcher:
@@ -44,6 +46,8 @@ class Batcher:
         # When the other open buffers have lingered long enough. An entry is valid while its buffer
         # is open and its time matches the buffer's first item.
         self._timers: list[tuple[float, int, PartitionBuffer]] = []
+        # Number of timers above which they are searched for outdated ones.
+        self._prune_above = _FEW_TIMERS
         self._count = itertools.count()
         self._round = 0
 
@@ -94,6 +98,27 @@ class Batcher:
         if buffer.timer != due:
             buffer.timer = due
             heapq.heappush(self._timers, (due, next(self._count), buffer))
+            if len(self._timers) > self._prune_above:
+                self._prune_timers()
+
+    def _prune_timers(self) -> None:
+        """Drop the outdated timers: at most one of each open buffer is left.
+
+        :meth:`next_due` drops those at the head of the heap, but nobody calls it while there is no
+        connection. During an outage, messages come and expire, and each of them may set a timer.
+        """
+        kept: dict[PartitionBuffer, tuple[float, int, PartitionBuffer]] = {}
+        for entry in self._timers:
+            due, _, buffer = entry
+            if buffer.timer != due:
+                continue
+            if buffer in self._open:
+                kept[buffer] = entry
+            else:
+                buffer.timer = None
+        self._timers = list(kept.values())
+        heapq.heapify(self._timers)
+        self._prune_above = max(_FEW_TIMERS, 2 * len(self._timers))
 
     def _may_send(self, buffer: PartitionBuffer) -> bool:
         """Return whether *buffer* may have one more batch in flight."""

@@ -581,6 +581,10 @@ class Batching(RuleBasedStateMachine):
             del model.pending[: batch.count]
             model.unanswered += 1
 
+    @rule()
+    def prune(self) -> None:
+        self.broker.batcher._prune_timers()
+
     @rule(which=buffers)
     def answer(self, which: int) -> None:
         if self.model[which].unanswered:
@@ -617,6 +621,46 @@ class Batching(RuleBasedStateMachine):
 
 TestModel = Batching.TestCase
 TestModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_timers_do_not_pile_up_while_nothing_is_sent() -> None:
+    """Messages come and expire without a connection, and nobody asks what is due."""
+    broker = Broker(linger=10.0)
+    buffers = [broker.buffer(partition) for partition in range(100)]
+    alive: list[Slice] = []
+    for _ in range(30):
+        expired, alive = alive, [broker.put(buffer, 1) for buffer in buffers]
+        for part, buffer in zip(expired, buffers, strict=False):
+            report(part.chunk.whole().fail(LookupError(), LookupError()))
+            buffer.sweep()
+            broker.batcher.reschedule(buffer)
+        broker.door.clock.jump(1)
+    assert len(broker.batcher._timers) <= 2 * len(buffers) + 1
+    # The timers that are left are the right ones.
+    assert broker.batcher.next_due() == broker.now - 1 + 10
+    broker.door.clock.jump(8.5)
+    assert broker.due() == []
+    broker.door.clock.jump(0.5)
+    assert set(broker.due()) == set(buffers)
+
+
+def test_a_timer_that_was_dropped_while_its_buffer_was_closed_is_set_again() -> None:
+    broker = Broker(linger=10.0, sealed_limit=1)
+    buffer = broker.buffer()
+    broker.put(buffer, 1)
+    broker.door.clock.jump(10)
+    broker.seal(buffer)
+    broker.put(buffer, 1)
+    due = broker.now + 10
+    broker.answer(buffer)
+    assert broker.batcher.next_due() == due
+    buffer.waits_for_id = True
+    broker.batcher.reschedule(buffer)
+    broker.batcher._prune_timers()
+    assert broker.batcher.next_due() is None
+    buffer.waits_for_id = False
+    broker.batcher.reschedule(buffer)
+    assert broker.batcher.next_due() == due
 
 
 # Retried batches --------------------------------------------------------------------------------
