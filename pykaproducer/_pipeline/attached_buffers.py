@@ -6,7 +6,7 @@ whose leader has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pykaproducer._machines.cluster import ClusterView
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -20,7 +20,7 @@ class AttachedBuffers:
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
         # Partitions whose leader moved_away() looks up in the view.
         self._to_check: set[tuple[str, int]] = set()
-        # Buffers of partitions with another leader now, which still wait for a response here.
+        # Buffers of partitions with another leader now, which have a batch in flight here.
         self._moved: set[PartitionBuffer] = set()
         #: Whether a leader may have changed since the last check.
         self.to_check = False
@@ -49,34 +49,28 @@ class AttachedBuffers:
         self._to_check.update(moved)
         self.to_check = True
 
-    def check_moved(self) -> None:
-        """React to the loss of the connection, after which no response arrives here.
-
-        A buffer may have no batch in flight, but only batches that were sealed ahead:
-
-        1. partition 0 has a batch in flight, and partitions 0 and 1 have one sealed ahead;
-        2. the broker dies, and the view names another leader for both, which now wait for their
-           batches;
-        3. the connection is lost, and the batches sealed ahead are pending again. The loss of the
-           request moves partition 0. No response and no later change of the view would move 1.
-        """
-        for buffer in list(self._moved):
-            self.answered(buffer)
-
     def answered(self, buffer: PartitionBuffer) -> None:
         """React to a response for *buffer*: it may have been the last one it waited for.
 
         Also called when a batch of it that was sealed ahead is dropped.
         """
-        if buffer in self._moved and not buffer.unanswered:
+        if buffer in self._moved:
             self._moved.discard(buffer)
             self._check(buffer)
 
-    def moved_away(self, view: ClusterView) -> list[PartitionBuffer]:
+    def moved_away(
+        self, view: ClusterView, ahead: Mapping[PartitionBuffer, int]
+    ) -> list[PartitionBuffer]:
         """Return the buffers to release, because *view* names another leader.
 
         One check for all views since the last call. A buffer with a batch in flight is returned
-        once that is answered.
+        once that is answered. *ahead* tells how many batches of a buffer are only sealed ahead.
+        A buffer does not wait for these here:
+
+        1. partition 0 has a batch in flight, and partitions 0 and 1 have one sealed ahead in one
+           request, which is sent after the response;
+        2. partition 1 gets another leader, and the broker does not answer;
+        3. partition 1 would be idle until the request of partition 0 times out.
         """
         places, self._to_check = self._to_check, set()
         self.to_check = False
@@ -86,11 +80,17 @@ class AttachedBuffers:
             leader = view.leader(*place)
             if buffer is None or leader is None or leader == self._broker_id:
                 continue
-            if buffer.unanswered:
+            if len(buffer.unanswered) > ahead.get(buffer, 0):
                 self._moved.add(buffer)
             else:
                 found.append(buffer)
         return found
+
+    def waiting_topics(self) -> set[str]:
+        """Return the topics of the partitions with batches or pending items."""
+        return {
+            buffer.topic for buffer in self._buffers.values() if buffer.pending or buffer.unanswered
+        }
 
     def without_leader(self, view: ClusterView) -> set[str]:
         """Return the topics of waiting partitions for which *view* names no leader."""

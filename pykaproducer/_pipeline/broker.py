@@ -146,7 +146,9 @@ class BrokerWorker(Worker):
         self._buffers = AttachedBuffers(broker_id)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
         self._throttle = Throttle(broker_id, self.clock, last_errors)
-        self._watch = SilenceWatch(broker_id, metadata, window.patience, self._close_connection)
+        self._watch = SilenceWatch(
+            broker_id, metadata, window.patience, self._buffers.waiting_topics, self._give_up
+        )
         self.responses = ProduceResponseHandler(
             config=config,
             clock=self.clock,
@@ -292,10 +294,10 @@ class BrokerWorker(Worker):
     def _disconnected(self) -> None:
         """Make batches that were sealed ahead pending again, as there is no connection."""
         self._up = False
-        for batch in self._ahead.batches():
-            self._ahead.withdraw(batch.in_buffer)
-            self.batcher.reschedule(batch.in_buffer)
-        self._buffers.check_moved()
+        buffers = self._ahead.counts()
+        self._ahead.withdraw(buffers)
+        for buffer in buffers:
+            self.batcher.reschedule(buffer)
 
     def _on_connection_lost(self, reason: str) -> None:
         self._throttle.forget()
@@ -432,22 +434,24 @@ class BrokerWorker(Worker):
                     wait = item.answer.throttle_ms / 1000
                     trace.note("throttled", self, batch, broker=self.broker_id, wait_s=wait)
 
-    def _close_connection(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> None:
         self.bridge.put(GiveUp(reason))
 
     # Failed buffers ------------------------------------------------------------------------------
 
     def _buffer_changed(self, buffer: PartitionBuffer) -> None:
         """React to a response for a batch of *buffer*, or to the failure of *buffer*."""
-        if buffer.failing:
-            self._ahead.withdraw(buffer)
+        if buffer.failing and buffer.unanswered:
+            self._ahead.withdraw([buffer])
         self._buffers.answered(buffer)
         self.batcher.reschedule(buffer)
 
     def _check_leaders(self) -> None:
         """Release the buffers of partitions with another leader now."""
         view = self._metadata.view
-        for buffer in self._buffers.moved_away(view):
+        moved = self._buffers.moved_away(view, self._ahead.counts())
+        self._ahead.withdraw(set(moved))  # together: each call looks at every batch
+        for buffer in moved:
             buffer.fail()
             self._buffer_changed(buffer)
             self.responses.drain_for_retry(buffer)

@@ -7,8 +7,8 @@ request is sent at once, unless the window is full.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Collection, Iterator
 
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -37,6 +37,13 @@ class SealedAhead:
     def batches(self) -> Iterator[Batch]:
         """Iterate over a copy of all batches, oldest first."""
         return (batch for batches in list(self.requests) for batch in list(batches))
+
+    def counts(self) -> Counter[PartitionBuffer]:
+        """Return the number of batches of each buffer.
+
+        Not counted are those that :meth:`next` has returned: they are about to be in flight.
+        """
+        return Counter(batch.in_buffer for batch in self.batches())
 
     def next(self) -> list[Batch] | None:
         """Remove and return the oldest request that may be sent; None if all wait for a response.
@@ -75,14 +82,15 @@ class SealedAhead:
             drop_expired(batches, only=buffer)
         self._tidy()
 
-    def withdraw(self, buffer: PartitionBuffer) -> None:
-        """Make the batches of *buffer* pending again, in order."""
-        if not self.requests:
+    def withdraw(self, buffers: Collection[PartitionBuffer]) -> None:
+        """Make the batches of *buffers*, a set if they may be many, pending again, in order."""
+        if not (self.requests and buffers):
             return
         for batches in reversed(self.requests):
-            for batch in [batch for batch in batches if batch.buffer is buffer]:
-                batches.remove(batch)
-                buffer.put_back(batch)
+            for batch in batches:
+                if batch.in_buffer in buffers:
+                    batch.in_buffer.put_back(batch)
+            batches[:] = [batch for batch in batches if batch.in_buffer not in buffers]
         self._tidy()
 
     def _tidy(self) -> None:

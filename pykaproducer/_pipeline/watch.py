@@ -8,7 +8,9 @@ A broker may stop responding although it no longer leads the partitions:
    the later requests on the connection are not answered either.
 
 So after some seconds of silence the leaders are looked up. If a partition of a request in flight
-has another leader, the connection is closed.
+has another leader, the connection is closed. Partitions without a batch in flight may wait for that
+response too. They are looked up as well, and the BrokerWorker releases those that have another
+leader.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ class SilenceWatch:
         broker_id: int,
         metadata: Metadata,
         patience: Callable[[float], float],
+        waiting_topics: Callable[[], set[str]],
         give_up: Callable[[str], None],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
         self._patience = patience
+        self._waiting_topics = waiting_topics
         self._give_up = give_up
         self._under_way: dict[ProduceRequest, None] = {}
         self._heard_at = 0.0
@@ -76,7 +80,8 @@ class SilenceWatch:
         }
         leaders = {self._metadata.view.leader(*place) for place in places}
         if leaders <= {self._broker_id, None}:
-            self._metadata.want_topics(*{topic for topic, _ in places}, anew=True)
+            topics = {topic for topic, _ in places} | self._waiting_topics()
+            self._metadata.want_topics(*topics, anew=True)
             self.due = now + _LOOK_AGAIN
             return
         self._give_up(

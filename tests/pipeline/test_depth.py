@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import DeliveryTimeoutError
+from pykaproducer import DeliveryTimeoutError, Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.cluster import ClusterView, TopicView
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
+from pykaproducer._pipeline.attached_buffers import AttachedBuffers
+from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.sealed_ahead import SealedAhead
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Exchange
@@ -35,6 +38,13 @@ from .helper import (
     until,
     warm_up,
 )
+
+
+def worker_of(producer: Producer, broker_id: int) -> BrokerWorker:
+    (found,) = (
+        worker for worker in pipeline_of(producer).brokers.all() if worker.broker_id == broker_id
+    )
+    return found
 
 
 def depth(in_flight: int) -> dict[str, Any]:
@@ -144,10 +154,30 @@ def test_what_was_sealed_ahead_is_pending_again_in_its_order() -> None:
     ahead = SealedAhead(one_at_a_time=True)
     ahead.add([batches[1]])
     ahead.add([batches[2]])
-    ahead.withdraw(buffer)
+    ahead.withdraw([buffer])
     assert list(buffer.pending) == batches[1:]
     assert buffer.unanswered == batches[:1]
     assert not ahead.requests
+
+
+def test_only_what_was_sealed_ahead_by_the_given_buffers_is_pending_again() -> None:
+    buffers = [PartitionBuffer("t", partition, Sequencer()) for partition in range(3)]
+    requests = [[batch_of(buffer) for buffer in buffers] for _ in range(2)]
+    ahead = SealedAhead(one_at_a_time=True)
+    for request in requests:
+        ahead.add(request.copy())
+    ahead.withdraw({buffers[0], buffers[2]})
+    assert list(ahead.requests) == [[requests[0][1]], [requests[1][1]]]
+    for partition, buffer in enumerate(buffers):
+        found = buffer.unanswered if partition == 1 else list(buffer.pending)
+        assert found == [requests[0][partition], requests[1][partition]]
+
+
+def batch_of(buffer: PartitionBuffer) -> Batch:
+    """Return a batch of *buffer* that is sealed ahead."""
+    batch = Batch("t", buffer.partition, None, [], 1, 0)  # type: ignore[arg-type]
+    buffer.sent(batch)
+    return batch
 
 
 class Together:
@@ -203,12 +233,12 @@ def test_a_batch_is_recognised_however_often_it_is_refused_behind_its_append(
         assert log(cluster) == [b"first", *numbers(60)]
 
 
-def test_a_batch_sealed_ahead_follows_a_leader_that_moved_before_the_broker_died() -> None:
-    """No response and no later view would move its partition.
+def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
+    """It does not wait for the response of a request in which it is not.
 
     1. Partition 0 has a batch in flight; partitions 0 and 1 have one sealed ahead.
-    2. Both get another leader, and wait for their batches here.
-    3. The broker dies. Only partition 0 had a request.
+    2. Both get another leader; the broker does not answer. Partition 1 moves.
+    3. The broker dies. Now partition 0 moves.
     """
     held = Held()
     with (
@@ -222,16 +252,102 @@ def test_a_batch_sealed_ahead_follows_a_leader_that_moved_before_the_broker_died
         cluster.next("produce", held, broker=0)
         deliveries = send(producer, [b"in flight"])
         held.wait_until_held()
-        deliveries += send(producer, [b"sealed ahead"]) + send(producer, [b"ahead"], partition=1)
-        pipeline = pipeline_of(producer)
-        (old,) = (worker for worker in pipeline.brokers.all() if worker.broker_id == 0)
+        deliveries += send(producer, [b"sealed", b"ahead"])
+        ahead = send(producer, numbers(2), partition=1)
+        old = worker_of(producer, 0)
         until(lambda: {batch.partition for batch in old._ahead.batches()} == {0, 1})
         for partition in (0, 1):
             cluster.move_leader("t", partition, 1)
-        pipeline.metadata.want()
-        until(lambda: len(old._buffers._moved) == 2)
+        pipeline_of(producer).metadata.want()
+        assert offsets(ahead) == [1, 2]
+        assert [delivery.done() for delivery in deliveries] == [False] * 3
         cluster.stop(0)
-        offsets(deliveries)
+        assert offsets(deliveries) == [1, 2, 3]
+        assert log(cluster, "t", 1) == [b"first", *numbers(2)]
+
+
+def test_a_batch_sealed_ahead_keeps_its_sequence_numbers_at_the_next_leader() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(batch_max_messages=2, linger_ms=20, **depth(1), **FAST)) as producer,
+    ):
+        for partition in (0, 1):
+            cluster.move_leader("t", partition, 0)
+        for partition in (0, 1):
+            warm_up(producer, partition=partition)
+        cluster.next("produce", held, broker=0)
+        blocked = send(producer, [b"in", b"flight"])
+        held.wait_until_held()
+        deliveries = send(producer, numbers(2), partition=1)
+        old = worker_of(producer, 0)
+        until(lambda: [batch.partition for batch in old._ahead.batches()] == [1])
+        deliveries += send(producer, numbers(2, 2), partition=1)
+        cluster.move_leader("t", 1, 1)
+        pipeline_of(producer).metadata.want()
+        assert offsets(deliveries) == [1, 2, 3, 4]
+        assert log(cluster, "t", 1) == [b"first", *numbers(4)]
+        batches = [batch for batch in sent(cluster) if batch.partition == 1]
+        assert [(batch.broker, batch.first_sequence) for batch in batches] == [
+            (0, 0),
+            (1, 1),
+            (1, 3),
+        ]
+        assert len({batch.producer for batch in batches}) == 1
+        held.release()
+        offsets(blocked)
+
+
+class HeldAfterAppend(Held):
+    """Appends the batches, and holds the response."""
+
+    def __call__(self, exchange: Exchange) -> None:
+        answer = exchange.apply()
+        self._arrived.set()
+        if exchange.wait(self._released):
+            exchange.answer(answer)
+
+
+def test_after_the_last_response_what_is_sealed_ahead_goes_to_the_next_leader() -> None:
+    """It is not sent to a broker that is known to reject it."""
+    held = HeldAfterAppend()
+    with (
+        ScriptedCluster(2, topics={"t": 1}) as cluster,
+        ended(cluster.producer(enable_idempotence=False, linger_ms=20, **FAST)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held, broker=0)
+        deliveries = send(producer, [b"in flight"])
+        held.wait_until_held()
+        deliveries += send(producer, [b"ahead"])
+        old = worker_of(producer, 0)
+        until(lambda: bool(old._ahead.requests))
+        cluster.move_leader("t", 0, 1)
+        pipeline_of(producer).metadata.want()
+        until(lambda: bool(old._buffers._moved))
+        held.release()
+        assert offsets(deliveries) == [1, 2]
+        assert [batch.broker for batch in sent(cluster)] == [0, 0, 1]
+
+
+def test_a_buffer_is_released_only_if_all_its_batches_are_sealed_ahead() -> None:
+    """A batch that is about to be sent is no longer sealed ahead, and not yet in a request."""
+    leaders = dict.fromkeys(range(3), 1)
+    view = ClusterView(topics={"t": TopicView("t", 0, 3, leaders, b"")})
+    buffers = [PartitionBuffer("t", partition, Sequencer()) for partition in range(3)]
+    attached, ahead = AttachedBuffers(0), SealedAhead(one_at_a_time=False)
+    for buffer in buffers:
+        attached.attach(buffer)
+    ahead.add([batch_of(buffers[0]), batch_of(buffers[1])])
+    ahead.add([batch_of(buffers[1]), batch_of(buffers[2])])
+    leaving = ahead.next()
+    assert leaving is not None
+    assert attached.moved_away(view, ahead.counts()) == [buffers[2]]
+    ahead.withdraw({buffers[2]})
+    for batch in leaving:
+        batch.in_buffer.answered(batch)
+        attached.answered(batch.in_buffer)
+    assert set(attached.moved_away(view, ahead.counts())) == {buffers[0], buffers[1]}
 
 
 def test_a_topic_may_rest_while_its_expired_messages_are_being_written() -> None:
