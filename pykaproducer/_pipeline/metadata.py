@@ -274,6 +274,9 @@ class Metadata(SocketWorker):
         self._missing.pop(item.topic, None)
         self.view = self._last_errors.view = self.view.without(item.topic)
         item.tell(item.topic)
+        # A thread may wait for this topic. Its request has just been dropped, and no response
+        # follows that would make it ask again.
+        self.waiting_threads.wake_all()
 
     def wants_connection(self) -> bool:
         due = self._refresh.next_due()

@@ -146,6 +146,37 @@ def test_a_silent_broker_is_left_for_the_leader_in_its_place() -> None:
         assert clock.monotonic() < 1_006
 
 
+def test_partitions_that_wait_behind_a_silent_broker_find_their_new_leader() -> None:
+    """Their topics are not those of the request in flight, whose partition stays."""
+    clock = FakeClock()
+    held = Held()
+    topics = {"t": 1, "other": 1}
+    with (
+        ScriptedCluster(2, topics=topics) as cluster,
+        ended(cluster.producer(clock=clock, max_in_flight_requests_per_connection=1)) as producer,
+    ):
+        for topic in topics:
+            cluster.move_leader(topic, 0, 0)
+            warm_up(producer, topic=topic)
+        cluster.next("produce", held, broker=0)
+        blocked = send(producer, [b"in flight"])
+        held.wait_until_held()
+        waiting = send(producer, [b"behind"], topic="other")
+        (old,) = pipeline_of(producer).brokers.all()
+        until(lambda: bool(old.batcher.waiting))
+        cluster.move_leader("other", 0, 1)
+        before = len(cluster.received("metadata"))
+        waits_for(clock, 3.0)
+        clock.jump(3.0)
+        came(cluster, "metadata", before + 1)
+        let_pass(clock, waiting)
+        assert offsets(waiting) == [1]
+        assert clock.monotonic() < 1_006
+        held.release()
+        assert offsets(blocked) == [1]
+        assert len({r.connection for r in cluster.received("produce") if r.broker == 0}) == 1
+
+
 def test_a_silent_broker_that_still_leads_is_waited_for() -> None:
     clock = FakeClock()
     held = Held()
@@ -486,6 +517,30 @@ def test_topics_that_were_only_looked_up_are_forgotten() -> None:
         while pipeline.metadata.view.topics or pipeline.metadata._refresh.known:
             assert time.monotonic() < deadline
             clock.jump(60)
+
+
+def test_a_topic_that_is_forgotten_while_a_thread_waits_for_it_is_found_later() -> None:
+    clock = FakeClock()
+    found: list[set[int]] = []
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, max_block_ms=60_000)) as producer,
+    ):
+        warm_up(producer)
+        metadata = pipeline_of(producer).metadata
+        thread = threading.Thread(target=lambda: found.append(producer.partitions_for("u")))
+        thread.start()
+        until(lambda: "u" in metadata.view.topics and "u" in metadata._refresh._waited_for)
+        is_forgotten = threading.Event()
+        metadata.forget("u", lambda topic: is_forgotten.set())
+        assert is_forgotten.wait(SOON)
+        cluster.add_topic("u", 3)
+        waits = time.monotonic() + SOON
+        while thread.is_alive() and time.monotonic() < waits:
+            clock.jump(0.5)
+            thread.join(0.05)
+        thread.join(SOON)
+        assert found == [{0, 1, 2}]
 
 
 def test_a_topic_that_was_deleted_is_not_created_again() -> None:
