@@ -11,6 +11,7 @@ import pytest
 
 from pykaproducer import DeliveryTimeoutError
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._util.guarded_log import wait_until_written
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
@@ -22,7 +23,11 @@ LINES_A_MINUTE = 20
 
 
 class Costs(logging.Handler):
-    """Counts log lines, threads and connections by the minute of the fake clock."""
+    """Counts log lines, threads and connections by the minute of the fake clock.
+
+    The thread that writes the lines of stages is counted separately: it exists only while there are
+    lines.
+    """
 
     def __init__(
         self, clock: FakeClock, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
@@ -31,11 +36,14 @@ class Costs(logging.Handler):
         self._clock = clock
         self.lines: Counter[int] = Counter()
         self.threads: Counter[int] = Counter()
+        self.log_writers: Counter[int] = Counter()
         self.connections: Counter[int] = Counter()
         start, connect = threading.Thread.start, cluster._connect
 
         def started(thread: threading.Thread) -> None:
-            if thread.name.startswith("pykaproducer"):
+            if thread.name == "pykaproducer-log":
+                self.log_writers[self._minute()] += 1
+            elif thread.name.startswith("pykaproducer"):
                 self.threads[self._minute()] += 1
             start(thread)
 
@@ -59,6 +67,7 @@ def settle_down(clock: FakeClock) -> None:
         # The dispatcher, the metadata connection and the brokers' connections. A short timeout is
         # enough if one of them waits for something other than the clock.
         clock._changed.wait_for(lambda: len(clock._waiting) >= 4, 0.02)
+    wait_until_written()  # each line in the minute in which it was logged
 
 
 @pytest.fixture
@@ -108,6 +117,7 @@ def test_an_hour_of_outage(
         finally:
             logger.removeHandler(costs)
         assert max(costs.lines.values(), default=0) <= LINES_A_MINUTE
+        assert max(costs.log_writers.values(), default=0) <= LINES_A_MINUTE
         assert sum(costs.threads.values()) <= 10
         # Three connections over two servers, each retried once a second.
         assert max(costs.connections.values(), default=0) <= 3 * 2 * 60
