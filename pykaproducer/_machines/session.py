@@ -288,6 +288,17 @@ class Session:
             self.unanswered.append(request)
         return buffers
 
+    def withdraw(self, request: Request) -> None:
+        """Undo the last :meth:`encode`, of *request*, as its bytes will not be sent."""
+        if request.expects_answer:
+            last = self.unanswered.pop()
+            assert last is request
+
+    def put_back(self, event: Ready | Answered) -> None:
+        """Undo the last :meth:`received`, as *event* cannot be returned to the owner."""
+        if isinstance(event, Answered):
+            self.unanswered.appendleft(event.request)
+
     def refuses(self, api_key: int) -> str | None:
         """Return why there is no common version of these requests, None if there is one."""
         return None if api_key in self.versions else self._no_common_version(api_key)
@@ -312,8 +323,9 @@ class Session:
             raise WireError(f"unexpected response (to request {correlation_id}), without a request")
         request = self.unanswered[0]
         _check(correlation_id, request.correlation_id)
-        self.unanswered.popleft()
-        return Answered(request, request.version, frame[4:])
+        answered = Answered(request, request.version, frame[4:])
+        self.unanswered.popleft()  # not before the copy, for which there may be no memory
+        return answered
 
     def _next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF

@@ -10,6 +10,9 @@ returned once: in ``Answered``, in ``FullyWritten`` (if no response is expected)
 ``Lost`` separates requests of which no byte was given to the socket from those that the broker may
 have received.
 
+Without memory, the connection is lost. Requests are forgotten only after ``Lost`` was created; if
+there is no memory for that either, the next ``poll`` tries again.
+
 Relies on: one thread at a time calling it. Only ``wakeup.poke`` may be called by others. While
 ``poll`` waits, one other thread may write, and the caller ensures that there is at most one.
 
@@ -18,9 +21,7 @@ Request timeouts: see ``_machines/request_timeouts.py``.
 
 from __future__ import annotations
 
-import contextlib
 import selectors
-from collections import deque
 from collections.abc import Callable
 
 from pykaproducer._machines.request_timeouts import NEVER, RequestTimeouts
@@ -76,12 +77,15 @@ log = GuardedLogger("pykaproducer.net")
 
 #: Maximum time to set up a connection: name resolution, TCP, TLS, handshake (seconds).
 _SETUP_TIMEOUT = 10.0
-#: Maximum bytes encoded ahead of the socket.
-_ENCODED_AHEAD = 4 * 1024 * 1024
+#: How long to wait before a loss is reported for which there was no memory (seconds).
+_NO_MEMORY_WAIT = 0.1
 
 
 class Connection:
-    """A connection to the broker at *address* (host, port); *name* is for logs and errors."""
+    """A connection to the broker at *address* (host, port); *name* is for logs and errors.
+
+    Raises :class:`ConnectionFailed` if the system has no file descriptors or no memory for it.
+    """
 
     def __init__(
         self,
@@ -98,14 +102,18 @@ class Connection:
         self._clock = clock
         self._network = network
         self._setup_timeout = min(_SETUP_TIMEOUT, config.request_timeout_ms / 1000)
-        # Kept for all attempts.
-        self.wakeup = Wakeup()
-        self._selector = Poller()
-        self._selector.register(self.wakeup, selectors.EVENT_READ)
+        try:
+            self._session = Session(config.client_id)
+            self._frames = FrameReader(config.receive_message_max_bytes)
+            # Kept for all attempts.
+            self._selector = Poller()
+            self.wakeup = Wakeup()
+            self._selector.register(self.wakeup, selectors.EVENT_READ)
+        except MemoryError as error:
+            raise ConnectionFailed("out of memory for a connection") from error
         self._events: list[Event] = []
-        # Of the current attempt.
-        self._session = Session(config.client_id)
-        self._frames = FrameReader(config.receive_message_max_bytes)
+        # Of the current attempt, as the session and the frames.
+        self._failure: BaseException | None = None  # ended it, and is not reported yet
         self._endpoints: list[Endpoint] = []
         self._transport: Transport | None = None
         self._watched = 0  # events of the transport that the selector waits for
@@ -114,10 +122,9 @@ class Connection:
         self._handshake_failed: HandshakeFailed | None = None
         self._heard = False  # the broker has answered a request
         self._timeouts = RequestTimeouts()
-        # Requests that are submitted and not encoded yet.
-        self._queued: deque[Request] = deque()
-        # Encoded bytes that the socket has not taken yet.
+        # Submitted requests, and the encoded bytes that the socket has not taken yet.
         self._outbox = Outbox()
+        self._queued = self._outbox.queued
 
     # Life cycle ------------------------------------------------------------------------------
 
@@ -133,6 +140,9 @@ class Connection:
 
     def open(self) -> None:
         """Begin to connect. The resolver may block. A failure becomes an event."""
+        self._work(self._open)
+
+    def _open(self) -> None:
         now = self._clock.monotonic()
         self._session = Session(
             self._config.client_id,
@@ -145,18 +155,14 @@ class Connection:
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
         self._setup_deadline = now + self._setup_timeout
-        try:
-            self._endpoints = self._network.resolve(*self.address)
-        except ConnectionFailed as error:
-            self._lose(error)
-            return
+        self._endpoints = self._network.resolve(*self.address)
         self._next_endpoint(ConnectionFailed("the host name has no address"))
 
     def give_up(self, reason: str) -> Lost:
         """Treat the connection as lost because of *reason*. ``poll`` does not report this."""
-        if self.is_closed:
-            return Lost(reason, self._take_queued(), [])
-        return self._lost(ConnectionFailed(reason))
+        lost = self._end(reason)
+        self._forget_requests()
+        return lost
 
     def close(self) -> None:
         """Close the connection permanently. To get the requests back, call ``give_up`` first.
@@ -164,7 +170,7 @@ class Connection:
         Must not be called in a forked child, which shares the selector with its parent.
         """
         if not self.is_closed:
-            self._lost(ConnectionFailed("closed"))
+            self.give_up("closed")
         self._selector.close()
         self.wakeup.close()
 
@@ -178,6 +184,7 @@ class Connection:
             session.state is SessionState.READY
             and not (session.unanswered or self._queued or self._outbox.buffers)
             and not session.reauth_pending
+            and self._failure is None
         )
 
     def submit(self, request: Request) -> None:
@@ -221,24 +228,29 @@ class Connection:
         read public attributes.
         """
         woken = False
-        select = select or self._clock.select
-        while True:
-            self._work(self._flush)
-            if self._events or woken:
-                break
-            due = self.next_deadline
-            ready = select(self._selector, earlier(deadline, due), self.wakeup.poke)
-            for key, mask in ready:
-                if key.fileobj is self.wakeup:
-                    self.wakeup.drain()
-                    woken = True
-                elif key.fileobj is self._transport:
-                    self._work(self._attend, mask)
-            now = self._clock.monotonic()
-            if due is not None and now >= due:
-                self._work(self._expire, now)
-            if deadline is not None and now >= deadline:
-                break
+        try:
+            select = select or self._clock.select
+            while True:
+                self._work(self._flush)
+                if self._events or woken:
+                    break
+                due = self.next_deadline
+                if self._failure is not None:
+                    due = self._clock.monotonic() + _NO_MEMORY_WAIT
+                ready = select(self._selector, earlier(deadline, due), self.wakeup.poke)
+                for key, mask in ready:
+                    if key.fileobj is self.wakeup:
+                        self.wakeup.drain()
+                        woken = True
+                    elif key.fileobj is self._transport:
+                        self._work(self._attend, mask)
+                now = self._clock.monotonic()
+                if due is not None and now >= due:
+                    self._work(self._expire, now)
+                if deadline is not None and now >= deadline:
+                    break
+        except MemoryError:
+            pass  # not in a step: the next call continues
         events, self._events = self._events, []
         return events
 
@@ -249,12 +261,16 @@ class Connection:
         returned here. The polling thread writes the rest and handles failures: see
         :attr:`has_to_go_on`.
         """
+        if self._failure is not None:
+            return
         assert self._transport is not None
-        written: list[Request] = []
-        with contextlib.suppress(ConnectionFailed, NoCommonVersion, MemoryError):
-            self._encode_queued()
-            written = self._write(self._transport, patient=False)
-        assert all(request.expects_answer for request in written)
+        try:
+            self._outbox.encode_queued(self._session)
+            now = self._clock.monotonic()
+            self._outbox.write(self._transport, now, self._timeouts, self._events, patient=False)
+        except (ConnectionFailed, NoCommonVersion, MemoryError):
+            return
+        assert not self._events
 
     @property
     def has_to_go_on(self) -> bool:
@@ -264,12 +280,17 @@ class Connection:
 
     def _work(self, step: Callable[..., None], *args: object) -> None:
         """Call *step*. A failure in it ends the connection."""
+        if self._failure is None:
+            try:
+                step(*args)
+            except FAILURES as error:
+                self._failure = error
+            else:
+                return
         try:
-            step(*args)
-        except HungUp as error:
-            self._lose(with_likely_cause(error, self._session, self._network.protocol, self._heard))
-        except FAILURES as error:
-            self._lose(as_connection_failed(error))
+            self._lose(self._failure)
+        except MemoryError:
+            return  # the next call tries again
 
     def _attend(self, mask: int) -> None:
         """Handle readiness of the socket."""
@@ -319,7 +340,7 @@ class Connection:
             else:
                 return
         # A failed handshake is more informative than another address without a listener.
-        self._lose(self._handshake_failed or reason)
+        raise self._handshake_failed or reason
 
     def _connecting(self) -> None:
         assert self._transport is not None
@@ -358,17 +379,6 @@ class Connection:
 
     # Writing ---------------------------------------------------------------------------------
 
-    def _encode_queued(self) -> None:
-        """Encode requests, but no more than the socket is likely to take soon.
-
-        A request that waits for others is thus encoded, with its remaining time, when its turn
-        comes.
-        """
-        while self._queued and len(self._outbox) < _ENCODED_AHEAD:
-            request = self._queued[0]
-            self._outbox.add(self._session.encode(request), request)
-            self._queued.popleft()
-
     def _flush(self) -> None:
         """Encode and write until the socket is full."""
         if self._session.reauth_pending:
@@ -380,29 +390,15 @@ class Connection:
             return
         while True:
             if self._queued and self._session.takes_requests:
-                self._encode_queued()
+                self._outbox.encode_queued(self._session)
             if not self._outbox:
                 self._watch(selectors.EVENT_READ)
                 return
-            for request in self._write(transport):
-                if not request.expects_answer:
-                    self._events.append(FullyWritten(request))
+            self._outbox.write(transport, self._clock.monotonic(), self._timeouts, self._events)
             if self._outbox:
                 # The socket took less than it was offered, so it is full.
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
-
-    def _write(self, transport: Transport, *, patient: bool = True) -> list[Request]:
-        """Write as much as the socket takes. Return the requests that are now fully written."""
-        now = self._clock.monotonic()
-        count = transport.send(self._outbox.buffers, patient=patient)
-        if not count:
-            return []
-        self._timeouts.taken(now)
-        written = self._outbox.took(count)
-        for request in written:
-            request.written = now
-        return written
 
     def _authenticate_again(self) -> None:
         """Start re-authentication if no request is in flight any more."""
@@ -437,27 +433,33 @@ class Connection:
         elif result is not None:
             self._heard |= isinstance(result, Answered)
             self._timeouts.answered(now)
-            self._events.append(result)
+            try:
+                self._events.append(result)
+            except MemoryError:
+                session.put_back(result)
+                raise
 
     # The end -------------------------------------------------------------------------------------
 
-    def _lose(self, error: ConnectionFailed) -> None:
-        self._events.append(self._lost(error))
+    def _lose(self, error: BaseException) -> None:
+        """Report that *error* has ended this attempt."""
+        self._forget_transport()  # first: also if there is no memory to report the loss
+        if isinstance(error, HungUp):
+            error = with_likely_cause(error, self._session, self._network.protocol, self._heard)
+        self._events.append(self._end(str(as_connection_failed(error))))
+        self._forget_requests()
 
-    def _lost(self, error: ConnectionFailed) -> Lost:
-        """End this attempt and return the event with its unfinished requests."""
-        self._session.move(Move.LOSE)
+    def _end(self, reason: str) -> Lost:
+        """End this attempt. Return the event with its requests, which are not forgotten yet."""
+        if not self.is_closed:
+            self._session.move(Move.LOSE)
         self._forget_transport()
-        begun, unwritten = self._outbox.clear()
-        # The session knows all encoded requests that expect a response.
-        not_begun = set(map(id, unwritten))
-        unanswered = [r for r in self._session.unanswered if id(r) not in not_begun]
-        unanswered += [r for r in begun if not r.expects_answer]
-        self._endpoints.clear()
-        log.debug("%s: connection lost: %s", self.name, error)
-        return Lost(str(error), unwritten + self._take_queued(), unanswered)
+        log.debug("%s: connection lost: %s", self.name, reason)
+        return self._outbox.lost(reason, self._session.unanswered)
 
-    def _take_queued(self) -> list[Request]:
-        queued = list(self._queued)
-        self._queued.clear()
-        return queued
+    def _forget_requests(self) -> None:
+        """Forget the requests, which were reported. Allocates nothing."""
+        self._failure = None
+        self._session.unanswered.clear()
+        self._outbox.clear()
+        self._endpoints.clear()

@@ -93,8 +93,8 @@ class SecureNetwork(Network):
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
             transport = TlsTransport(sock, context, peer)
+            self._tls.add(transport.tls)
             undo.pop_all()  # the transport closes it from now on
-        self._tls.add(transport.tls)
         return transport
 
     def _tls_context(self) -> ssl.SSLContext:

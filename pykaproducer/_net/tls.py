@@ -97,6 +97,8 @@ class TlsTransport:
             ) from error
         self._room = memoryview(bytearray(_ROOM))
         self._encrypted: deque[_Encrypted] = deque()
+        # Bytes of the caller of send() that were encrypted, and are not among the pieces yet.
+        self._plain = 0
         self._taken = 0  # bytes taken that have not been reported to the caller of send() yet
         self._answered = False  # the broker has sent something, if only a TLS message
         self._heard = False  # it has sent application data
@@ -131,7 +133,7 @@ class TlsTransport:
     def _shake_hands(self) -> int:
         while True:
             done = self._go_on()
-            self._take_encrypted(0)
+            self._take_encrypted()
             try:
                 self._write(0)
                 if self._encrypted:
@@ -152,7 +154,7 @@ class TlsTransport:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            self._take_encrypted(0)
+            self._take_encrypted()
             self._write_tls_messages()
             raise HandshakeFailed(handshake_text(error, self._peer)) from error
         return True
@@ -197,16 +199,20 @@ class TlsTransport:
             self._write(patience)
 
     def _encrypt(self, piece: memoryview | bytes) -> None:
+        # First. Otherwise receive() would write the piece if there is no memory to take it from
+        # OpenSSL, although the connection is lost without any of it being reported.
+        self._plain = len(piece)
         try:
             # OpenSSL releases the GIL, as for a write.
             self.tls.write(piece)
         except ssl.SSLError as error:
             raise ConnectionFailed(later_text(error, self._peer)) from error
-        self._take_encrypted(len(piece))
+        self._take_encrypted()
 
-    def _take_encrypted(self, plain: int) -> None:
+    def _take_encrypted(self) -> None:
         if self._outgoing.pending:
-            self._encrypted.append(_Encrypted(self._outgoing.read(), plain))
+            self._encrypted.append(_Encrypted(self._outgoing.read(), self._plain))
+            self._plain = 0
 
     def _write(self, patience: int) -> None:
         """Write encrypted bytes until the socket is full."""
@@ -245,7 +251,7 @@ class TlsTransport:
                 if not got:
                     raise self._failed from error
                 # Return the data received before the error first.
-            self._take_encrypted(0)
+            self._take_encrypted()
             # Write only TLS's own messages here, never a piece of the caller's data:
             #
             # 1. a piece with the requests A and B is partially written, beginning with A;
@@ -279,7 +285,10 @@ class TlsTransport:
             return False
         if count == 0:
             raise HungUp(CLOSED)
-        self._incoming.write(self._room[:count])
+        try:
+            self._incoming.write(self._room[:count])
+        except ssl.SSLError as error:  # OpenSSL has no memory
+            raise ConnectionFailed(later_text(error, self._peer)) from error
         return True
 
     # The end -----------------------------------------------------------------------------------

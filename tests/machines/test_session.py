@@ -209,3 +209,45 @@ def test_numbers_start_again_before_they_get_too_large() -> None:
     session._correlation_id = 2**31 - 2
     assert session.encode(request()) == [b"version 12, number 2147483647"]
     assert session.encode(request()) == [b"version 12, number 0"]
+
+
+# Without memory -----------------------------------------------------------------------------------
+
+
+class Large(bytes):
+    """A response that cannot be copied."""
+
+    def __getitem__(self, index: object) -> bytes:  # type: ignore[override]
+        raise MemoryError
+
+
+def test_a_response_that_cannot_be_copied_leaves_its_request_unanswered() -> None:
+    session = ready()
+    sent = request()
+    session.encode(sent)
+    with pytest.raises(MemoryError):
+        session.received(Large(frame(1)), 0.0)
+    assert list(session.unanswered) == [sent]
+
+
+def test_a_request_that_is_not_sent_after_all_is_withdrawn() -> None:
+    session = ready()
+    first, second = request(), request()
+    session.encode(first)
+    session.encode(second)
+    session.withdraw(second)
+    session.encode(other := request(expects_answer=False))
+    session.withdraw(other)
+    assert list(session.unanswered) == [first]
+
+
+def test_a_response_that_cannot_be_reported_is_put_back() -> None:
+    session = ready()
+    first, second = request(), request()
+    session.encode(first)
+    session.encode(second)
+    answered = session.received(frame(1), 0.0)
+    assert isinstance(answered, Answered)
+    session.put_back(answered)
+    session.put_back(Ready({}))
+    assert list(session.unanswered) == [first, second]
