@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 import pykaproducer._kernel as _kernel
 from pykaproducer import Delivery, DeliveryTimeoutError, Producer
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._net.outbox import Outbox
+from pykaproducer._net.poller import Poller
 from pykaproducer._util import compression
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Refuse
+from pykaproducer.testing.scripted import Drop, Refuse
 
 from .helper import (
     FAST,
@@ -176,3 +179,64 @@ def test_expiry_without_memory_is_tried_again() -> None:
         after = send(producer, [b"after"])
         let_pass(clock, after)
         assert log(cluster)[-1:] == [b"after"]
+
+
+def refuse_once(
+    monkeypatch: pytest.MonkeyPatch, place: Any, name: str, when: Callable[..., bool]
+) -> list[str]:
+    """Make one call of *name* fail, the first for which *when* is true; return a note of it."""
+    real = getattr(place, name)
+    refused: list[str] = []
+
+    def call(*args: Any) -> Any:
+        if not refused and when(*args):
+            refused.append(name)
+            raise MemoryError
+        return real(*args)
+
+    monkeypatch.setattr(place, name, call)
+    return refused
+
+
+def runs_a_bridge() -> bool:
+    return "bridge" in threading.current_thread().name
+
+
+@pytest.mark.parametrize(
+    ("size", "inline"), [(1, True), (40_000, False)], ids=["inline", "own thread"]
+)
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_no_memory_for_an_encoded_request(
+    monkeypatch: pytest.MonkeyPatch, size: int, inline: bool, idempotent: bool
+) -> None:
+    """Whether the bridge's thread writes it, or another one."""
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST, enable_idempotence=idempotent)
+        with ended(producer):
+            warm_up(producer)
+
+            def is_the_one(outbox: Outbox, buffers: Any, request: Any = None) -> bool:
+                is_produce = request is not None and hasattr(request.tag, "batches")
+                return is_produce and runs_a_bridge() != inline
+
+            refused = refuse_once(monkeypatch, Outbox, "add", is_the_one)
+            sent = [b"first"]
+            while not refused:
+                # One after the other, so that the stages are idle.
+                sent.append(b"x" * size)
+                assert offsets(send(producer, sent[-1:])) == [len(sent) - 1]
+            assert offsets(send(producer, [b"last"])) == [len(sent)]
+            assert log(cluster) == [*sent, b"last"]
+
+
+@pytest.mark.parametrize("step", ["connect", "modify"])
+def test_no_memory_to_connect_again(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        with ended(producer):
+            warm_up(producer)
+            place: Any = cluster.network if step == "connect" else Poller
+            refused = refuse_once(monkeypatch, place, step, lambda *_: runs_a_bridge())
+            cluster.next("produce", Drop())
+            assert offsets(send(producer, [b"again"])) == [1]
+            assert refused
