@@ -457,16 +457,17 @@ def test_an_answer_after_a_topic_with_a_stray_message_was_forgotten() -> None:
     clock = FakeClock()
     is_cut_off = False
     # The time jumps from one failed lookup to the next, also while a broker is answering: the
-    # timeout must be far longer than these jumps.
+    # timeouts must be far longer than these jumps.
+    long = {"delivery_timeout_ms": 600_000, "request_timeout_ms": 300_000}
     with (
         ScriptedCluster(topics={"u": 1, "t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, delivery_timeout_ms=60_000)) as producer,
+        ended(cluster.producer(clock=clock, **long)) as producer,
     ):
         warm_up(producer)
         warm_up(producer, topic="u")
         always(cluster, lambda api, _: Drop() if is_cut_off and api == "metadata" else None)
         is_cut_off = True
-        stray = producer.send("u", b"value", partition=7)
+        stray = producer.send("u", b"value", partition=7, delivery_timeout_ms=60_000)
         let_pass(clock, [stray])
         assert error_of(stray)
         use_until(producer, clock, lambda: forgotten(producer, "u"))
