@@ -28,7 +28,7 @@ from pykaproducer._process import closing, lifecycle, producer_pickle
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._transactions import NoTransactions
 from pykaproducer._util.clock import Clock
-from pykaproducer._util.guarded_log import GuardedLogger, wait_until_written
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
@@ -275,7 +275,6 @@ class Producer(AdmissionHooks, NoTransactions):
             log.warning(
                 "close(): not all threads stopped within %.3g s; stopping continues", _END_TIME
             )
-        wait_until_written()
 
     def _end(self, pipeline: Pipeline, reason: str | None) -> None:
         """Fail all messages without an outcome for *reason*, and stop all threads."""

@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import without_frames
@@ -33,6 +34,7 @@ from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators, FlushMark
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.log_writer import LogWriter
 from pykaproducer._pipeline.metadata import Metadata, MetadataCollaborators
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
@@ -54,6 +56,9 @@ W = TypeVar("W", bound=Worker)
 OnBroken = Callable[[], None]
 
 log = GuardedLogger("pykaproducer.producer")
+
+#: How long the end of the pipeline waits for the last log lines (seconds).
+_LOG_TIME: Final = 1.0
 
 
 class Pipeline:
@@ -95,7 +100,9 @@ class Pipeline:
         )
         #: Returns whether a send() found buffer_memory full, and it still is.
         self.space_wanted: Callable[[], bool] = bool
-        self._context = StageContext(name, clock, self.metrics, self._crashed)
+        context = StageContext(name, clock, self.metrics, self._crashed)
+        self.log_writer = LogWriter(context)
+        self._context = dataclasses.replace(context, pass_on_line=self.log_writer.put)
         self.last_errors = LastErrors()
         self.incomplete = IncompleteChunks(clock)
         self.unreported = UnreportedFailures(clock)
@@ -292,6 +299,8 @@ class Pipeline:
         self.reports.stop()
         if not self.reports.join(deadline):
             late.append(self.reports.name)
+        # Not late: its thread may wait for a lock of a logging handler that the caller holds.
+        self.log_writer.stop_by(min(deadline, self.clock.monotonic() + _LOG_TIME))
         return late
 
     def _crashed(self, worker: Worker, error: BaseException) -> None:

@@ -82,7 +82,7 @@ def forget_stages() -> None:
     _here.is_stage = False
     _here.on_crash = None
     threads.forget_all()
-    guarded_log.forget_lines()
+    guarded_log.pass_lines_to(None)
 
 
 class DeferredWakeups:
@@ -159,6 +159,8 @@ class StageContext:
     clock: Clock
     metrics: ProducerMetrics
     on_crash: CrashPolicy
+    #: Takes the log lines of the stage; None: it writes them itself.
+    pass_on_line: Callable[[guarded_log.LogLine], None] | None = None
 
 
 class Worker:
@@ -176,6 +178,7 @@ class Worker:
         self.clock = clock = context.clock
         self.metrics = context.metrics
         self._on_crash = context.on_crash
+        self._pass_on_line = context.pass_on_line
         # The inbox.
         self._items: deque[Any] = deque()
         self._wake_event = WakeEvent()
@@ -356,11 +359,12 @@ class Worker:
     def _run_here(self) -> None:
         """Run the stage to its end in the calling thread, which may be a user thread."""
         was_stage, on_crash = _here.is_stage, _here.on_crash
+        lines = guarded_log.pass_lines_to(None)
         try:
             self._run()
         finally:
             _here.is_stage, _here.on_crash = was_stage, on_crash
-            guarded_log.runs_a_stage(was_stage)
+            guarded_log.pass_lines_to(lines)
             threads.give_up(self)
 
     def _run(self) -> None:
@@ -374,7 +378,7 @@ class Worker:
             self._items.append(STOP)
         _here.is_stage = True
         _here.on_crash = self._on_crash
-        guarded_log.runs_a_stage(True)
+        guarded_log.pass_lines_to(self._pass_on_line)
         if self.keeps_threads:
             threads.keep(self, self.wake)
         try:

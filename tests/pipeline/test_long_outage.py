@@ -11,9 +11,9 @@ import pytest
 
 from pykaproducer import DeliveryTimeoutError
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._util.guarded_log import wait_until_written
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
+from tests._support.fixtures.log import wait_until_written
 
 from .helper import ended, error_of, offsets, send, warm_up
 
@@ -23,11 +23,7 @@ LINES_A_MINUTE = 20
 
 
 class Costs(logging.Handler):
-    """Counts log lines, threads and connections by the minute of the fake clock.
-
-    The thread that writes the lines of stages is counted separately: it exists only while there are
-    lines.
-    """
+    """Counts log lines, threads and connections by the minute of the fake clock."""
 
     def __init__(
         self, clock: FakeClock, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
@@ -36,14 +32,11 @@ class Costs(logging.Handler):
         self._clock = clock
         self.lines: Counter[int] = Counter()
         self.threads: Counter[int] = Counter()
-        self.log_writers: Counter[int] = Counter()
         self.connections: Counter[int] = Counter()
         start, connect = threading.Thread.start, cluster._connect
 
         def started(thread: threading.Thread) -> None:
-            if thread.name == "pykaproducer-log":
-                self.log_writers[self._minute()] += 1
-            elif thread.name.startswith("pykaproducer"):
+            if thread.name.startswith("pykaproducer"):
                 self.threads[self._minute()] += 1
             start(thread)
 
@@ -117,7 +110,6 @@ def test_an_hour_of_outage(
         finally:
             logger.removeHandler(costs)
         assert max(costs.lines.values(), default=0) <= LINES_A_MINUTE
-        assert max(costs.log_writers.values(), default=0) <= LINES_A_MINUTE
         assert sum(costs.threads.values()) <= 10
         # Three connections over two servers, each retried once a second.
         assert max(costs.connections.values(), default=0) <= 3 * 2 * 60

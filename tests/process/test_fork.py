@@ -366,6 +366,46 @@ def test_a_fork_waits_for_a_line_that_a_stage_writes() -> None:
     programs.run(script)
 
 
+def test_a_fork_finds_a_moment_between_many_lines() -> None:
+    """The lines that wait are written after the fork."""
+    script = """
+        import logging, os, threading
+        from pykaproducer.testing import ScriptedCluster
+        from pykaproducer._util.guarded_log import GuardedLogger
+
+        inside, entered, forking = False, threading.Event(), threading.Event()
+
+        class Handler(logging.Handler):
+            def emit(self, record):
+                global inside
+                inside = True
+                entered.set()
+                forking.wait(0.01)
+                inside = False
+
+        def partitioner(key, everything, available):
+            for number in range(900):
+                log.error("line %d", number)
+            return 0
+
+        log = GuardedLogger("pykaproducer.broker")
+        logging.getLogger("pykaproducer").addHandler(Handler())
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer(partitioner=partitioner)
+            producer.send("t", b"value").result(30)
+            for _ in range(5):
+                entered.clear()
+                assert entered.wait(30)
+                child = os.fork()
+                if child == 0:
+                    os._exit(inside)
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), end="")
+            forking.set()
+            producer.close()
+        """
+    assert programs.run(script) == "00000"
+
+
 def test_a_handler_may_fork() -> None:
     """The fork must not wait for the line that its own thread writes; the child has no lines."""
     script = """
