@@ -25,6 +25,8 @@ _MOST: Final = 1000
 class LogWriter(Worker):
     """The stage that runs logging filters and handlers."""
 
+    is_user_thread = True
+
     def __init__(self, context: StageContext) -> None:
         super().__init__("log", context)
         self._dropped = 0

@@ -91,7 +91,8 @@ def stages(
 
 def _workers(pipeline: Pipeline) -> list[Worker]:
     brokers = pipeline.brokers.all()
-    return [*list(pipeline.stages), *brokers, *(broker.bridge for broker in brokers)]
+    bridges = (broker.bridge for broker in brokers)
+    return [*list(pipeline.stages), *brokers, *bridges, pipeline.log_writer]
 
 
 def _stage(

@@ -201,6 +201,8 @@ class Worker:
     #: Whether its thread starts the threads that the system refused to other stages. If so, it must
     #: not block.
     keeps_threads = False
+    #: Whether its thread acts as a user thread: no other stage needs it, so it may wait for them.
+    is_user_thread = False
 
     # To be overridden ----------------------------------------------------------------------------
 
@@ -376,8 +378,9 @@ class Worker:
         self.thread = threading.current_thread()
         if self.stopping:
             self._items.append(STOP)
-        _here.is_stage = True
-        _here.on_crash = self._on_crash
+        if not self.is_user_thread:
+            _here.is_stage = True
+            _here.on_crash = self._on_crash
         guarded_log.pass_lines_to(self._pass_on_line)
         if self.keeps_threads:
             threads.keep(self, self.wake)

@@ -87,6 +87,7 @@ _ORDER = (
     "Bridge",
     "RetryHandler",
     "Reports",
+    "LogWriter",
     "Metadata",
 )
 

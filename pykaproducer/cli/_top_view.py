@@ -30,7 +30,7 @@ _FULL, _FILLING = 0.9, 0.6
 _OLD = 1.0
 
 #: Stages that are hidden first if there is little space, because they are mostly idle.
-_ASIDE = frozenset(("RetryHandler", "Reports", "Metadata"))
+_ASIDE = frozenset(("RetryHandler", "Reports", "LogWriter", "Metadata"))
 _STATES = {"running": "green", "idle": "cyan", "closing": "yellow", "broken": "bold red"}
 _BROKER_STATES = {"connected": "green", "connecting": "yellow", "down": "bold red"}
 _HEADER = "black on cyan"

@@ -178,6 +178,23 @@ def test_a_handler_may_wait_for_a_broker_that_comes_back(handlers: list[logging.
         assert cluster.log("t")[-1].value == b"a line"
 
 
+def test_a_handler_may_wait_in_a_line_of_a_stage(handlers: list[logging.Handler]) -> None:
+    sent: list[int] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage().endswith("trying again"):
+                sent.append(producer.send("t", b"a line").result(SOON).offset)
+                producer.flush(SOON)
+
+    handlers.append(Handler())
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
+        warm_up(producer)
+        cluster.next("produce", Drop())
+        offsets(send(producer, [b"1"]))
+    assert sent
+
+
 def test_a_stderr_that_is_closed_ends_no_stage() -> None:
     """Neither the handler nor the report about its exception can write."""
     script = """

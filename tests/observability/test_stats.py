@@ -99,6 +99,7 @@ def test_messages_that_were_delivered() -> None:
             "Bridge",
             "RetryHandler",
             "Reports",
+            "LogWriter",
             "Metadata",
         }
         running = {thread.name for thread in threading.enumerate()}
