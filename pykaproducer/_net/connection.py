@@ -11,12 +11,10 @@ returned once: in ``Answered``, in ``FullyWritten`` (if no response is expected)
 have received.
 
 Without memory, the connection is lost. Requests are forgotten only after ``Lost`` was created; if
-there is no memory for that either, the next ``poll`` tries again.
+there is no memory for that either, ``poll`` tries again.
 
 Relies on: one thread at a time calling it. Only ``wakeup.poke`` may be called by others. While
 ``poll`` waits, one other thread may write, and the caller ensures that there is at most one.
-
-Request timeouts: see ``_machines/request_timeouts.py``.
 """
 
 from __future__ import annotations
@@ -34,14 +32,7 @@ from pykaproducer._machines.session import (
     Session,
     SessionState,
 )
-from pykaproducer._net.events import (
-    FAILURES,
-    Event,
-    FullyWritten,
-    Lost,
-    as_connection_failed,
-    with_likely_cause,
-)
+from pykaproducer._net.events import FAILURES, Event, FullyWritten, Lost, no_handshake, why_lost
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import (
@@ -49,13 +40,12 @@ from pykaproducer._net.transport import (
     ConnectionSettings,
     Endpoint,
     HandshakeFailed,
-    HungUp,
     Network,
     Select,
     Transport,
 )
 from pykaproducer._net.wakeup import Wakeup
-from pykaproducer._util.clock import Clock, earlier
+from pykaproducer._util.clock import Clock, WakeEvent, earlier
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.frames import FrameReader
@@ -77,7 +67,7 @@ log = GuardedLogger("pykaproducer.net")
 
 #: Maximum time to set up a connection: name resolution, TCP, TLS, handshake (seconds).
 _SETUP_TIMEOUT = 10.0
-#: How long to wait before a loss is reported for which there was no memory (seconds).
+#: How long to wait before something is tried again for which there was no memory (seconds).
 _NO_MEMORY_WAIT = 0.1
 
 
@@ -103,28 +93,29 @@ class Connection:
         self._network = network
         self._setup_timeout = min(_SETUP_TIMEOUT, config.request_timeout_ms / 1000)
         try:
+            self._events: list[Event] = []
+            # Of the current attempt.
+            self._failure: BaseException | str | None = None  # ended it, and is not reported yet
             self._session = Session(config.client_id)
             self._frames = FrameReader(config.receive_message_max_bytes)
+            self._endpoints: list[Endpoint] = []
+            self._transport: Transport | None = None
+            self._watched = 0  # events of the transport that the selector waits for
+            self._setup_deadline = 0.0  # for the whole setup, or for re-authentication
+            self._endpoint_deadline = 0.0  # for connecting to one endpoint
+            self._handshake_failed: HandshakeFailed | None = None
+            self._heard = False  # the broker has answered a request
+            self._timeouts = RequestTimeouts()
+            # Submitted requests, and the encoded bytes that the socket has not taken yet.
+            self._outbox = Outbox()
+            self._queued = self._outbox.queued
             # Kept for all attempts.
+            self._never = WakeEvent()
             self._selector = Poller()
             self.wakeup = Wakeup()
             self._selector.register(self.wakeup, selectors.EVENT_READ)
         except MemoryError as error:
             raise ConnectionFailed("out of memory for a connection") from error
-        self._events: list[Event] = []
-        # Of the current attempt, as the session and the frames.
-        self._failure: BaseException | None = None  # ended it, and is not reported yet
-        self._endpoints: list[Endpoint] = []
-        self._transport: Transport | None = None
-        self._watched = 0  # events of the transport that the selector waits for
-        self._setup_deadline = 0.0  # for the whole setup, or for re-authentication
-        self._endpoint_deadline = 0.0  # for connecting to one endpoint
-        self._handshake_failed: HandshakeFailed | None = None
-        self._heard = False  # the broker has answered a request
-        self._timeouts = RequestTimeouts()
-        # Submitted requests, and the encoded bytes that the socket has not taken yet.
-        self._outbox = Outbox()
-        self._queued = self._outbox.queued
 
     # Life cycle ------------------------------------------------------------------------------
 
@@ -135,8 +126,8 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether ``open()`` may be called."""
-        return self._session.state is SessionState.CLOSED
+        """Return whether ``open()`` may be called: not before a loss has been reported."""
+        return self._session.state is SessionState.CLOSED and self._failure is None
 
     def open(self) -> None:
         """Begin to connect. The resolver may block. A failure becomes an event."""
@@ -158,9 +149,16 @@ class Connection:
         self._endpoints = self._network.resolve(*self.address)
         self._next_endpoint(ConnectionFailed("the host name has no address"))
 
-    def give_up(self, reason: str) -> Lost:
-        """Treat the connection as lost because of *reason*. ``poll`` does not report this."""
-        lost = self._end(reason)
+    def give_up(self, reason: str) -> Lost | None:
+        """Treat the connection as lost because of *reason*. ``poll`` does not report this.
+
+        Without memory for the result, it returns None, and ``poll`` does report it, once it can.
+        """
+        try:
+            lost = self._end(reason)
+        except MemoryError:
+            self._failure = reason
+            return None
         self._forget_requests()
         return lost
 
@@ -183,8 +181,7 @@ class Connection:
         return (
             session.state is SessionState.READY
             and not (session.unanswered or self._queued or self._outbox.buffers)
-            and not session.reauth_pending
-            and self._failure is None
+            and not (session.reauth_pending or self._failure)
         )
 
     def submit(self, request: Request) -> None:
@@ -249,10 +246,19 @@ class Connection:
                     self._work(self._expire, now)
                 if deadline is not None and now >= deadline:
                     break
-        except MemoryError:
-            pass  # not in a step: the next call continues
+        except MemoryError:  # not in a step: the next call continues
+            if not (self._events or woken):
+                self._wait_for_memory(deadline)
         events, self._events = self._events, []
         return events
+
+    def _wait_for_memory(self, deadline: float | None) -> None:
+        """Wait without the selector, for which there may be no memory, but not for long."""
+        try:
+            until = self._clock.monotonic() + _NO_MEMORY_WAIT
+            self._clock.wait(self._never, earlier(deadline, until))
+        except MemoryError:
+            return
 
     def write_now(self) -> None:
         """Write submitted requests in a thread other than the polling one.
@@ -309,17 +315,13 @@ class Connection:
                 log.debug("%s: re-authenticating", self.name)
                 self._session.rest()
                 return
-            taken = not self._outbox
-            did = "answer" if taken else "read"
+            did = "read" if self._outbox else "answer"
             raise ConnectionFailed(f"the broker did not {did} a request in time")
         if self._session.state is SessionState.CONNECTING:
             assert self._transport is not None
             self._next_endpoint(ConnectionFailed(f"{self._transport.doing} took too long"))
         else:
-            raise ConnectionFailed(
-                "connected, but the broker does not answer; is this a Kafka listener with the "
-                f"configured security protocol, {self._network.protocol}?"
-            )
+            raise no_handshake(self._network.protocol)
 
     # Setup -----------------------------------------------------------------------------------
 
@@ -395,8 +397,7 @@ class Connection:
                 self._watch(selectors.EVENT_READ)
                 return
             self._outbox.write(transport, self._clock.monotonic(), self._timeouts, self._events)
-            if self._outbox:
-                # The socket took less than it was offered, so it is full.
+            if self._outbox:  # it took less than it was offered, so the socket is full
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
 
@@ -441,19 +442,18 @@ class Connection:
 
     # The end -------------------------------------------------------------------------------------
 
-    def _lose(self, error: BaseException) -> None:
-        """Report that *error* has ended this attempt."""
+    def _lose(self, failure: BaseException | str) -> None:
+        """Report that *failure* has ended this attempt."""
         self._forget_transport()  # first: also if there is no memory to report the loss
-        if isinstance(error, HungUp):
-            error = with_likely_cause(error, self._session, self._network.protocol, self._heard)
-        self._events.append(self._end(str(as_connection_failed(error))))
+        reason = why_lost(failure, self._session, self._network.protocol, self._heard)
+        self._events.append(self._end(reason))
         self._forget_requests()
 
     def _end(self, reason: str) -> Lost:
         """End this attempt. Return the event with its requests, which are not forgotten yet."""
-        if not self.is_closed:
-            self._session.move(Move.LOSE)
         self._forget_transport()
+        if self._session.state is not SessionState.CLOSED:
+            self._session.move(Move.LOSE)
         log.debug("%s: connection lost: %s", self.name, reason)
         return self._outbox.lost(reason, self._session.unanswered)
 

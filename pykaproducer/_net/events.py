@@ -42,25 +42,36 @@ Event = Ready | FullyWritten | Answered | Lost
 FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)
 
 
-def as_connection_failed(error: BaseException) -> ConnectionFailed:
-    """Return the reason why *error*, one of :data:`FAILURES`, ends a connection."""
-    match error:
-        case ConnectionFailed():
-            return error
+def no_handshake(protocol: str) -> ConnectionFailed:
+    """Return the error for a broker that accepts connections and answers nothing."""
+    return ConnectionFailed(
+        "connected, but the broker does not answer; is this a Kafka listener with the configured "
+        f"security protocol, {protocol}?"
+    )
+
+
+def why_lost(failure: BaseException | str, session: Session, protocol: str, heard: bool) -> str:
+    """Return the reason for :class:`Lost`: *failure*, a text or one of :data:`FAILURES`.
+
+    *heard*: whether the broker has answered a request of the owner.
+    """
+    match failure:
+        case str():
+            return failure
+        case HungUp():
+            return with_likely_cause(failure, session, protocol, heard)
         case NoCommonVersion():
-            return ConnectionFailed(f"the broker is incompatible with this client: {error}")
+            return f"the broker is incompatible with this client: {failure}"
         case WireError():
-            return ConnectionFailed(f"malformed response from the broker: {error}")
+            return f"malformed response from the broker: {failure}"
         case MemoryError():
-            return ConnectionFailed("out of memory for a request or a response")
+            return "out of memory for a request or a response"
         case _:
-            return ConnectionFailed(str(error))
+            return str(failure)
 
 
-def with_likely_cause(
-    error: HungUp, session: Session, protocol: str, heard: bool
-) -> ConnectionFailed:
-    """Return *error* with the likely cause, if the state of *session* suggests one.
+def with_likely_cause(error: HungUp, session: Session, protocol: str, heard: bool) -> str:
+    """Return the text of *error* with the likely cause, if the state of *session* suggests one.
 
     A broker that receives the wrong protocol closes the connection without giving a reason.
     *heard*: whether it has answered a request of the owner.
@@ -81,5 +92,5 @@ def with_likely_cause(
                 f"{protocol}"
             )
         case _:
-            return error
-    return ConnectionFailed(f"{error} {cause}")
+            return str(error)
+    return f"{error} {cause}"

@@ -163,10 +163,23 @@ class SocketWorker(Worker):
         return self._connection.refuses(api_key)
 
     def drop(self, reason: str) -> None:
-        """Close the connection because of *reason*, and treat it as lost."""
+        """Close the connection because of *reason*, and treat it as lost.
+
+        If there is no memory to collect its requests, they are reported later:
+
+        1. ``on_lost`` is called now, without requests: a subclass may have to report another one
+           first, whose response was malformed;
+        2. ``ready`` remains true, so requests that arrive in the meantime are queued after those;
+        3. ``poll`` returns ``Lost``, and ``on_lost`` is called with all of them.
+        """
         connection = self._connection
-        if connection is not None and not connection.is_closed:
-            self._event(connection.give_up(reason))
+        if connection is None or connection.is_closed:
+            return
+        lost = connection.give_up(reason)
+        if lost is not None:
+            self._event(lost)
+        else:
+            self.on_lost(self._explained(reason), [], [])
 
     def next_server_at_once(self) -> None:
         """Skip the backoff before the next attempt, which is for another server."""
@@ -270,7 +283,8 @@ class SocketWorker(Worker):
         assert connection is not None, "the stage is ready only with a connection"
         if connection.is_idle:
             log.debug("%s: closing the idle connection", self.name)
-            connection.give_up("it was idle")
+            if connection.give_up("it was idle") is None:
+                return  # no memory: poll() returns Lost
             self.ready = False
             self.on_connection_idle()
 
@@ -348,13 +362,12 @@ class SocketWorker(Worker):
                 if self.ready:
                     self.link().lost.add(self.clock.monotonic(), 1)
                 self.ready = False
-                assert self._connection is not None
-                host, port = self._connection.address
-                self._failed(
-                    f"no connection to {host}:{port}: {event.reason}",
-                    event.unanswered,
-                    event.unwritten,
-                )
+                self._failed(self._explained(event.reason), event.unanswered, event.unwritten)
+
+    def _explained(self, reason: str) -> str:
+        assert self._connection is not None
+        host, port = self._connection.address
+        return f"no connection to {host}:{port}: {reason}"
 
     def _failed(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._not_before = self.clock.monotonic() + self._backoff().next(system_random.random())

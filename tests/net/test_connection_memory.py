@@ -10,6 +10,7 @@ import pytest
 
 from pykaproducer._net import connection, outbox
 from pykaproducer._net.connection import Connection, ConnectionFailed, FullyWritten, Lost
+from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import Endpoint, Network, Transport
 from pykaproducer._wire.frames import FrameReader
@@ -86,7 +87,7 @@ def test_no_memory_to_connect(
     assert values(cluster) == [b"v"]
 
 
-@pytest.mark.parametrize("part", [FrameReader, Poller])
+@pytest.mark.parametrize("part", [FrameReader, Poller, Outbox])
 def test_no_memory_for_the_connection_itself(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, part: type
 ) -> None:
@@ -258,11 +259,60 @@ def test_it_does_not_try_again_without_a_pause(talk: Talk, monkeypatch: pytest.M
     assert clock.monotonic() == pytest.approx(1000.1)
 
 
-def test_no_memory_outside_of_the_steps(
+def test_giving_up_without_memory_is_reported_later(
     cluster: ScriptedCluster, talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The transport is closed at once, and the requests are reported by poll()."""
     talk.open()
-    select = Refusing(talk.clock.select, times=1)
+    cluster.next("produce", Collect(2))
+    first = talk.submit(("t", 0, record_batch(b"v")))
+    talk.connection.write_now()
+    monkeypatch.setattr(outbox, "Lost", Refusing(Lost, times=2))
+    assert talk.connection.give_up("enough") is None
+    cluster.join_connections()
+    # It must not be opened again, or considered idle, before these requests are returned.
+    assert not talk.connection.is_closed
+    assert not talk.connection.is_idle
+    second = talk.submit(("t", 0, record_batch(b"w")))
+    talk.connection.write_now()
+    assert talk.connection.poll(talk.clock.monotonic()) == []
+    assert talk.until(Lost) == Lost("enough", [second], [first])
+    assert talk.connection.is_closed
+    talk.open()
+
+
+def test_giving_up_again_returns_what_was_not_reported(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk.open()
+    request = talk.submit(("t", 0, record_batch(b"v")))
+    monkeypatch.setattr(outbox, "Lost", Refusing(Lost, times=1))
+    assert talk.connection.give_up("enough") is None
+    assert talk.connection.give_up("again") == Lost("again", [request], [])
+    assert talk.connection.poll(talk.clock.monotonic()) == []
+
+
+def test_it_is_closed_without_memory(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk.open()
+    monkeypatch.setattr(outbox, "Lost", Refusing(Lost, times=1))
+    talk.connection.close()
+    assert talk.connection.wakeup.fileno() < 0
+
+
+def test_a_wait_without_memory_is_not_repeated_without_a_pause(
+    talk: Talk,
+) -> None:
+    clock = talk.clock
+    assert isinstance(clock, FakeClock)
+    talk.open()
+    select = Refusing(clock.select, times=2)
+    jumping = threading.Thread(target=clock.jump_to_next, daemon=True)
+    jumping.start()
     assert talk.connection.poll(None, select) == []
+    assert clock.monotonic() == pytest.approx(1000.1)
+    jumping.join()
+    # It does not wait beyond the deadline.
+    assert talk.connection.poll(clock.monotonic(), select) == []
+    assert select.times == 0
     talk.submit(("t", 0, record_batch(b"v")), acks=0)
     assert isinstance(talk.connection.poll(None, select)[0], FullyWritten)

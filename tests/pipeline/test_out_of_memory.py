@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._util import compression
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Refuse
+from pykaproducer.testing.scripted import Drop, Mangle, Refuse, garbage
 
 from .helper import (
     FAST,
@@ -240,3 +241,77 @@ def test_no_memory_to_connect_again(monkeypatch: pytest.MonkeyPatch, step: str) 
             cluster.next("produce", Drop())
             assert offsets(send(producer, [b"again"])) == [1]
             assert refused
+
+
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+def test_no_memory_to_give_up_a_connection(
+    monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    """The response is malformed, and there is no memory to collect the lost requests."""
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST, enable_idempotence=idempotent)
+        with ended(producer):
+            warm_up(producer)
+            refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
+            cluster.next("produce", Mangle(garbage))
+            # A batch without sequence numbers is appended twice.
+            assert offsets(send(producer, [b"again"])) == [1 if idempotent else 2]
+            assert refused
+            assert log(cluster) == [b"first"] + [b"again"] * (1 if idempotent else 2)
+
+
+def test_no_memory_to_give_up_the_connection_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST)
+        with ended(producer):
+            refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: not runs_a_bridge())
+            cluster.next("metadata", Mangle(garbage))
+            assert offsets(send(producer, [b"value"])) == [0]
+            assert refused
+
+
+def test_no_memory_to_close_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(clock=clock, connections_max_idle_ms=10_000)
+        with ended(producer):
+            warm_up(producer)
+            refused = refuse_once(monkeypatch, Outbox, "lost", lambda *_: runs_a_bridge())
+            clock.jump(10.1)
+            cluster.join_connections()
+            (delivery,) = send(producer, [b"second"])
+            let_pass(clock, [delivery])
+            assert offsets([delivery]) == [1]
+            assert refused
+            assert log(cluster) == [b"first", b"second"]
+
+
+def test_a_loss_without_memory_is_not_repeated_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if items wake the bridge in the meantime."""
+    clock = FakeClock()
+    attempts: list[float] = []
+    begun = threading.Event()
+    real = Outbox.lost
+
+    def lost(self: Outbox, *args: Any) -> Any:
+        if runs_a_bridge() and len(attempts) < 100:
+            attempts.append(clock.monotonic())
+            begun.set()
+            raise MemoryError
+        return real(self, *args)
+
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(clock=clock)
+        with ended(producer):
+            warm_up(producer)
+            monkeypatch.setattr(Outbox, "lost", lost)
+            cluster.next("produce", Drop())
+            deliveries = send(producer, [b"second"])
+            assert begun.wait(SOON)
+            deliveries += send(producer, [b"third"])
+            let_pass(clock, deliveries)
+            assert offsets(deliveries) == [1, 2]
+            # At each time: two per wait, and those for which an item has woken it.
+            assert max(Counter(attempts).values()) < 20
