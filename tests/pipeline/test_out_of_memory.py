@@ -15,15 +15,18 @@ from pykaproducer import Delivery, DeliveryTimeoutError, Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
+from pykaproducer._pipeline.bridge import Down, RequestsLost
+from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._util import compression
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Drop, Mangle, Refuse, garbage
+from pykaproducer.testing.scripted import Drop, Exchange, Mangle, Refuse, garbage
 
 from .helper import (
     FAST,
     SOON,
     Told,
     backs_off,
+    came,
     ended,
     error_of,
     let_pass,
@@ -258,6 +261,57 @@ def test_no_memory_to_give_up_a_connection(
             assert offsets(send(producer, [b"again"])) == [1 if idempotent else 2]
             assert refused
             assert log(cluster) == [b"first"] + [b"again"] * (1 if idempotent else 2)
+
+
+class Together:
+    """Appends nothing. Answers two requests when the third arrives: garbage, and a rejection."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def __call__(self, exchange: Exchange) -> None:
+        refusal = exchange.encoded(exchange.refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
+        if len(self.answers) == 2:
+            exchange.send(b"".join(self.answers))
+        self.answers.append(refusal if self.answers else garbage(refusal))
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_requests_given_up_without_memory_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The first response is malformed, the second one a rejection, and the third is missing."""
+    real, handle, left = Outbox.lost, BrokerWorker.handle, [None] * times
+    events: list[Any] = []
+
+    def lost(self: Outbox, *args: Any) -> Any:
+        if left and runs_a_bridge():
+            left.pop()
+            raise MemoryError
+        return real(self, *args)
+
+    def note(self: BrokerWorker, item: Any) -> None:
+        if isinstance(item, Down | RequestsLost):
+            events.append(item)
+        handle(self, item)
+
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        producer = cluster.producer(**FAST, max_in_flight_requests_per_connection=3)
+        with ended(producer):
+            warm_up(producer)
+            monkeypatch.setattr(Outbox, "lost", lost)
+            monkeypatch.setattr(BrokerWorker, "handle", note)
+            cluster.next("produce", *[Together()] * 3)
+            deliveries = []
+            for number in range(3):
+                deliveries += send(producer, [b"%d" % number])
+                came(cluster, "produce", number + 2)
+            assert offsets(deliveries) == [1, 2, 3]
+            assert not left
+            assert log(cluster) == [b"first", b"0", b"1", b"2"]
+            # A lost batch must not be sealed again for this connection.
+            assert isinstance(events[0], Down)
+            assert sum(len(e.unanswered) for e in events if isinstance(e, RequestsLost)) == 2
 
 
 def test_no_memory_to_give_up_the_connection_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
