@@ -20,7 +20,7 @@ from pykaproducer.config import Config
 
 #: Maximum number of buffers that Batcher.is_small() adds up.
 _FEW_BUFFERS = 16
-#: Fewer timers are not searched for outdated ones.
+#: Number of timers below which outdated ones are not pruned.
 _FEW_TIMERS = 64
 
 
@@ -46,7 +46,7 @@ class Batcher:
         # When the other open buffers have lingered long enough. An entry is valid while its buffer
         # is open and its time matches the buffer's first item.
         self._timers: list[tuple[float, int, PartitionBuffer]] = []
-        # Number of timers above which they are searched for outdated ones.
+        # Prune when there are more timers than this.
         self._prune_above = _FEW_TIMERS
         self._count = itertools.count()
         self._round = 0
@@ -102,10 +102,10 @@ class Batcher:
                 self._prune_timers()
 
     def _prune_timers(self) -> None:
-        """Drop the outdated timers: at most one of each open buffer is left.
+        """Remove outdated timers, so that each open buffer has at most one.
 
-        :meth:`next_due` drops those at the head of the heap, but nobody calls it while there is no
-        connection. During an outage, messages come and expire, and each of them may set a timer.
+        :meth:`next_due` removes those at the head of the heap, but is not called without a
+        connection. During an outage, each message that arrives and expires may add one.
         """
         kept: dict[PartitionBuffer, tuple[float, int, PartitionBuffer]] = {}
         for entry in self._timers:

@@ -10,8 +10,8 @@ returned once: in ``Answered``, in ``FullyWritten`` (if no response is expected)
 ``Lost`` separates requests of which no byte was given to the socket from those that the broker may
 have received.
 
-Without memory, the connection is lost. Requests are forgotten only after ``Lost`` was created; if
-there is no memory for that either, ``poll`` tries again.
+If a step of ``open`` or ``poll`` runs out of memory, the connection is lost. Requests are discarded
+only once ``Lost`` exists; until there is memory for it, ``poll`` retries.
 
 Relies on: one thread at a time calling it. Only ``wakeup.poke`` may be called by others. While
 ``poll`` waits, one other thread may write, and the caller ensures that there is at most one.
@@ -67,7 +67,7 @@ log = GuardedLogger("pykaproducer.net")
 
 #: Maximum time to set up a connection: name resolution, TCP, TLS, handshake (seconds).
 _SETUP_TIMEOUT = 10.0
-#: How long to wait before something is tried again for which there was no memory (seconds).
+#: Pause before a retry after a MemoryError (seconds).
 _NO_MEMORY_WAIT = 0.1
 
 
@@ -110,7 +110,7 @@ class Connection:
             self._outbox = Outbox()
             self._queued = self._outbox.queued
             # Kept for all attempts.
-            self._never = WakeEvent()
+            self._never = WakeEvent()  # never set: for pauses without the selector
             self._selector = Poller()
             self.wakeup = Wakeup()
             self._selector.register(self.wakeup, selectors.EVENT_READ)
@@ -126,7 +126,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether ``open()`` may be called: not before a loss has been reported."""
+        """Return whether ``open()`` may be called. False until a loss has been reported."""
         return self._session.state is SessionState.CLOSED and self._failure is None
 
     def open(self) -> None:
@@ -150,9 +150,9 @@ class Connection:
         self._next_endpoint(ConnectionFailed("the host name has no address"))
 
     def give_up(self, reason: str) -> Lost | None:
-        """Treat the connection as lost because of *reason*. ``poll`` does not report this.
+        """Close the connection because of *reason*; return the event, which ``poll`` does not.
 
-        Without memory for the result, it returns None, and ``poll`` does report it, once it can.
+        Return None if there is no memory for the event: ``poll`` returns it later.
         """
         try:
             lost = self._end(reason)
@@ -253,7 +253,7 @@ class Connection:
         return events
 
     def _wait_for_memory(self, deadline: float | None) -> None:
-        """Wait without the selector, for which there may be no memory, but not for long."""
+        """Pause without the selector, which may need memory. ``wakeup.poke`` does not end it."""
         try:
             until = self._clock.monotonic() + _NO_MEMORY_WAIT
             self._clock.wait(self._never, earlier(deadline, until))
@@ -444,7 +444,7 @@ class Connection:
 
     def _lose(self, failure: BaseException | str) -> None:
         """Report that *failure* has ended this attempt."""
-        self._forget_transport()  # first: also if there is no memory to report the loss
+        self._forget_transport()  # first, because why_lost() may raise MemoryError
         reason = why_lost(failure, self._session, self._network.protocol, self._heard)
         self._events.append(self._end(reason))
         self._forget_requests()

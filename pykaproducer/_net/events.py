@@ -59,7 +59,7 @@ def why_lost(failure: BaseException | str, session: Session, protocol: str, hear
         case str():
             return failure
         case HungUp():
-            return with_likely_cause(failure, session, protocol, heard)
+            return _with_likely_cause(failure, session, protocol, heard)
         case NoCommonVersion():
             return f"the broker is incompatible with this client: {failure}"
         case WireError():
@@ -70,7 +70,7 @@ def why_lost(failure: BaseException | str, session: Session, protocol: str, hear
             return str(failure)
 
 
-def with_likely_cause(error: HungUp, session: Session, protocol: str, heard: bool) -> str:
+def _with_likely_cause(error: HungUp, session: Session, protocol: str, heard: bool) -> str:
     """Return the text of *error* with the likely cause, if the state of *session* suggests one.
 
     A broker that receives the wrong protocol closes the connection without giving a reason.

@@ -31,8 +31,8 @@ class Outbox:
 
     Positions are counted in bytes from the beginning of the connection.
 
-    Guarantees: no request is forgotten for lack of memory. A method that raises MemoryError has
-    changed nothing, except that after :meth:`write` nothing can be written any more.
+    Guarantees: no request is lost if memory runs out. After a MemoryError each request is either
+    queued or fully encoded. After one in :meth:`write`, nothing more can be written.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Outbox:
         #: The buffers to write next.
         self.buffers: list[memoryview] = []
         # The socket may have taken more bytes than are counted.
-        self._unsure = False
+        self._sent_unknown = False
         self._leaving: deque[_Leaving] = deque()
         self._sent = 0  # start position of the first buffer
         self._end = 0  # end position of the last buffer
@@ -102,7 +102,7 @@ class Outbox:
         1. the socket takes bytes, and there is no memory for their number;
         2. the same buffers are written again from their beginning.
         """
-        if self._unsure:
+        if self._sent_unknown:
             raise MemoryError
         try:
             count = transport.send(self.buffers, patient=patient)
@@ -110,7 +110,7 @@ class Outbox:
                 self.took(count, now, events)
                 timeouts.taken(now)
         except MemoryError:
-            self._unsure = True
+            self._sent_unknown = True
             raise
 
     def took(self, count: int, now: float, events: list[Event]) -> None:
@@ -151,14 +151,14 @@ class Outbox:
 
         *unanswered*: the encoded requests that expect a response, oldest first.
         """
-        # If it is not sure, any byte may have been sent.
-        sent = self._end if self._unsure else self._sent
+        # If the number of sent bytes is unknown, the broker may have received any of them.
+        sent = self._end if self._sent_unknown else self._sent
         begun = [each.request for each in self._leaving if each.start < sent]
         unwritten = [each.request for each in self._leaving if each.start >= sent]
         not_begun = set(unwritten)
-        perhaps = [request for request in unanswered if request not in not_begun]
-        perhaps += [request for request in begun if not request.expects_answer]
-        return Lost(reason, [*unwritten, *self.queued], perhaps)
+        possibly_received = [request for request in unanswered if request not in not_begun]
+        possibly_received += [request for request in begun if not request.expects_answer]
+        return Lost(reason, [*unwritten, *self.queued], possibly_received)
 
     def clear(self) -> None:
         """Discard everything. Allocates nothing."""
@@ -166,4 +166,4 @@ class Outbox:
         self.buffers.clear()
         self._leaving.clear()
         self._sent = self._end
-        self._unsure = False
+        self._sent_unknown = False

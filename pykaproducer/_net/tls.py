@@ -199,8 +199,9 @@ class TlsTransport:
             self._write(patience)
 
     def _encrypt(self, piece: memoryview | bytes) -> None:
-        # First. Otherwise receive() would write the piece if there is no memory to take it from
-        # OpenSSL, although the connection is lost without any of it being reported.
+        # Set first. If there is then no memory to read the encrypted bytes, receive() reads them
+        # later. Marked as the caller's data, they are not written there: the connection is lost,
+        # and the request will be retried.
         self._plain = len(piece)
         try:
             # OpenSSL releases the GIL, as for a write.

@@ -37,7 +37,7 @@ class AttachedBuffers:
             # 1. the buffer is created for the leader in one view; 2. the next view has another
             # leader; 3. the buffer's first item arrives here.
             self._buffers[place] = buffer
-            self._check(buffer)
+            self._check_later(buffer)
 
     def detach(self, buffer: PartitionBuffer) -> None:
         """Remove *buffer*, which has ended."""
@@ -56,7 +56,7 @@ class AttachedBuffers:
         """
         if buffer in self._moved:
             self._moved.discard(buffer)
-            self._check(buffer)
+            self._check_later(buffer)
 
     def moved_away(
         self, view: ClusterView, ahead: Mapping[PartitionBuffer, int]
@@ -64,8 +64,8 @@ class AttachedBuffers:
         """Return the buffers to release, because *view* names another leader.
 
         One check for all views since the last call. A buffer with a batch in flight is returned
-        once that is answered. *ahead* tells how many batches of a buffer are only sealed ahead.
-        A buffer does not wait for these here:
+        once that is answered. *ahead* is the number of batches of each buffer that are only sealed
+        ahead. The buffer does not wait for these:
 
         1. partition 0 has a batch in flight, and partitions 0 and 1 have one sealed ahead in one
            request, which is sent after the response;
@@ -100,6 +100,6 @@ class AttachedBuffers:
             if buffer.pending and view.leader(buffer.topic, buffer.partition) is None
         }
 
-    def _check(self, buffer: PartitionBuffer) -> None:
+    def _check_later(self, buffer: PartitionBuffer) -> None:
         self._to_check.add((buffer.topic, buffer.partition))
         self.to_check = True

@@ -41,7 +41,7 @@ class SealedAhead:
     def counts(self) -> Counter[PartitionBuffer]:
         """Return the number of batches of each buffer.
 
-        Not counted are those that :meth:`next` has returned: they are about to be in flight.
+        Excludes those returned by :meth:`next`, which are about to be in flight.
         """
         return Counter(batch.in_buffer for batch in self.batches())
 
@@ -83,7 +83,10 @@ class SealedAhead:
         self._tidy()
 
     def withdraw(self, buffers: Collection[PartitionBuffer]) -> None:
-        """Make the batches of *buffers*, a set if they may be many, pending again, in order."""
+        """Move the batches of *buffers* back to pending, in order.
+
+        Pass a set if there may be many.
+        """
         if not (self.requests and buffers):
             return
         for batches in reversed(self.requests):

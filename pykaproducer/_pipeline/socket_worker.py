@@ -3,7 +3,7 @@
 The thread that runs the stage owns its connection. That is the stage's own thread, except while it
 waits. It waits for its inbox and its socket at once, in the connection's ``poll``: every ``put``
 triggers the wake-up descriptor that the connection watches in addition to the socket. Only while
-the system refuses the file descriptors for that does it wait for the wake-up event.
+the system refuses the descriptors or the memory for that does it wait for the wake-up event.
 
 A small request may be written inline, by the calling thread (``worker.py``). The response is always
 read by the stage's own thread. On an idle producer that saves one wake-up per message, provided
@@ -55,8 +55,8 @@ _SETTING_UP: Final = {
 }
 #: Hints for mechanisms that may take long.
 _HINTS: Final = {"OAUTHBEARER": "; has sasl_oauth_token_provider returned?"}
-#: Minimum wait after the system refused file descriptors (seconds).
-_DESCRIPTORS_BACKOFF: Final = 0.05
+#: Minimum wait after the system refused file descriptors or memory (seconds).
+_RESOURCES_BACKOFF: Final = 0.05
 #: Bytes of the length and correlation id before a response's payload.
 _RESPONSE_HEAD: Final = 8
 
@@ -179,7 +179,7 @@ class SocketWorker(Worker):
         if lost is not None:
             self._event(lost)
         else:
-            self.on_lost(self._explained(reason), [], [])
+            self.on_lost(self._no_connection_text(reason), [], [])
 
     def next_server_at_once(self) -> None:
         """Skip the backoff before the next attempt, which is for another server."""
@@ -218,7 +218,7 @@ class SocketWorker(Worker):
                 self.on_inbox_drained()
                 connection = self._connection
                 if connection is None:
-                    self._wait_for_descriptors(now)
+                    self._wait_for_resources(now)
                     continue
                 self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
         finally:
@@ -228,7 +228,7 @@ class SocketWorker(Worker):
             self.on_stop()
 
     def _make_connection(self, now: float) -> None:
-        """Create the connection object. It needs file descriptors, which the system may refuse."""
+        """Create the connection object, unless the system refuses file descriptors or memory."""
         try:
             self._connection = Connection(
                 ("", 0),
@@ -240,10 +240,10 @@ class SocketWorker(Worker):
         except ConnectionFailed as error:
             self._failed(str(error), [], [])
             # Trying another server would not help.
-            self._not_before = max(self._not_before, now + _DESCRIPTORS_BACKOFF)
+            self._not_before = max(self._not_before, now + _RESOURCES_BACKOFF)
 
-    def _wait_for_descriptors(self, now: float) -> None:
-        """Wait until it is time to request file descriptors again, or an item arrives."""
+    def _wait_for_resources(self, now: float) -> None:
+        """Wait until it is time to create the connection object, or an item arrives."""
         if now >= self._not_before:
             self._make_connection(now)
             return  # items that have arrived in the meantime are handled before the next wait
@@ -362,9 +362,11 @@ class SocketWorker(Worker):
                 if self.ready:
                     self.link().lost.add(self.clock.monotonic(), 1)
                 self.ready = False
-                self._failed(self._explained(event.reason), event.unanswered, event.unwritten)
+                self._failed(
+                    self._no_connection_text(event.reason), event.unanswered, event.unwritten
+                )
 
-    def _explained(self, reason: str) -> str:
+    def _no_connection_text(self, reason: str) -> str:
         assert self._connection is not None
         host, port = self._connection.address
         return f"no connection to {host}:{port}: {reason}"

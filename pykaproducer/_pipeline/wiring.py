@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._errors.tracebacks import without_frames
+from pykaproducer._errors.tracebacks import copied
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._net.transport import Network
@@ -58,7 +58,7 @@ OnBroken = Callable[[], None]
 log = GuardedLogger("pykaproducer.producer")
 
 #: How long the end of the pipeline waits for the last log lines (seconds).
-_LOG_TIME: Final = 1.0
+_LOG_TIMEOUT: Final = 1.0
 
 
 class Pipeline:
@@ -274,11 +274,13 @@ class Pipeline:
         self.fail_everything(make_error)
 
     def stop(self, deadline: float) -> list[str]:
-        """Stop all threads; return the names of those that have not ended by *deadline*.
+        """Stop all stages; return the names of those that have not ended by *deadline*.
 
         The dispatcher ends first. After that nothing new is accepted, and messages of a concurrent
-        send() fail. Reports ends last. All other threads are requested to stop before the first one
-        is joined, so the time to close does not grow with the number of idle threads.
+        send() fail. Of the stages that handle messages, Reports ends last. The LogWriter follows,
+        so that their last lines are written; it is not among the names. All other threads are
+        requested to stop before the first one is joined, so the time to close does not grow with
+        the number of idle threads.
         """
         self.ended = self.brokers.ended = True  # stages created from now on start no thread
         stages = [s for s in list(self.stages) if s not in (self.reports, self.dispatcher)]
@@ -299,23 +301,23 @@ class Pipeline:
         self.reports.stop()
         if not self.reports.join(deadline):
             late.append(self.reports.name)
-        # Not late: its thread may wait for a lock of a logging handler that the caller holds.
-        self.log_writer.stop_by(min(deadline, self.clock.monotonic() + _LOG_TIME))
+        # It may wait for the lock of a logging handler that the caller of close() holds.
+        self.log_writer.stop_by(min(deadline, self.clock.monotonic() + _LOG_TIMEOUT))
         return late
 
     def _crashed(self, worker: Worker, error: BaseException) -> None:
         """Fail everything, so that nothing hangs, after *worker* has crashed due to a bug (P9)."""
-        first = self.broken is None
+        first, stack = self.broken is None, error.__traceback__
+        # The errors of all failed messages and of later send() calls have this cause. The original
+        # would keep the frames of the stages alive.
+        cause = copied(error)
         if first:
-            self.broken = error
+            self.broken = cause
         # For each crash: a second one may settle everything before the first gets to this line.
         self._on_broken()
         if first:
             log.error("the producer is broken by an error in the library", exc_info=error)
-            # The errors of all failed messages and of later send() calls have this cause. Keep only
-            # the text of the traceback, which would keep the frames of the stages alive.
-            error.add_note("".join(traceback.format_tb(error.__traceback__)))
-            without_frames(error)
+            cause.add_note("".join(traceback.format_tb(stack)))
         if isinstance(worker, BrokerWorker):
             worker.bridge.stop()  # as in on_stop(), which may not be called now
         self.metadata.waiting_threads.wake_all()
@@ -327,7 +329,7 @@ class Pipeline:
                 f"topic {topic!r}: the thread {worker.name} died of an error in the library",
                 status=status,
                 topic=topic,
-                cause=error,
+                cause=cause,
             )
 
         # The dispatcher itself fails chunks that it has taken and not yet entered: it (1) enters a

@@ -97,7 +97,9 @@ class DeferredWakeups:
         _here.later = []
 
     def __exit__(self, *_: object) -> None:
-        flush_wakeups()
+        later, _here.later = _here.later, None
+        for function in later or ():
+            function()
 
 
 def wake(function: Callable[[], None]) -> None:
@@ -106,13 +108,6 @@ def wake(function: Callable[[], None]) -> None:
         function()
     else:
         _here.later.append(function)
-
-
-def flush_wakeups() -> None:
-    """Perform the deferred wake-ups, and defer no more."""
-    later, _here.later = _here.later, None
-    for function in later or ():
-        function()
 
 
 def in_a_stage() -> bool:

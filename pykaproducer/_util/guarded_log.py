@@ -8,10 +8,12 @@ the stage wrote the line itself, the program could stop it:
 2. A stage logs to the same handler, and would wait for the lock.
 3. The result that the handler waits for would never come, and would not even expire.
 
-A user thread writes its lines itself.
+Any other thread writes its lines itself: a user thread, or one that ``close()`` starts.
+``logging.handlers.QueueHandler`` is not used, because the handlers belong to the program, and only
+lines of stages must change threads.
 
-An exception of a handler is caught by the logging module, one of a filter is not. Both are printed,
-and never reach the caller (P9, P11).
+A handler's exception is caught by the logging module; a filter's is not. Both are printed and never
+reach the caller (P9, P11).
 
 A fork waits while a line is being written (P8). Otherwise the child could wait forever:
 
@@ -49,21 +51,20 @@ class LogLine:
     level: int
     text: str
     args: tuple[Any, ...]
-    #: The error, and its traceback: that may be removed from it before the line is written.
+    #: The exception, and its traceback, which may be removed from it before the line is written.
     error: BaseException | None
     traceback: types.TracebackType | None
     created: float
     thread: int
     thread_name: str
     #: File, line, function.
-    place: tuple[str, int, str]
+    caller: tuple[str, int, str]
 
     def write(self) -> None:
-        """Pass the line to the program's filters and handlers. Raises nothing."""
+        """Pass the line to the program's filters and handlers. Never raises."""
         with _being_written.line():
             try:
-                if self.logger.isEnabledFor(self.level):
-                    self.logger.handle(self._record())
+                self.logger.handle(self._record())
             except BaseException:  # from user code (P9)
                 if logging.raiseExceptions and sys.stderr is not None:
                     with contextlib.suppress(BaseException):  # stderr may be closed
@@ -76,11 +77,11 @@ class LogLine:
         record = self.logger.makeRecord(
             self.logger.name,
             self.level,
-            *self.place[:2],
+            *self.caller[:2],
             self.text,
             self.args,
             None if error is None else (type(error), error, self.traceback),
-            self.place[2],
+            self.caller[2],
         )
         record.relativeCreated -= (record.created - self.created) * 1000
         record.created, record.msecs = self.created, int(self.created * 1000) % 1000
@@ -246,4 +247,4 @@ class GuardedLogger:
             pass_on = _this_thread.pass_on or LogLine.write
             pass_on(line)
         except MemoryError:
-            pass  # no line is worth the end of a stage
+            pass  # drop the line: a stage must not end for it

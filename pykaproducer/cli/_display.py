@@ -21,7 +21,6 @@ STAGES = (
     ("Bridge", "owns the socket: sends requests, receives responses"),
     ("RetryHandler", "schedules retries after retriable errors"),
     ("Reports", "runs your callbacks"),
-    ("LogWriter", "runs your logging handlers"),
 )
 
 _STAGES_TITLE = "The path of a message; each stage has an input queue:"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from pykaproducer.testing.scripted import Drop
 from tests.net.helper import Settings, Talk
 from tests.net.test_connection import Collect
 from tests.wire.helper import record_batch
+
+#: Patience with another thread (seconds).
+SOON = 30.0
 
 NO_MEMORY = "out of memory for a request or a response"
 
@@ -218,7 +222,8 @@ def test_a_response_that_cannot_be_reported_is_a_lost_one(
     requests = [talk.submit(("t", 0, record_batch(b"v"))) for _ in range(2)]
     talk.connection._events = Full()
     events: list[Any] = []
-    while not events:
+    end = time.monotonic() + SOON
+    while not events and time.monotonic() < end:
         events = talk.connection.poll(talk.clock.monotonic())
     assert events == [Lost(NO_MEMORY, [], requests)]
 
@@ -232,8 +237,10 @@ def test_a_loss_is_reported_as_soon_as_there_is_memory(
     talk.connection.write_now()
     lost = Refusing(Lost, times=2)
     monkeypatch.setattr(outbox, "Lost", lost)
-    while lost.times == 2:
+    end = time.monotonic() + SOON
+    while lost.times == 2 and time.monotonic() < end:
         assert talk.connection.poll(talk.clock.monotonic()) == []
+    assert lost.times < 2
     # Nothing is written in the meantime.
     second = talk.submit(("t", 0, record_batch(b"w")))
     talk.connection.write_now()
@@ -252,7 +259,7 @@ def test_it_does_not_try_again_without_a_pause(talk: Talk, monkeypatch: pytest.M
     talk.connection.address = ("elsewhere", 9092)
     talk.connection.open()
     assert lost.times == 1
-    jumping = threading.Thread(target=clock.jump_to_next)
+    jumping = threading.Thread(target=clock.jump_to_next, daemon=True)
     jumping.start()
     assert "host name 'elsewhere' cannot be resolved" in talk.until(Lost).reason
     jumping.join()

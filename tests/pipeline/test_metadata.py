@@ -525,7 +525,7 @@ def test_a_topic_that_is_forgotten_while_a_thread_waits_for_it_is_found_later() 
     found: list[set[int]] = []
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
-        ended(cluster.producer(clock=clock, max_block_ms=60_000)) as producer,
+        ended(cluster.producer(clock=clock, max_block_ms=300_000)) as producer,
     ):
         warm_up(producer)
         metadata = pipeline_of(producer).metadata

@@ -373,14 +373,14 @@ def test_a_fork_finds_a_moment_between_many_lines() -> None:
         from pykaproducer.testing import ScriptedCluster
         from pykaproducer._util.guarded_log import GuardedLogger
 
-        inside, entered, forking = False, threading.Event(), threading.Event()
+        inside, entered, finished = False, threading.Event(), threading.Event()
 
         class Handler(logging.Handler):
             def emit(self, record):
                 global inside
                 inside = True
                 entered.set()
-                forking.wait(0.01)
+                finished.wait(0.01)  # a fork that did not wait would hit it
                 inside = False
 
         def partitioner(key, everything, available):
@@ -400,7 +400,7 @@ def test_a_fork_finds_a_moment_between_many_lines() -> None:
                 if child == 0:
                     os._exit(inside)
                 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), end="")
-            forking.set()
+            finished.set()
             producer.close()
         """
     assert programs.run(script) == "00000"
