@@ -98,6 +98,8 @@ def _run(sources: pathlib.Path, cluster: KafkaCluster, module: str) -> dict[str,
     report = sources / f"{module}.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(sources)]
     command += ["-p", "no:cacheprovider", "--import-mode=prepend", f"--junitxml={report}"]
+    # For the report about a failure: what kafka-python's own consumer was doing.
+    command += ["--log-level=INFO"]
     command += ["-k", MODULES[module], str(sources / "test" / "integration" / module)]
     done = subprocess.run(
         command,
