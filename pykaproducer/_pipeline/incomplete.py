@@ -9,13 +9,12 @@ barrier is settled and reported. Later chunks do not extend the wait.
 
 from __future__ import annotations
 
-import _thread
 import threading
 import weakref
 
 from pykaproducer._kernel import Chunk
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, held_lock
 
 #: How long a flush that timed out waits for the dispatcher to arm its barrier, so that the
 #: remaining messages can be counted (seconds). The dispatcher itself never waits.
@@ -29,11 +28,9 @@ class FlushBarrier:
         #: Serial numbers of the chunks; None before the barrier is armed.
         self.pending: set[int] | None = None
         # Released when the dispatcher has armed the barrier.
-        self.armed = _thread.allocate_lock()
-        self.armed.acquire()
+        self.armed = held_lock()
         # Released when `pending` is empty. A raw lock, so that a signal can interrupt the wait.
-        self.done = _thread.allocate_lock()
-        self.done.acquire()
+        self.done = held_lock()
 
 
 class IncompleteChunks:

@@ -39,10 +39,13 @@ class LogWriter(Worker):
             self.wake()
 
     def handle(self, item: LogLine) -> None:
-        if self.clock.monotonic() < self._ends_at:
-            item.write()
-        else:
+        if self.clock.monotonic() >= self._ends_at:
             self._dropped += 1
+            return
+        try:
+            item.write()
+        except BaseException:  # some handlers call sys.exit(); the other lines are written (P9)
+            item.print_exception()
 
     def on_inbox_drained(self) -> None:
         if self._dropped:

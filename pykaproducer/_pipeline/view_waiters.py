@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer._pipeline.worker import wake_all
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, held_lock, wake_all
 
 
 class ViewWaiters:
@@ -39,8 +37,7 @@ class ViewWaiters:
         lock.
         """
         while True:
-            lock = _thread.allocate_lock()
-            lock.acquire()
+            lock = held_lock()
             self._locks.append(lock)
             try:
                 check_open()

@@ -38,7 +38,6 @@ stay in the inbox, and the thread is started later (``_util/threads.py``).
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -83,6 +82,7 @@ def forget_stages() -> None:
     _here.on_crash = None
     threads.forget_all()
     guarded_log.pass_lines_to(None)
+    guarded_log.forget_threads()
 
 
 class DeferredWakeups:
@@ -118,17 +118,6 @@ def in_a_stage() -> bool:
 def in_a_stage_with(on_crash: CrashPolicy) -> bool:
     """Return whether the calling thread belongs to a stage of the producer with this policy."""
     return _here.on_crash == on_crash
-
-
-def wake_all(locks: list[Any]) -> None:
-    """Release every lock that is held.
-
-    The waiting threads remove their locks from the list. Removing them here could, if interrupted
-    by a KeyboardInterrupt, lose a waiter that was never released.
-    """
-    for lock in list(locks):
-        with contextlib.suppress(RuntimeError):  # another thread has released it
-            lock.release()
 
 
 def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> threading.Thread:

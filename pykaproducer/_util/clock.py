@@ -11,7 +11,7 @@ from __future__ import annotations
 import _thread
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 #: Maximum single wait (seconds), within the limits of the platform's lock and select calls.
@@ -24,6 +24,29 @@ def earlier(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)
+
+
+def held_lock() -> _thread.LockType:
+    """Return a new lock that is held, for one thread to wait for and another one to release.
+
+    Such a raw lock lets a signal interrupt the wait, and needs no lock of its own to be released.
+    """
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
+def wake_all(locks: Iterable[Any]) -> None:
+    """Release every lock that is held.
+
+    The waiting threads remove their locks from the collection. Removing them here could, if
+    interrupted by a KeyboardInterrupt, lose a waiter that was never released.
+    """
+    for lock in list(locks):
+        try:
+            lock.release()
+        except RuntimeError:
+            pass  # another thread has released it
 
 
 class Waitable(Protocol):
@@ -49,8 +72,7 @@ class WakeEvent:
 
     def __init__(self) -> None:
         # Locked while the event is not set.
-        self._unset = _thread.allocate_lock()
-        self._unset.acquire()
+        self._unset = held_lock()
 
     @property
     def is_set(self) -> bool:

@@ -39,6 +39,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pykaproducer._util.clock import held_lock, wake_all
+
 #: Maximum time that a fork waits for lines, and lines for a fork (seconds).
 _PATIENCE: Final = 1.0
 
@@ -61,16 +63,23 @@ class LogLine:
     caller: tuple[str, int, str]
 
     def write(self) -> None:
-        """Pass the line to the program's filters and handlers. Never raises."""
+        """Pass the line to the program's filters and handlers. Print an Exception that they raise.
+
+        Others are raised: in a user thread, a KeyboardInterrupt may strike here.
+        """
         with _being_written.line():
             try:
                 self.logger.handle(self._record())
-            except BaseException:  # from user code (P9)
-                if logging.raiseExceptions and sys.stderr is not None:
-                    with contextlib.suppress(BaseException):  # stderr may be closed
-                        text = f"a logging filter or handler raised at {self.text!r}:"
-                        print(text, file=sys.stderr)
-                        traceback.print_exc()
+            except Exception:  # from user code (P9)
+                self.print_exception()
+
+    def print_exception(self) -> None:
+        """Print the exception that is being handled, which a filter or handler has raised."""
+        if logging.raiseExceptions and sys.stderr is not None:
+            with contextlib.suppress(Exception):  # stderr may be closed
+                text = f"a logging filter or handler raised at {self.text!r}:"
+                print(text, file=sys.stderr)
+                traceback.print_exc()
 
     def _record(self) -> logging.LogRecord:
         error = self.error
@@ -119,7 +128,7 @@ class _BeingWritten:
 
     def _enter(self) -> _thread.LockType:
         while True:
-            line = _held_lock()
+            line = held_lock()
             self._threads[line] = _thread.get_ident()
             if self._fork_until <= time.monotonic():
                 return line
@@ -131,7 +140,7 @@ class _BeingWritten:
         line.release()
 
     def _wait_for_fork(self) -> None:
-        lock = _held_lock()
+        lock = held_lock()
         self._paused[lock] = None
         if (left := self._fork_until - time.monotonic()) > 0:
             lock.acquire(timeout=left)
@@ -150,20 +159,12 @@ class _BeingWritten:
     def after_in_parent(self) -> None:
         """Let the threads continue that have waited for the fork."""
         self._fork_until = 0.0
-        for lock in list(self._paused):
-            with contextlib.suppress(RuntimeError):  # it has been released
-                lock.release()
+        wake_all(self._paused)
 
     def after_in_child(self) -> None:
         """Forget the threads that do not exist here."""
         self._threads, self._paused = {}, {}
         self._fork_until = 0.0
-
-
-def _held_lock() -> _thread.LockType:
-    lock = _thread.allocate_lock()
-    lock.acquire()
-    return lock
 
 
 _being_written = _BeingWritten()
@@ -174,6 +175,9 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_being_written.after_in_parent,
         after_in_child=_being_written.after_in_child,
     )
+
+#: Forget the threads that do not exist in the child of a fork, also if it ran without hooks.
+forget_threads = _being_written.after_in_child
 
 
 class _ThisThread(threading.local):

@@ -11,11 +11,14 @@ import pytest
 
 from pykaproducer import DeliveryError, Producer
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._pipeline.log_writer import LogWriter
+from pykaproducer._pipeline.worker import Worker
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer.interceptors import Interceptor, ProducerRecord
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 from tests._support import programs
-from tests.pipeline.helper import FAST, SOON, came, offsets, send, warm_up
+from tests.pipeline.helper import FAST, SOON, came, offsets, pipeline_of, send, warm_up
 
 
 @pytest.fixture
@@ -220,7 +223,9 @@ def test_a_stderr_that_is_closed_ends_no_stage() -> None:
 def test_close_waits_for_the_lines_of_the_stages(
     handlers: list[logging.Handler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The handler returns only once close() waits for it."""
     entered, go_on = threading.Event(), threading.Event()
+    lines: list[str] = []
 
     class Slow(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -228,16 +233,43 @@ def test_close_waits_for_the_lines_of_the_stages(
             go_on.wait(SOON)
             lines.append(record.getMessage())
 
-    lines: list[str] = []
+    def join(self: LogWriter, deadline: float) -> bool:
+        go_on.set()
+        return Worker.join(self, deadline)
+
     handlers.append(Slow())
     monkeypatch.setattr(logging.getLogger("pykaproducer"), "level", logging.INFO)
+    monkeypatch.setattr(LogWriter, "join", join)
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = cluster.producer(**FAST)
         warm_up(producer)
+        writer = pipeline_of(producer).log_writer
         assert entered.wait(SOON)
-        go_on.set()
         producer.close()
-    assert "broker 0: connected" in lines
+        told = list(lines)
+        go_on.set()
+    assert "broker 0: connected" in told
+    assert not writer.is_alive()
+
+
+def test_ctrl_c_while_a_user_thread_logs_is_not_swallowed(
+    handlers: list[logging.Handler],
+) -> None:
+    class Interrupted(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyboardInterrupt
+
+    class Failing(Interceptor):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            raise ValueError("logged by send()")
+
+    handlers.append(Interrupted())
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(interceptors=[Failing()], **FAST) as producer,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        producer.send("t", b"value")
 
 
 def test_lines_that_handlers_are_too_slow_for_are_dropped_and_counted(
