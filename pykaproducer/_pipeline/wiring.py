@@ -308,14 +308,15 @@ class Pipeline:
     def _crashed(self, worker: Worker, error: BaseException) -> None:
         """Fail everything, so that nothing hangs, after *worker* has crashed due to a bug (P9)."""
         first, stack = self.broken is None, error.__traceback__
+        if first:
+            self.broken = error
+        # For each crash: a second one may settle everything before the first gets to this line.
+        self._on_broken()
         # The errors of all failed messages and of later send() calls have this cause. The original
         # would keep the frames of the stages alive.
         cause = copied(error)
         if first:
             self.broken = cause
-        # For each crash: a second one may settle everything before the first gets to this line.
-        self._on_broken()
-        if first:
             log.error("the producer is broken by an error in the library", exc_info=error)
             cause.add_note("".join(traceback.format_tb(stack)))
         if isinstance(worker, BrokerWorker):
