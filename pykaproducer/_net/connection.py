@@ -108,7 +108,6 @@ class Connection:
             self._timeouts = RequestTimeouts()
             # Submitted requests, and the encoded bytes that the socket has not taken yet.
             self._outbox = Outbox()
-            self._queued = self._outbox.queued
             # Kept for all attempts.
             self._never = WakeEvent()  # never set: for pauses without the selector
             self._selector = Poller()
@@ -180,14 +179,14 @@ class Connection:
         session = self._session
         return (
             session.state is SessionState.READY
-            and not (session.unanswered or self._queued or self._outbox.buffers)
-            and not (session.reauth_pending or self._failure)
+            and self._outbox.is_empty
+            and not (session.unanswered or session.reauth_pending or self._failure)
         )
 
     def submit(self, request: Request) -> None:
         """Queue *request*. ``poll`` encodes and writes it once the connection is ready."""
         request.timeout = request.deadline - self._clock.monotonic()
-        self._queued.append(request)
+        self._outbox.queued.append(request)
 
     def refuses(self, api_key: int) -> str | None:
         """Return why the broker does not support these requests, or None if it does.
@@ -213,7 +212,8 @@ class Connection:
 
     def _earliest(self) -> float:
         """Return when the first request times out."""
-        return self._timeouts.earliest(self._session.unanswered, self._outbox.first, self._queued)
+        outbox = self._outbox
+        return self._timeouts.earliest(self._session.unanswered, outbox.first, outbox.queued)
 
     # Polling ---------------------------------------------------------------------------------
 
@@ -281,8 +281,7 @@ class Connection:
     @property
     def has_to_go_on(self) -> bool:
         """Return whether there is anything left to write."""
-        reauth_pending = self._session.reauth_pending and not self.is_closed
-        return bool(self._queued or self._outbox.buffers or reauth_pending)
+        return not self._outbox.is_empty or (self._session.reauth_pending and not self.is_closed)
 
     def _work(self, step: Callable[..., None], *args: object) -> None:
         """Call *step*. A failure in it ends the connection."""
@@ -385,13 +384,13 @@ class Connection:
         """Encode and write until the socket is full."""
         if self._session.reauth_pending:
             self._authenticate_again()
-        if not self._queued and not self._outbox.buffers:
+        if self._outbox.is_empty:
             return
         transport = self._transport
         if transport is None or self._session.state is SessionState.CONNECTING:
             return
         while True:
-            if self._queued and self._session.takes_requests:
+            if self._outbox.queued and self._session.takes_requests:
                 self._outbox.encode_queued(self._session)
             if not self._outbox:
                 self._watch(selectors.EVENT_READ)

@@ -50,6 +50,11 @@ class Outbox:
         """Return the number of unsent bytes."""
         return self._end - self._sent
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request is queued or being written."""
+        return not (self.queued or self.buffers)
+
     def encode_queued(self, session: Session) -> None:
         """Encode requests, but no more than the socket is likely to take soon.
 

@@ -624,7 +624,7 @@ TestModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=
 
 
 def test_timers_do_not_pile_up_while_nothing_is_sent() -> None:
-    """Messages come and expire without a connection, and nobody asks what is due."""
+    """Without a connection, messages arrive and expire, and next_due() is not called."""
     broker = Broker(linger=10.0)
     buffers = [broker.buffer(partition) for partition in range(100)]
     alive: list[Slice] = []

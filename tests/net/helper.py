@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
@@ -45,6 +45,77 @@ def connect(network: Network, endpoint: Endpoint) -> Transport:
         transport.close()
         raise
     return transport
+
+
+class Wrapped:
+    """A transport that passes each call on, for tests that change one of them."""
+
+    def __init__(self, real: Transport) -> None:
+        self.real = real
+
+    @property
+    def doing(self) -> str:
+        return self.real.doing
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def finish_connect(self) -> int:
+        return self.real.finish_connect()
+
+    def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
+        return self.real.send(buffers, patient=patient)
+
+    def receive(self, into: memoryview) -> int:
+        return self.real.receive(into)
+
+    def close(self) -> None:
+        self.real.close()
+
+
+W = TypeVar("W", bound=Wrapped)
+
+
+class WrappedNetwork(Network, Generic[W]):
+    """The network *real*, with transports that *wrap* makes; the last one is ``made``."""
+
+    made: W
+
+    def __init__(self, real: Network, wrap: Callable[[Transport], W]) -> None:
+        self.real = real
+        self.wrap = wrap
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        return self.real.resolve(host, port)
+
+    def connect(self, endpoint: Endpoint) -> Transport:
+        self.made = self.wrap(self.real.connect(endpoint))
+        return self.made
+
+
+class Refusing:
+    """Wraps a function: its next *times* calls raise *error*."""
+
+    def __init__(self, real: Any, times: int = 0, error: Exception | None = None) -> None:
+        self.real = real
+        self.times = times
+        self.error = error or MemoryError()
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if self.times:
+            self.times -= 1
+            raise self.error
+        return self.real(*args, **options)
+
+
+class Full(list[Any]):
+    """A list that cannot grow."""
+
+    def append(self, item: Any) -> None:
+        raise MemoryError
+
+    def __iadd__(self, more: Any) -> Any:  # type: ignore[misc]
+        raise MemoryError
 
 
 class Talk:

@@ -32,7 +32,7 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
-from tests.net.helper import Settings, Talk
+from tests.net.helper import Settings, Talk, Wrapped, WrappedNetwork
 from tests.wire.helper import record_batch
 
 
@@ -147,46 +147,26 @@ def test_answers_come_in_the_order_of_the_requests(talk: Talk, cluster: Scripted
     assert [r.value for r in cluster.log("t", 1)] == [b"%d" % n for n in range(1, 20, 3)]
 
 
-class Counting:
+class Counting(Wrapped):
     """A transport that counts the calls of its methods."""
 
     def __init__(self, real: Transport) -> None:
-        self.real = real
+        super().__init__(real)
         self.sends = 0
         self.receives = 0
 
-    @property
-    def doing(self) -> str:
-        return self.real.doing
-
-    def fileno(self) -> int:
-        return self.real.fileno()
-
-    def finish_connect(self) -> int:
-        return self.real.finish_connect()
-
     def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
         self.sends += 1
-        return self.real.send(buffers, patient=patient)
+        return super().send(buffers, patient=patient)
 
     def receive(self, into: memoryview) -> int:
         self.receives += 1
-        return self.real.receive(into)
-
-    def close(self) -> None:
-        self.real.close()
+        return super().receive(into)
 
 
-class CountingNetwork(Network):
+class CountingNetwork(WrappedNetwork[Counting]):
     def __init__(self, real: Network) -> None:
-        self.real = real
-
-    def resolve(self, host: str, port: int) -> list[Endpoint]:
-        return self.real.resolve(host, port)
-
-    def connect(self, endpoint: Endpoint) -> Transport:
-        self.made = Counting(self.real.connect(endpoint))
-        return self.made
+        super().__init__(real, Counting)
 
 
 def test_several_requests_go_out_and_come_in_together(cluster: ScriptedCluster) -> None:

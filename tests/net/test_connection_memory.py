@@ -13,11 +13,10 @@ from pykaproducer._net import connection, outbox
 from pykaproducer._net.connection import Connection, ConnectionFailed, FullyWritten, Lost
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
-from pykaproducer._net.transport import Endpoint, Network, Transport
 from pykaproducer._wire.frames import FrameReader
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop
-from tests.net.helper import Settings, Talk
+from tests.net.helper import Full, Refusing, Settings, Talk, Wrapped, WrappedNetwork
 from tests.net.test_connection import Collect
 from tests.wire.helper import record_batch
 
@@ -25,30 +24,6 @@ from tests.wire.helper import record_batch
 SOON = 30.0
 
 NO_MEMORY = "out of memory for a request or a response"
-
-
-class Refusing:
-    """Wraps a function: the next *times* calls raise MemoryError."""
-
-    def __init__(self, real: Any, times: int = 0) -> None:
-        self.real = real
-        self.times = times
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        if self.times:
-            self.times -= 1
-            raise MemoryError
-        return self.real(*args, **options)
-
-
-class Full(list[Any]):
-    """A list that cannot grow."""
-
-    def append(self, item: Any) -> None:
-        raise MemoryError
-
-    def __iadd__(self, more: Any) -> Any:  # type: ignore[misc]
-        raise MemoryError
 
 
 @pytest.fixture
@@ -140,53 +115,23 @@ def refusing_add(talk: Talk) -> Refusing:
     return Refusing(talk.connection._outbox.add)
 
 
-class Forgetful:
-    """A transport whose ``send`` can write everything, and then has no memory for the number."""
+class Forgetful(Wrapped):
+    """A transport that writes, and then has no memory for the number of bytes."""
 
-    def __init__(self, real: Transport) -> None:
-        self.real = real
-        self.forgets = False
-
-    @property
-    def doing(self) -> str:
-        return self.real.doing
-
-    def fileno(self) -> int:
-        return self.real.fileno()
-
-    def finish_connect(self) -> int:
-        return self.real.finish_connect()
+    forgets = False
 
     def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
-        count = self.real.send(buffers, patient=patient)
+        count = super().send(buffers, patient=patient)
         if self.forgets:
             raise MemoryError
         return count
-
-    def receive(self, into: memoryview) -> int:
-        return self.real.receive(into)
-
-    def close(self) -> None:
-        self.real.close()
-
-
-class ForgetfulNetwork(Network):
-    def __init__(self, real: Network) -> None:
-        self.real = real
-
-    def resolve(self, host: str, port: int) -> list[Endpoint]:
-        return self.real.resolve(host, port)
-
-    def connect(self, endpoint: Endpoint) -> Transport:
-        self.made = Forgetful(self.real.connect(endpoint))
-        return self.made
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
 def test_a_request_that_may_have_been_written_is_not_written_again(
     cluster: ScriptedCluster, acks: int
 ) -> None:
-    network = ForgetfulNetwork(cluster.network)
+    network = WrappedNetwork(cluster.network, Forgetful)
     talk = Talk(network, clock=FakeClock())
     talk.open()
     network.made.forgets = True

@@ -17,6 +17,7 @@ from pykaproducer._machines.request_timeouts import RequestTimeouts
 from pykaproducer._machines.session import Request, Session, SessionState
 from pykaproducer._net.events import FullyWritten
 from pykaproducer._net.outbox import Outbox
+from tests.net.helper import Full
 
 
 def request(number: int, *, expects_answer: bool = False) -> Request:
@@ -115,13 +116,6 @@ def test_it_can_be_used_again_after_a_loss() -> None:
 
 
 # Without memory -----------------------------------------------------------------------------------
-
-
-class Full(list[Any]):
-    """A list that cannot grow."""
-
-    def __iadd__(self, more: Any) -> Any:  # type: ignore[misc]
-        raise MemoryError
 
 
 def ready_session() -> Session:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
-from tests.net.helper import connect
+from tests.net.helper import Refusing, connect
 from tests.net.tls_server import Files, Server, network, receive, server_context
 
 pytest.importorskip("trustme")
@@ -23,18 +23,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("tls"), CertificateAuthority("an authority"))
 
 
-class Refusing:
-    """Wraps one of OpenSSL's buffers: the next call of *method* fails."""
+class Buffer:
+    """One of OpenSSL's buffers: the next call of *method* fails."""
 
     def __init__(self, real: Any, method: str, error: Exception) -> None:
         self._real = real
-        self._method = method
-        self._error: Exception | None = error
+        setattr(self, method, Refusing(getattr(real, method), times=1, error=error))
 
     def __getattr__(self, name: str) -> Any:
-        if name == self._method and self._error is not None:
-            error, self._error = self._error, None
-            raise error
         return getattr(self._real, name)
 
 
@@ -50,7 +46,7 @@ def test_an_answer_does_not_write_what_there_was_no_memory_for(files: Files) -> 
 
     with Server(server_context(files.issued("server", "localhost")), serve) as server:
         transport: Any = connect(network(ssl_cafile=files.ca), server.endpoint())
-        transport._outgoing = Refusing(transport._outgoing, "read", MemoryError())
+        transport._outgoing = Buffer(transport._outgoing, "read", MemoryError())
         with pytest.raises(MemoryError):
             transport.send([memoryview(b"request")])
         assert receive(transport, 6) == b"answer"
@@ -67,7 +63,7 @@ def test_openssl_has_no_memory_for_received_bytes(files: Files) -> None:
         transport: Any = connect(network(ssl_cafile=files.ca), server.endpoint())
         error = ssl.SSLError(1, "malloc failure")
         error.reason = "MALLOC_FAILURE"
-        transport._incoming = Refusing(transport._incoming, "write", error)
+        transport._incoming = Buffer(transport._incoming, "write", error)
         with (
             contextlib.closing(transport),
             pytest.raises(ConnectionFailed, match="TLS failed: malloc failure"),
