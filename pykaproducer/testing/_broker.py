@@ -121,12 +121,14 @@ class Broker:
 
     # The disks
 
-    def _fail_disk(self) -> None:
+    def _check_that_a_disk_can_fail(self) -> None:
         if len(self._disks) < 2:
             raise ClusterError("the only disk of a broker cannot fail; use KafkaCluster(disks=2)")
-        disk = self._disks[-1]
-        if _failed(disk).exists():
+        if _failed(self._disks[-1]).exists():
             raise ClusterError(f"the last disk of broker {self.id} has already failed")
+
+    def _fail_disk(self) -> None:
+        disk = self._disks[-1]
         disk.rename(_failed(disk))
         # A file takes its place, so that the broker cannot create the directory again. It may have
         # done so already: 1. rename, 2. the broker creates a partition there, with every missing
@@ -143,6 +145,9 @@ class Broker:
             if _failed(disk).exists():
                 disk.unlink()
                 _failed(disk).rename(disk)
+
+    def _metadata_log(self) -> Path:
+        return self._disks[0] / "__cluster_metadata-0"
 
     def _disk_of(self, topic: str, partition: int) -> int | None:
         for number, disk in enumerate(self._disks):

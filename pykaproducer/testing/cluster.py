@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from pykaproducer.testing import _acls, _admin, _jars, _server, _storage
 from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
 from pykaproducer.testing._errors import ClusterError
+from pykaproducer.testing._metadata_log import partitions_on_unknown_disks
 from pykaproducer.testing._processes import GuardedProcesses, tick
 from pykaproducer.testing._secured import SecuredListeners
 from pykaproducer.testing.proxy import FaultProxy
@@ -233,11 +234,25 @@ class KafkaCluster:
 
         The broker notices it within a few seconds, when it next writes a checkpoint there. From
         then on it answers KAFKA_STORAGE_ERROR for the partitions on that disk until it is
-        restarted, while the controller elects another leader for each of them. A partition
-        created a moment ago may keep its leader, because the controller does not know its disk
-        yet.
+        restarted, while the controller elects another leader for each of them. Waits until the
+        controller knows the disk of each partition. Otherwise a partition created a moment ago
+        would keep its leader.
         """
-        self._broker(i)._fail_disk()
+        broker = self._broker(i)
+        broker._check_that_a_disk_can_fail()
+        deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
+        while broker.running and (unknown := self._on_unknown_disks(broker)):
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{broker} has not told the controller the disks of {unknown} partitions "
+                    f"within {_admin.TOPIC_TIMEOUT:g} s"
+                )
+            tick()
+        broker._fail_disk()
+
+    def _on_unknown_disks(self, broker: Broker) -> int:
+        logs = [each._metadata_log() for each in self.brokers if each.running]
+        return max(len(partitions_on_unknown_disks(log, broker.id)) for log in logs)
 
     def disk_of(self, i: int, topic: str, partition: int) -> int | None:
         """Return the disk of broker *i*, from 0, that contains a partition, or None."""

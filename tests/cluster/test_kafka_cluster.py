@@ -398,12 +398,25 @@ def partition_on_the_last_disk(cluster: KafkaCluster, topic: str) -> tuple[int, 
     return next((p, i) for p, i in leaders.items() if cluster.disk_of(i, topic, p) == 1)
 
 
+def test_all_partitions_of_a_failed_disk_get_another_leader(three: KafkaCluster) -> None:
+    """Also those created a moment ago, whose disks the controller has yet to learn."""
+    three.create_topic("fresh", partitions=24)
+    leaders = {partition: three.leader_of("fresh", partition) for partition in range(24)}
+    lost = {p: i for p, i in leaders.items() if i == 0 and three.disk_of(0, "fresh", p) == 1}
+    assert lost
+    three.fail_disk(0)
+    deadline = time.monotonic() + PATIENCE
+    while any(three.leader_of("fresh", partition) == 0 for partition in lost):
+        assert time.monotonic() < deadline
+        tick()
+    three.restart(0)
+
+
 def test_a_failed_disk_takes_its_partitions_away_until_the_restart(three: KafkaCluster) -> None:
     hit, leader = partition_on_the_last_disk(three, "disks")
     three.fail_disk(leader)
     with pytest.raises(ClusterError, match="has already failed"):
         three.fail_disk(leader)
-    # Not until another one leads it: the controller may not know yet on which disk it is.
     deadline = time.monotonic() + PATIENCE
     while produce(three.brokers[leader], "disks", b"value", hit) not in _DISK_ERRORS:
         assert time.monotonic() < deadline
