@@ -104,14 +104,14 @@ def run_cases(arguments: argparse.Namespace, session: Session, cases: Iterable[C
         for case in cases:
             session.alternate(
                 case.title,
-                partial(_one_run, arguments, cluster, case),
+                partial(one_run, arguments, cluster, case),
                 warm_up_rounds=warm_up_rounds,
             )
             # The broker stays warm.
             warm_up_rounds = 0
 
 
-def _one_run(
+def one_run(
     arguments: argparse.Namespace, cluster: KafkaCluster, case: Case, client: str
 ) -> Measures:
     settings = replace(options.settings(arguments, cluster), **(case.settings or {}))

@@ -34,6 +34,8 @@ class Settings:
     max_block_ms: int | None = None
     #: For clients with one request in flight by default: the limit to use instead, as others have.
     in_flight: int | None = None
+    #: For clients with several by default: another limit.
+    max_in_flight: int | None = None
     #: For clients that run callbacks only when polled: the number of messages between two polls.
     poll_every: int = 1000
 

@@ -32,6 +32,7 @@ class Client:
             "compression.level": settings.compression_level,
             "linger.ms": settings.linger_ms,
             "batch.size": settings.batch_size,
+            "max.in.flight": settings.max_in_flight,
             "queue.buffering.max.kbytes": None if bound is None else bound // 1024,
             "queue.buffering.max.messages": None if bound is None else _MAX_MESSAGES,
         }

@@ -29,6 +29,7 @@ class Client:
                 batch_size=settings.batch_size,
                 buffer_memory=settings.buffer_memory,
                 max_block_ms=settings.max_block_ms,
+                max_in_flight_requests_per_connection=settings.max_in_flight,
             ),
         )
 

@@ -167,6 +167,7 @@ def _properties(settings: Mapping[str, Any]) -> dict[str, str]:
             "batch.size": settings["batch_size"],
             "buffer.memory": settings["buffer_memory"],
             "max.block.ms": settings["max_block_ms"],
+            "max.in.flight.requests.per.connection": settings["max_in_flight"],
         }.items()
         if value is not None
     }

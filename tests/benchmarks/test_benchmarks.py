@@ -144,6 +144,21 @@ def test_topics_take_turns(lent: KafkaCluster, tmp_path: Path) -> None:
     assert cases == {"1 partition", "7 topics of 1 partition"}
 
 
+def test_a_distant_cluster_is_as_far_away_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    words = ["distant", "--delays", "30", "--partitions", "1", "2", "--in-flight", "1", "5"]
+    words += ["--messages", "300", "--rounds", "1", "--warm-up-rounds", "0"]
+    assert call(None, *words, "--json", str(path)) == 0
+    runs = results(path)["runs"]
+    kinds = ("1 in flight", "5 in flight", "defaults")
+    partitions = ("1 partition", "2 partitions")
+    assert [run["case"] for run in runs] == [
+        f"30 ms, {count}, {kind}" for count in partitions for kind in kinds
+    ]
+    # All of them are delivered after one round trip at the earliest.
+    assert all(run["measures"]["messages_per_s"] < 300 / 0.06 for run in runs)
+
+
 def test_no_hop_takes_longer_than_the_whole(lent: KafkaCluster, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     assert call(lent, "hops", "--messages", "50", "--rounds", "1", "--json", str(path)) == 0
