@@ -39,6 +39,7 @@ from pykaproducer._config.schema import (
     TEXT,
     Host,
     Setting,
+    choice,
     integer,
     milliseconds,
     named,
@@ -106,8 +107,8 @@ class Config(SecuritySettings):
         120_000,
         milliseconds(1),
         "Upper bound on the time between send() and success or failure being reported. At least "
-        "linger_ms. Unlike in kafka-python, it may be less than linger_ms + request_timeout_ms, "
-        "because a request never waits longer than its messages may.",
+        "linger_ms. Unlike in kafka-python, it may be less than linger_ms + request_timeout_ms: "
+        "a message expires on time even if its request is still in flight.",
         unit="ms",
         aliases=("message.timeout.ms",),
     )
@@ -207,7 +208,8 @@ class Config(SecuritySettings):
         integer(1),
         "If a request is not answered within this time, the connection is considered lost. The "
         "time is measured from writing the request, or from the previous response if that is "
-        "later.",
+        "later. A Produce request waits less if all of its messages expire before that: until the "
+        "last of them expires, but at least 3 seconds, and longer on a slow connection.",
         unit="ms",
         aliases=("socket.timeout.ms",),
     )
@@ -300,6 +302,13 @@ class Config(SecuritySettings):
         milliseconds(),
         "How long a producer that was not closed may flush when the interpreter exits.",
         unit="ms",
+    )
+    stage_threads: str = setting(
+        "shared",
+        choice("shared", "own"),
+        "'shared': an idle TopicWorker or PartitionWorker runs in the thread that brings it a "
+        "message, so a producer needs few threads. 'own': each has a thread of its own, which "
+        "costs a switch of threads for each batch.",
     )
 
     # Observability and interceptors

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 __all__ = ["ProducerSettings"]
 
@@ -55,6 +55,7 @@ class ProducerSettings(TypedDict, total=False):
     receive_buffer_bytes: int | None
     socket_options: Sequence[tuple[int, int, int]]
     exit_flush_timeout_ms: float
+    stage_threads: Literal["shared", "own"]
     interceptors: Sequence[Any]
     stats_socket: str | None
     metrics_enabled: bool

@@ -96,6 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="limit of in-flight requests per broker; default: %(default)s",
     )
     parser.add_argument(
+        "--stage-threads",
+        choices=("shared", "own"),
+        default="shared",
+        help="the producer's setting of this name; default: %(default)s",
+    )
+    parser.add_argument(
         "--producers",
         type=positive,
         default=1,
@@ -232,6 +238,7 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
         acks=arguments.acks,
         idempotence=not arguments.no_idempotence,
         in_flight=arguments.in_flight,
+        stage_threads=arguments.stage_threads,
     )
     return {
         "client": arguments.producer,

@@ -37,6 +37,8 @@ class Settings:
     idempotence: bool
     #: The limit of in-flight requests per broker.
     in_flight: int
+    #: Applies to pykaproducer only.
+    stage_threads: str
 
 
 class Refused(Exception):
@@ -78,6 +80,7 @@ class Pykaproducer(Client):
             batch_max_messages=_BATCH_MESSAGES,
             linger_ms=_LINGER_MS,
             max_in_flight_requests_per_connection=settings.in_flight,
+            stage_threads=settings.stage_threads,
             max_block_ms=0,
         )
 

@@ -72,6 +72,7 @@ class PartitionWorker(Worker):
         super().__init__(f"partition-{topic}-{partition}", context)
         self.topic = topic
         self.partition = partition
+        self._has_own_thread = collaborators.config.stage_threads == "own"
         self._brokers = collaborators.brokers
         self._metadata = collaborators.metadata
         self._settler = collaborators.settler
@@ -105,7 +106,7 @@ class PartitionWorker(Worker):
         return self.ordering.held_items()
 
     def can_run_inline(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> bool:
-        return True  # a few table look-ups
+        return not self._has_own_thread  # a few table look-ups
 
     def handle(self, item: Item | Chaser | Sweep | ViewChanged | Rest) -> None:
         match item:

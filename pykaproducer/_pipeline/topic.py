@@ -63,6 +63,7 @@ class TopicWorker(Worker):
     ) -> None:
         super().__init__(f"topic-{topic}", context)
         self.topic = topic
+        self._has_own_thread = collaborators.config.stage_threads == "own"
         self._new_partition_worker = collaborators.new_partition_worker
         self._metadata = collaborators.metadata
         self._settler = collaborators.settler
@@ -90,7 +91,7 @@ class TopicWorker(Worker):
 
     def can_run_inline(self, item: Item) -> bool:
         # A compiled partitioner is fast or releases the GIL; a user's function may take long.
-        return isinstance(self._partitioner, Partitioner)
+        return isinstance(self._partitioner, Partitioner) and not self._has_own_thread
 
     def held_items(self) -> Iterable[object]:
         return [unknown for unknown, _ in list(self._unknown)]

@@ -67,7 +67,8 @@ class Model(World, RuleBasedStateMachine):
         linger_ms=st.sampled_from([0, 0, 50]),
         retries=st.sampled_from([2, 2**31 - 1, 2**31 - 1]),
         in_flight=st.sampled_from([1, 2, 5, 5]),
-        batch_max_messages=st.sampled_from([1, 2, 3]),
+        batch_max_messages=st.sampled_from([0, 1, 2, 3]),
+        stage_threads=st.sampled_from(["shared", "shared", "own"]),
         warm=st.sampled_from([True, True, False]),
     )
     def make(
@@ -77,6 +78,7 @@ class Model(World, RuleBasedStateMachine):
         retries: int,
         in_flight: int,
         batch_max_messages: int,
+        stage_threads: str,
         warm: bool,
     ) -> None:
         """Create the producer; with *warm*, each partition has already had a message."""
@@ -87,6 +89,7 @@ class Model(World, RuleBasedStateMachine):
             retries=retries,
             max_in_flight_requests_per_connection=in_flight,
             batch_max_messages=batch_max_messages,
+            stage_threads=stage_threads,
         )
         self.begun = True
         if warm:

@@ -16,6 +16,7 @@ from pykaproducer.testing.scripted import Drop, Refuse
 from .helper import (
     FAST,
     LINGERING,
+    SOON,
     Amend,
     Held,
     RefuseIf,
@@ -29,8 +30,10 @@ from .helper import (
     numbers,
     offsets,
     outcomes,
+    pipeline_of,
     send,
     sent,
+    until,
     waits_for,
     warm_up,
 )
@@ -338,11 +341,13 @@ def test_a_cluster_that_does_not_allow_idempotence_says_what_to_set(
         ended(cluster.producer(clock=clock, linger_ms=10)) as producer,
     ):
         cluster.next("init_producer_id", Refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-        refused = [*send(producer, numbers(3)), *send(producer, numbers(3), partition=1)]
-        waits_for(clock, 0.01)
+        refused = producer.send_many("t", numbers(6), partitions=[0, 0, 0, 1, 1, 1])
+        brokers = pipeline_of(producer).brokers
+        until(lambda: [len(list(worker.held_items())) for worker in brokers.all()] == [2])
         clock.jump(0.01)
-        for delivery in refused:
-            error = error_of(delivery)
+        metadata = refused.outcome(SOON)
+        assert [row for row, _ in metadata.failed] == [*range(6)]
+        for _, error in metadata.failed:
             assert "enable_idempotence=False" in str(error)
             assert isinstance(error, ClusterAuthorizationFailedError)
             assert error.status is Status.NOT_PERSISTED
