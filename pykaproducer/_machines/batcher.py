@@ -252,6 +252,14 @@ class Batcher:
         return parts
 
 
+def lingers_since(item: Slice | Batch | Backlog, now: float) -> float:
+    """Return since when *item* lingers, which arrives now.
+
+    New messages may have waited in the open chunk: since it was opened. A retry does not linger.
+    """
+    return item.chunk.opened if isinstance(item, Slice) and not item.level else now
+
+
 def batcher_for(config: Config, batch_size: int) -> Batcher:
     """Return the batcher of a broker with these settings, and batches of *batch_size* bytes."""
     return Batcher(

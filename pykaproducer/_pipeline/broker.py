@@ -14,13 +14,14 @@ Relies on: its bridge reports each request once, as answered, lost, or (``acks=0
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
-from pykaproducer._machines.batcher import batcher_for
+from pykaproducer._machines.batcher import batcher_for, lingers_since
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
 from pykaproducer._net.transport import Network
@@ -49,7 +50,6 @@ from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
-from pykaproducer._pipeline.trace import in_words
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
@@ -112,6 +112,10 @@ class BrokerWorkerCollaborators:
     last_errors: LastErrors
     #: Whether batches must not linger.
     is_flushing: Callable[[], bool]
+    #: Whether the dispatcher has left messages in open chunks.
+    holds: Callable[[], bool]
+    #: Has the dispatcher take them.
+    take_held: Callable[[], None]
     #: Stops a worker that has long been unused.
     end_unused: Callable[[BrokerWorker], None]
 
@@ -131,6 +135,7 @@ class BrokerWorker(Worker):
         self._last_errors = last_errors = collaborators.last_errors
         self._is_flushing = collaborators.is_flushing
         self._end_unused = collaborators.end_unused
+        self._holds, self._take_held = collaborators.holds, collaborators.take_held
         self.bridge = Bridge(
             context,
             BridgeCollaborators(config, collaborators.network, metadata, report=self.put),
@@ -169,9 +174,8 @@ class BrokerWorker(Worker):
             metadata=metadata,
             last_errors=last_errors,
         )
-        self._up = self._was_up = False
+        self._up = self._was_up = self._quitting = self._new_view = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
-        self._quitting = self._new_view = False
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
         self._end_at: float | None = None
 
@@ -183,8 +187,8 @@ class BrokerWorker(Worker):
                 self._log_recovery()
                 self._reported(item.request)
                 self._record_response(item.request)
-                if self.metrics.trace is not None:
-                    self._trace_answer(item)
+                if (trace := self.metrics.trace) is not None:
+                    trace.answered(self, self.broker_id, item.request.batches, item.answer)
                 self._throttle.answered(item.answer.throttle_ms / 1000)
                 if item.answer.throttle_ms:
                     self.wake()  # it sleeps until self._watch is due
@@ -216,9 +220,8 @@ class BrokerWorker(Worker):
                 pass  # on_inbox_drained() seals what is due now
             case Unused():
                 idle = self._config.connections_max_idle_ms / 1000
-                self._end_at = self.clock.monotonic() + (
-                    max(idle, _UNUSED_LEAST) if idle > 0 else _UNUSED_WITHOUT_LIMIT
-                )
+                idle = max(idle, _UNUSED_LEAST) if idle > 0 else _UNUSED_WITHOUT_LIMIT
+                self._end_at = self.clock.monotonic() + idle
 
     def can_run_inline(self, item: Event) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the
@@ -228,6 +231,16 @@ class BrokerWorker(Worker):
         return not (isinstance(item, Enqueue) and isinstance(item.item, Slice | Backlog)) or (
             item.item.nbytes <= SMALL
         )
+
+    def opens_in(self, now: float) -> float:
+        """Return after how long (seconds) a small request may be sealed. May be out of date.
+
+        Infinity: after a response or a connection, which have the dispatcher take what it holds.
+        """
+        if not self._up:
+            return math.inf if self.batcher.waiting else 0.0
+        opens = self._opens_at(full=False)
+        return math.inf if opens is None else max(0.0, opens - now)
 
     @property
     def requests(self) -> int:
@@ -254,7 +267,7 @@ class BrokerWorker(Worker):
         if self._throttle.until is not None and self._throttle.holds():
             return self._throttle.until
         due = self.batcher.next_due() if self._up else None
-        opens = None if due is None else self._opens_at()
+        opens = None if due is None else self._opens_at(self.batcher.fills(self._window.most))
         if due is None or opens is None:
             return None  # only an item in the inbox can change that
         if self.shortage.until is not None and self.shortage.holds():
@@ -322,8 +335,7 @@ class BrokerWorker(Worker):
             self._reported(request)
             if (trace := self.metrics.trace) is not None:
                 reason = self._last_errors.brokers.get(self.broker_id)
-                for batch in request.batches:
-                    trace.note("lost", self, batch, broker=self.broker_id, detail=reason)
+                trace.lost(self, self.broker_id, request.batches, reason)
         self.responses.lost(item)
 
     # From the buffers to the bridge --------------------------------------------------------------
@@ -349,7 +361,7 @@ class BrokerWorker(Worker):
                 trace.note("queued", self, item, broker=self.broker_id)
             self._end_at = None
             self._buffers.attach(buffer)
-            self.batcher.add(buffer, item, self.clock.monotonic())
+            self.batcher.add(buffer, item, lingers_since(item, self.clock.monotonic()))
         if buffer.failing:
             self.responses.drain_for_retry(buffer)
 
@@ -367,10 +379,12 @@ class BrokerWorker(Worker):
             self._send_ahead(None)
         if self.shortage.until is not None and self.shortage.holds():
             return
+        if self._holds() and self.opens_in(self.clock.monotonic()) == 0:
+            self.pull(self._take_held)
         # A shortage may begin while batches are sealed.
         while self.batcher.waiting and not self._quitting and self.shortage.until is None:
             now = self.clock.monotonic()
-            opens = self._opens_at()
+            opens = self._opens_at(self.batcher.fills(self._window.most))
             if opens is None or opens > now:
                 return
             batches = self._builder.seal(self.batcher.due(now, flushing=self._is_flushing()), now)
@@ -380,10 +394,9 @@ class BrokerWorker(Worker):
             self._ahead.add(batches)
             self._send_ahead(batches)
 
-    def _opens_at(self) -> float | None:
+    def _opens_at(self, full: bool) -> float | None:
         """Return when the next request may be sealed, None if only after a response."""
-        under_way = self._requests + len(self._ahead.requests)
-        return self._window.opens_at(under_way, full=self.batcher.fills(self._window.most))
+        return self._window.opens_at(self._requests + len(self._ahead.requests), full=full)
 
     def _send_ahead(self, just_sealed: list[Batch] | None) -> None:
         """Send sealed batches, as far as the window and the limit of each partition allow.
@@ -422,17 +435,6 @@ class BrokerWorker(Worker):
     def _adapt(self) -> None:
         # A request is at least as large as a batch, so a slow connection needs smaller batches too.
         self.batcher.batch_size = min(self._batch_size, self._window.most)
-
-    def _trace_answer(self, item: ResponseReceived) -> None:
-        trace = self.metrics.trace
-        answers = {(a.topic, a.partition): a for a in item.answer.partitions}
-        for batch in item.request.batches:
-            if trace is not None:
-                detail = in_words(answers[batch.topic, batch.partition])
-                trace.note("answered", self, batch, broker=self.broker_id, detail=detail)
-                if item.answer.throttle_ms:
-                    wait = item.answer.throttle_ms / 1000
-                    trace.note("throttled", self, batch, broker=self.broker_id, wait_s=wait)
 
     def _give_up(self, reason: str) -> None:
         self.bridge.put(GiveUp(reason))

@@ -71,6 +71,10 @@ class Brokers:
                 del self._workers[worker.broker_id]
         worker.stop()
 
+    def find(self, broker_id: int) -> BrokerWorker | None:
+        """Return the worker of a broker if there is one. For any thread; takes no lock."""
+        return self._workers.get(broker_id)
+
     def all(self) -> tuple[BrokerWorker, ...]:
         """Return all workers whose threads may still run. For any thread; takes no lock."""
         return tuple(worker for worker in self._running if not self._has_ended(worker))

@@ -45,6 +45,11 @@ class FlushMark:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeHeld:
+    """A broker can take messages again, or messages must not linger any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicAtRest:
     """Reply to the *round*-th :class:`Rest` of a topic: nothing of it is in progress."""
 
@@ -59,7 +64,17 @@ class Forgotten:
     topic: str
 
 
-Item = TopicSlot | Batch | Backlog | Chaser | FlushMark | ViewChanged | TopicAtRest | Forgotten
+Item = (
+    TopicSlot
+    | Batch
+    | Backlog
+    | Chaser
+    | FlushMark
+    | TakeHeld
+    | ViewChanged
+    | TopicAtRest
+    | Forgotten
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,9 @@ class DispatcherCollaborators:
     take: Callable[[TopicSlot], list[Chunk]]
     #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
     release_slot: Callable[[str], bool]
+    #: Returns how long messages for these leaders may stay in the open chunk, as they could not be
+    #: sent sooner (seconds).
+    hold_time: Callable[[Iterable[int]], float]
     new_topic_worker: Callable[[str], TopicWorker]
     #: Releases a topic's stages and its counters.
     release_topic: Callable[[str, TopicWorker | None], None]
@@ -89,6 +107,12 @@ class Dispatcher(Worker):
         super().__init__("dispatcher", context)
         self._take = collaborators.take
         self._release_slot = collaborators.release_slot
+        self._hold_time = collaborators.hold_time
+        # Slots that were announced and are not taken yet, and when they are taken at the latest.
+        self._held: dict[TopicSlot, None] = {}
+        self._hold_until: float | None = None
+        # The leaders of each topic's partitions in this view.
+        self._leaders: dict[str, tuple[TopicView, frozenset[int]]] = {}
         self._new_topic_worker = collaborators.new_topic_worker
         self._release_topic = collaborators.release_topic
         self._metadata = collaborators.metadata
@@ -120,26 +144,16 @@ class Dispatcher(Worker):
     def handle(self, item: Item) -> None:
         match item:
             case TopicSlot():
-                chunks = self._take(item)
-                self._use(item.topic, chunks)
-                for chunk in chunks:
-                    # All of them before anything else, for the crash policy.
-                    self._incomplete.enter(chunk)
-                if (trace := self.metrics.trace) is not None:
-                    trace.taken(self, chunks)
-                for chunk in chunks:
-                    self._deadlines.watch(chunk)
-                    if self._make_broken_error is None:
-                        self._route(chunk)
-                    else:
-                        make_error = functools.partial(self._make_broken_error, chunk.topic)
-                        self._settler.fail(chunk.whole(), make_error)
+                self._hold(item)
             case Batch() | Backlog() | Chaser():
                 if (trace := self.metrics.trace) is not None:
                     trace.note("retried", self, item)
                 self._topics[item.topic].put(item)
             case FlushMark():
+                self._take_held()
                 self._incomplete.arm(item.barrier)
+            case TakeHeld():
+                self._take_held()
             case ViewChanged():
                 self._metadata_came()
             case TopicAtRest():
@@ -168,6 +182,23 @@ class Dispatcher(Worker):
         """
         self._make_broken_error = make_error
 
+    def can_run_inline(self, item: Item) -> bool:
+        # On the thread of the BrokerWorker that has just got a response: a hop to this stage's own
+        # thread would leave the broker idle.
+        return isinstance(item, TakeHeld)
+
+    def holds(self) -> bool:
+        """Return whether a slot is not taken because no broker could take its messages.
+
+        May be called from any thread.
+        """
+        return bool(self._held)
+
+    @property
+    def held_until(self) -> float | None:
+        """When these slots are taken at the latest (monotonic seconds)."""
+        return self._hold_until
+
     @property
     def waiting(self) -> Iterable[str]:
         """Topics whose messages wait for metadata."""
@@ -183,9 +214,13 @@ class Dispatcher(Worker):
         look = self._look_for_idle
         if look is not None and (expiry is None or look < expiry):
             expiry = look
+        if self._hold_until is not None:
+            expiry = earlier(expiry, self._hold_until)
         return expiry if self._sweep_at is None else earlier(expiry, self._sweep_at)
 
     def on_time(self, now: float) -> None:
+        if self._hold_until is not None and self._hold_until <= now:
+            self._take_held()
         if self._look_for_idle is not None and self._look_for_idle <= now:
             self._let_idle_rest(now)
         for chunk in self._deadlines.expired(now):
@@ -213,6 +248,56 @@ class Dispatcher(Worker):
             waiting.sweep()
             if not waiting:
                 del self._waiting[topic]
+
+    # The open chunks -----------------------------------------------------------------------------
+
+    def _hold(self, slot: TopicSlot) -> None:
+        """Take the messages of *slot*, or leave them in the open chunk if they could not be sent.
+
+        Taking a chunk costs a slice for each of its partitions, and the batch is not larger for it.
+        So messages that would only wait in a BrokerWorker stay where they are, at most for
+        ``hold_time()``, and one take gets all of them. A topic that waits for metadata is not held:
+        its messages have to be looked up.
+
+        No message is left behind when a broker can take it. (1) This method adds the slot, (2) it
+        reads the windows; a BrokerWorker (1) opens its window, (2) reads :meth:`holds`.
+        """
+        self._held[slot] = None
+        leaders = self._leaders_of(slot.topic) if slot.topic in self._topics else ()
+        if leaders and (wait := self._hold_time(leaders)):
+            self._hold_until = earlier(self._hold_until, self.clock.monotonic() + wait)
+        else:
+            self._take_held()
+
+    def _leaders_of(self, topic: str) -> frozenset[int]:
+        view = self._metadata.view.topics[topic]
+        known, leaders = self._leaders.get(topic, (None, frozenset()))
+        if known is not view:
+            leaders = frozenset(view.leaders.values())
+            self._leaders[topic] = view, leaders
+        return leaders
+
+    def _take_held(self) -> None:
+        held, self._held = self._held, {}
+        self._hold_until = None
+        for slot in held:
+            self._take_slot(slot)
+
+    def _take_slot(self, slot: TopicSlot) -> None:
+        chunks = self._take(slot)
+        self._use(slot.topic, chunks)
+        for chunk in chunks:
+            # All of them before anything else, for the crash policy.
+            self._incomplete.enter(chunk)
+        if (trace := self.metrics.trace) is not None:
+            trace.taken(self, chunks)
+        for chunk in chunks:
+            self._deadlines.watch(chunk)
+            if self._make_broken_error is None:
+                self._route(chunk)
+            else:
+                make_error = functools.partial(self._make_broken_error, chunk.topic)
+                self._settler.fail(chunk.whole(), make_error)
 
     def _route(self, chunk: Chunk) -> None:
         worker = self._topics.get(chunk.topic)
@@ -312,6 +397,7 @@ class Dispatcher(Worker):
         if topic in self._waiting or not self._release_slot(topic):
             return
         self._used.pop(topic, None)
+        self._leaders.pop(topic, None)
         self._release_topic(topic, self._topics.pop(topic, None))
         self._leaving.add(topic)
         self._metadata.forget(topic, lambda gone: self.put(Forgotten(gone)))

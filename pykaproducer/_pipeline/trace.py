@@ -17,7 +17,7 @@ from pykaproducer._kernel import Chunk, Delivery, Slice
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch
 from pykaproducer._util.clock import Clock
-from pykaproducer._wire.produce import ProducedPartition
+from pykaproducer._wire.produce import ProduceAnswer, ProducedPartition
 
 #: Maximum number of notes that are kept.
 _NOTES = 200_000
@@ -63,6 +63,25 @@ class Recorder:
             while len(self._accepted) > _CHUNKS:
                 del self._accepted[next(iter(self._accepted))]
             self.note("dispatched", worker, chunk)
+
+    def answered(
+        self, worker: object, broker: int, batches: Iterable[Batch], answer: ProduceAnswer
+    ) -> None:
+        """Record the response for the request with *batches*."""
+        answers = {(each.topic, each.partition): each for each in answer.partitions}
+        wait = answer.throttle_ms / 1000
+        for batch in batches:
+            detail = in_words(answers[batch.topic, batch.partition])
+            self.note("answered", worker, batch, broker=broker, detail=detail)
+            if wait:
+                self.note("throttled", worker, batch, broker=broker, wait_s=wait)
+
+    def lost(
+        self, worker: object, broker: int, batches: Iterable[Batch], reason: str | None
+    ) -> None:
+        """Record that the connection was lost with the request with *batches*."""
+        for batch in batches:
+            self.note("lost", worker, batch, broker=broker, detail=reason)
 
     def note(self, event: str, worker: object, item: object, **details: Any) -> None:
         """Record that *worker* (None: any stage) handles *item*; ignore items without messages."""

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
@@ -31,7 +31,12 @@ from pykaproducer._pipeline.broker import (
     Shutdown,
 )
 from pykaproducer._pipeline.broker_registry import Brokers
-from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators, FlushMark
+from pykaproducer._pipeline.dispatcher import (
+    Dispatcher,
+    DispatcherCollaborators,
+    FlushMark,
+    TakeHeld,
+)
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.log_writer import LogWriter
@@ -57,6 +62,12 @@ OnBroken = Callable[[], None]
 
 log = GuardedLogger("pykaproducer.producer")
 
+#: Maximum time for which messages stay in the open chunk while no broker takes more (seconds).
+_LONGEST_HOLD: Final = 0.1
+#: The same while they linger. It is short, as a full batch must not linger.
+_LINGER_HOLD: Final = 0.01
+#: With a batch_max_messages below this, they do not linger there.
+_MANY_MESSAGES: Final = 1_000
 #: How long the end of the pipeline waits for the last log lines (seconds).
 _LOG_TIMEOUT: Final = 1.0
 
@@ -111,6 +122,10 @@ class Pipeline:
         )
         self.settler = Settler(self.reports, self.incomplete, self.unreported, clock, self.metrics)
         self.brokers = Brokers(self._new_broker_worker)
+        self._longest_hold = min(_LONGEST_HOLD, config.delivery_timeout_ms / 10_000)
+        # Only the BrokerWorkers count the messages of a batch.
+        is_small = 0 < config.batch_max_messages < _MANY_MESSAGES
+        self._linger_hold = 0.0 if is_small else min(_LINGER_HOLD, config.linger_ms / 1000)
         self._sealer = Sealer(
             compression.compressor(config.compression_type, config.compression_level),
             idempotent=config.idempotent,
@@ -147,6 +162,7 @@ class Pipeline:
             config=self.config,
             take=take,
             release_slot=release_slot,
+            hold_time=self.hold_time,
             new_topic_worker=self._new_topic_worker,
             release_topic=self._release_topic,
             metadata=self.metadata,
@@ -178,6 +194,8 @@ class Pipeline:
             sealer=self._sealer,
             last_errors=self.last_errors,
             is_flushing=self.is_flushing,
+            holds=self.dispatcher.holds,
+            take_held=self._take_held,
             end_unused=self.brokers.end_unused,
         )
         worker = BrokerWorker(self._context, collaborators, broker_id)
@@ -216,6 +234,17 @@ class Pipeline:
         """Return whether batches must not linger: a flush waits, or a send() found no space."""
         return len(self._barriers) > 0 or self.space_wanted()
 
+    def hold_time(self, leaders: Iterable[int]) -> float:
+        """Return how long no message could be sent to any of *leaders* anyway (seconds)."""
+        now = self.clock.monotonic()
+        opens = self._longest_hold
+        for broker_id in leaders:
+            broker = self.brokers.find(broker_id)
+            if broker is None:
+                return 0.0  # the first message has it created
+            opens = min(opens, broker.opens_in(now))
+        return max(opens, 0.0 if self.is_flushing() else self._linger_hold)
+
     def buffer_is_full(self) -> None:
         """End lingering, because lingering messages may hold the bytes that a send() needs.
 
@@ -225,7 +254,12 @@ class Pipeline:
         if self.config.linger_ms:
             self._end_lingering()
 
+    def _take_held(self) -> None:
+        self.dispatcher.put(TakeHeld())
+
     def _end_lingering(self) -> None:
+        if self.dispatcher.holds():
+            self._take_held()
         for worker in self.brokers.all():
             worker.put(FlushStarted())
 

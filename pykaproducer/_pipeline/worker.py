@@ -168,6 +168,8 @@ class Worker:
         self._wake_event = WakeEvent()
         # Held by the thread that runs the stage.
         self._running = threading.Lock()
+        # The thread that runs the stage, while it is in pull().
+        self._puller: int | None = None
         # Guarded by _running: until when the stage's own thread sleeps if it is not woken.
         self._sleeps_until: float | None = None
         # Taken, and never released, by the first thread started for the stage.
@@ -242,8 +244,12 @@ class Worker:
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
-        if _here.is_stage and not self._items and self._try_inline(item):
-            return
+        if _here.is_stage:
+            if self._puller is not None and self._puller == threading.get_ident():
+                self._items.append(item)
+                return
+            if not self._items and self._try_inline(item):
+                return
         try:
             self._items.append(item)
             self.wake()
@@ -299,6 +305,22 @@ class Worker:
         if earlier or self.shortage.until is not None:
             self.wake()
         return True
+
+    def pull(self, ask: Callable[[], None]) -> None:
+        """Call *ask*, which has other stages put items into this one, and handle these items.
+
+        For :meth:`on_inbox_drained`. Does nothing if the inbox has items: it is called again after
+        them. What *ask* puts on this thread wakes no other one.
+        """
+        if self._items:
+            return
+        self._puller = threading.get_ident()
+        try:
+            ask()
+        finally:
+            self._puller = None
+        while self._items and not self._held_up and self._items[0] is not STOP:
+            self.handle(self._items.popleft())
 
     def retry_later(self, item: Any, what: str) -> None:
         """Handle *item* again later, before all others, as there is no memory for *what*.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -58,6 +58,7 @@ class Schedule:
         """Replace the inboxes of all workers; no thread starts."""
         with (
             mock.patch.object(Worker, "put", lambda worker, item: self.put(worker, item)),
+            mock.patch.object(Worker, "pull", lambda worker, ask: self.pull(worker, ask)),
             mock.patch.object(Worker, "stop", lambda worker: self.stop(worker)),
             mock.patch.object(Worker, "is_alive", lambda worker: worker not in self._ended),
         ):
@@ -73,6 +74,15 @@ class Schedule:
                 worker.on_inbox_drained()
         else:
             inbox.append(item)
+
+    def pull(self, worker: Worker, ask: Callable[[], None]) -> None:
+        """Replace Worker.pull."""
+        inbox = self.inboxes.setdefault(worker, deque())
+        if inbox:
+            return
+        ask()
+        while inbox and inbox[0] is not _STOP:
+            worker.handle(inbox.popleft())
 
     def stop(self, worker: Worker) -> None:
         """Replace Worker.stop."""

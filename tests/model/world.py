@@ -16,6 +16,7 @@ from pykaproducer._machines.ordering import Transitions
 from pykaproducer._pipeline.broker import FlushStarted
 from pykaproducer._pipeline.dispatcher import FlushMark
 from pykaproducer._pipeline.incomplete import FlushBarrier
+from pykaproducer._util.clock import earlier
 from pykaproducer.config import Config
 from tests.kernel.helper import TOPIC
 
@@ -121,7 +122,8 @@ class World:
 
     def jump_to_next(self, most: float) -> bool:
         """Jump to a stage's next deadline if it is within *most* seconds."""
-        then = self.schedule.next_time(without=self.pipeline.dispatcher)
+        dispatcher = self.pipeline.dispatcher
+        then = earlier(self.schedule.next_time(without=dispatcher), dispatcher.held_until)
         now = self.clock.monotonic()
         if then is None or not now < then < now + most:
             return False

@@ -23,6 +23,7 @@ from tests.pipeline.helper import (
     ended,
     error_of,
     offsets,
+    pipeline_of,
     send,
     warm_up,
 )
@@ -124,13 +125,17 @@ def test_messages_that_wait_for_metadata() -> None:
 
 
 def test_messages_that_linger_and_messages_under_way() -> None:
-    held = Held()
+    """They linger in the open chunk, which counts for the dispatcher, and then at the broker."""
+    clock, held = FakeClock(), Held()
     with ScriptedCluster(topics={"t": 1}) as cluster:
-        with ended(cluster.producer(clock=FakeClock(), **LINGERING)) as producer:
+        with ended(cluster.producer(clock=clock, **LINGERING)) as producer:
             delivery = send(producer, [b"first"])
             producer.flush(SOON)
             offsets(delivery)
             send(producer, [b"12345"] * 3)
+            _until(pipeline_of(producer).dispatcher.holds)
+            assert stage(producer.stats(), "Dispatcher")["rows"] == 3
+            clock.jump(0.01)
             _until(lambda: stage(producer.stats(), "BrokerWorker")["rows"] == 3)
             (partition,) = producer.stats()["partitions"]
             assert (partition["waiting_rows"], partition["waiting_bytes"]) == (3, 15)

@@ -27,6 +27,7 @@ from .helper import (
     attempts,
     ended,
     error_of,
+    let_pass,
     log,
     numbers,
     offsets,
@@ -66,12 +67,11 @@ def test_full_batches_go_as_far_as_the_setting_allows(in_flight: int) -> None:
     ):
         warm_up(producer)
         cluster.next("produce", held)
-        deliveries = send(producer, numbers(20))
+        producer.send_many("t", numbers(20), partitions=[0] * 20)
         held.wait_until_held()
         under_way(producer, in_flight)
         held.release()
-        assert offsets(deliveries) == list(range(1, 21))
-        assert log(cluster) == [b"first", *numbers(20)]
+        until(lambda: log(cluster) == [b"first", *numbers(20)])
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 5, 7])
@@ -85,6 +85,8 @@ def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flig
                 enable_idempotence=False,
                 batch_size=10_000,
                 max_request_size=10_000,
+                # With "own", two messages of a partition may come first. One is then sealed ahead.
+                stage_threads="shared",
                 **depth(in_flight),
             )
         ) as producer,
@@ -92,13 +94,12 @@ def test_without_idempotence_so_many_requests_of_different_partitions_go(in_flig
         for partition in range(9):
             warm_up(producer, partition=partition)
         cluster.next("produce", held)
-        deliveries = []
-        for partition in range(9):
-            deliveries += send(producer, [bytes(9_900)] * 3, partition=partition)
+        partitions = [partition for partition in range(9) for _ in range(3)]
+        producer.send_many("t", [bytes(9_900)] * 27, partitions=partitions)
         held.wait_until_held()
         under_way(producer, in_flight)
         held.release()
-        offsets(deliveries)
+        until(lambda: all(len(log(cluster, partition=each)) == 4 for each in range(9)))
 
 
 def test_two_small_requests_go_and_a_third_a_while_later() -> None:
@@ -126,6 +127,71 @@ def test_two_small_requests_go_and_a_third_a_while_later() -> None:
         assert offsets(deliveries) == [1, 2, 3, 4, 5]
         values = [batch.values for batch in sent(cluster)[before:]]
         assert values == [(b"1",), (b"2",), (b"3", b"4", b"5")]
+
+
+def test_messages_stay_in_the_open_chunk_while_no_broker_can_be_sent_more() -> None:
+    """They are taken together when the window opens."""
+    clock = FakeClock()
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, **depth(1))) as producer,
+    ):
+        warm_up(producer)
+        before = attempts(cluster)
+        cluster.next("produce", held)
+        deliveries = send(producer, [b"1"])
+        held.wait_until_held()
+        dispatcher = pipeline_of(producer).dispatcher
+        for value in numbers(9, first=2):
+            deliveries += send(producer, [value])
+            until(dispatcher.holds)
+        assert not list(worker_of(producer, 0).held_items())
+        held.release()
+        offsets(deliveries)
+        assert [batch.values for batch in sent(cluster)[before:]] == [
+            (b"1",),
+            tuple(numbers(9, first=2)),
+        ]
+        assert not dispatcher.holds()
+
+
+def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock)) as producer,
+    ):
+        warm_up(producer)
+        cluster.stop(0)
+        dispatcher = pipeline_of(producer).dispatcher
+        worker = worker_of(producer, 0)
+        until(lambda: not worker.bridge.ready)
+        deliveries = send(producer, [b"1"])
+        until(lambda: bool(worker.batcher.waiting))
+        deliveries += send(producer, [b"2"])
+        until(dispatcher.holds)
+        cluster.start(0)
+        let_pass(clock, deliveries)
+        offsets(deliveries)
+        assert log(cluster) == [b"first", b"1", b"2"]
+
+
+def test_a_silent_broker_delays_no_message_for_another() -> None:
+    held = Held()
+    with (
+        ScriptedCluster(2, topics={"t": 1, "other": 1}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), **depth(1))) as producer,
+    ):
+        cluster.move_leader("t", 0, 0)
+        cluster.move_leader("other", 0, 1)
+        warm_up(producer)
+        cluster.next("produce", held, broker=0)
+        send(producer, [b"in flight"])
+        held.wait_until_held()
+        # The other broker has no stage before the first message, and may be sent more after it.
+        for _ in range(3):
+            warm_up(producer, topic="other")
 
 
 def test_a_flush_waits_for_the_window_too_and_ends() -> None:
@@ -356,6 +422,7 @@ def test_a_topic_may_rest_while_its_expired_messages_are_being_written() -> None
     settings: dict[str, Any] = {"acks": 0, "linger_ms": 100, "metadata_max_idle_ms": 5_000}
     settings |= {"request_timeout_ms": 600_000, "delivery_timeout_ms": 900_000}
     settings |= {"max_request_size": 4_000_000, "batch_size": 4_000_000}
+    settings |= {"batch_max_messages": 100}  # so that all lingering is done by the BrokerWorker
 
     def jump_until(found: Callable[[], bool]) -> None:
         def jumped() -> bool:

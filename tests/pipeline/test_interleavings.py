@@ -23,7 +23,18 @@ from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
-from .helper import FAST, SOON, ended, let_pass, offsets, send, warm_up
+from .helper import (
+    FAST,
+    SOON,
+    Held,
+    ended,
+    let_pass,
+    offsets,
+    pipeline_of,
+    send,
+    until,
+    warm_up,
+)
 from .test_shutdown import BugError, threads_of
 
 pytestmark = pytest.mark.usefixtures("at_any_depth")
@@ -33,6 +44,38 @@ def workers(producer: Producer) -> list[int]:
     """Return the brokers that have a worker."""
     assert producer._pipeline is not None
     return [worker.broker_id for worker in producer._pipeline.brokers.all()]
+
+
+def test_a_window_that_opens_while_the_dispatcher_looks_is_noticed() -> None:
+    """No message stays in the open chunk although a broker could take it.
+
+    1. The dispatcher reads the window of the broker, which is closed.
+    2. The response arrives and opens it; nothing is pending, and the BrokerWorker goes to sleep.
+    3. The dispatcher leaves the message in the open chunk.
+    """
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(
+            cluster.producer(clock=FakeClock(), max_in_flight_requests_per_connection=1)
+        ) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held)
+        first = send(producer, [b"1"])
+        held.wait_until_held()
+        dispatcher = pipeline_of(producer).dispatcher
+        (broker,) = pipeline_of(producer).brokers.all()
+        look = dispatcher._hold_time
+
+        def look_and_be_overtaken(leaders: Any) -> float:
+            wait = look(leaders)
+            held.release()
+            until(lambda: not broker.requests and not broker._running.locked())
+            return wait
+
+        dispatcher._hold_time = look_and_be_overtaken
+        assert offsets([*first, *send(producer, [b"2"])]) == [1, 2]
 
 
 def test_a_worker_that_nothing_needs_ends_after_the_idle_time() -> None:
