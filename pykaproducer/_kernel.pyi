@@ -756,3 +756,106 @@ class BlockAdmission(Admission):
         Raises:
             Exception: as :meth:`send`, naming the row. Then nothing is accepted.
         """
+
+class DeliveryReport:
+    """The base class of ``Message``: what a callback learns about a message."""
+
+    _fields: tuple[Any, ...]
+
+    def topic(self) -> Any:
+        """Return the topic."""
+    def partition(self) -> Any:
+        """Return the partition, None if none was chosen."""
+    def offset(self) -> Any:
+        """Return the offset, None if not delivered or not returned by the broker."""
+    def key(self) -> Any:
+        """Return the key, as bytes."""
+    def value(self) -> Any:
+        """Return the value, as bytes."""
+    def headers(self) -> Any:
+        """Return None in a delivery report, as in confluent-kafka."""
+    def error(self) -> Any:
+        """Return the KafkaError of a failed message; None if it was delivered."""
+    def timestamp(self) -> Any:
+        """Return ``(type, milliseconds since the epoch)``."""
+    def latency(self) -> Any:
+        """Return the seconds from produce() to the outcome."""
+    def leader_epoch(self) -> Any:
+        """Return None in a delivery report."""
+    def delivery_count(self) -> Any:
+        """Return None: it belongs to consumers."""
+
+@final
+class EventQueue:
+    """The events for poll(): outcomes, and other calls. Any thread may add and serve them."""
+
+    count: int
+    def put(self, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        """Add a call of ``function(*arguments)``."""
+    def clear(self) -> None:
+        """Remove all events, in the child of a fork: they are the parent's."""
+    def serve(self, translate: Callable[[BaseException], object]) -> int:
+        """Serve all events that are there now, and return their number."""
+
+@final
+class PolledOutcomes:
+    """The receiver of a producer's outcomes, in its Reports thread.
+
+    Args:
+        queue: the events that poll() serves.
+        waiters: if it is not empty, *wake* is called after each outcome.
+        kind: the subclass of :class:`DeliveryReport` that is queued.
+        only_errors: do not queue delivered messages.
+    """
+
+    finished: int
+    settled: int
+    failed: int
+    failure: BaseException | None
+    queue: EventQueue
+    def __init__(
+        self,
+        queue: EventQueue,
+        waiters: list[Any],
+        wake: Callable[[], object],
+        kind: type[DeliveryReport],
+        *,
+        only_errors: bool,
+    ) -> None: ...
+
+@final
+class ReportTo:
+    """The ``on_delivery`` of messages whose outcome goes to a :class:`PolledOutcomes`.
+
+    Args:
+        callback: called by poll() with the error and the report. None: the outcome is only counted.
+        started: when produce() was called (monotonic seconds); negative: the message's timestamp.
+    """
+
+    outcomes: PolledOutcomes
+    callback: Any
+    def __init__(self, outcomes: PolledOutcomes, callback: Any, started: float = ...) -> None: ...
+    def __call__(self, error: BaseException | None, delivery: Delivery) -> None: ...
+
+class PolledAdmission:
+    """The compiled base class of ``confluent.Producer``: ``produce()`` in one C call."""
+
+    _core: Any
+    _sure: int
+    _outcomes: PolledOutcomes
+    _on_delivery: Any
+    _counted_only: ReportTo
+    _last: ReportTo | None
+
+    def produce(
+        self,
+        topic: str,
+        value: Any = ...,
+        key: Any = ...,
+        partition: int = ...,
+        callback: Any = ...,
+        on_delivery: Any = ...,
+        timestamp: int = ...,
+        headers: Any = ...,
+    ) -> None:
+        """Accept one message without waiting."""

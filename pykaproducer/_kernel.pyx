@@ -45,6 +45,8 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, 
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from collections import deque
+
 cdef extern from "Python.h":
     ctypedef struct PyCodeObject:
         int co_flags
@@ -60,6 +62,9 @@ cdef extern from "Python.h":
     bint PyBytes_CheckExact(object o)
     bint PyUnicode_CheckExact(object o)
     bint PyLong_CheckExact(object o)
+    void PyObject_GC_Track(PyObject *o)
+    void PyObject_GC_UnTrack(PyObject *o)
+    bint PyObject_GC_IsTracked(PyObject *o)
 
 include "_kernel_parts/c_helpers.pxi"
 include "_kernel_parts/gil_handoff.pxi"
@@ -152,6 +157,7 @@ include "_kernel_parts/chunk.pxi"
 include "_kernel_parts/outcome.pxi"
 include "_kernel_parts/waiters.pxi"
 include "_kernel_parts/sampled_stat.pxi"
+include "_kernel_parts/polled_outcomes.pxi"
 include "_kernel_parts/slice.pxi"
 include "_kernel_parts/detach.pxi"
 include "_kernel_parts/partition.pxi"
@@ -167,6 +173,7 @@ include "_kernel_parts/block_rows.pxi"
 include "_kernel_parts/open_chunks.pxi"
 include "_kernel_parts/admission.pxi"
 include "_kernel_parts/block_admission.pxi"
+include "_kernel_parts/polled_admission.pxi"
 include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
 

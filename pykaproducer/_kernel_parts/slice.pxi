@@ -313,9 +313,12 @@ cdef class Slice:
                 Py_DECREF(callback)
                 chunk.callbacks[row] = NULL
                 error = error_of(chunk, row) if observe(chunk, row) & FAILED else None
-                handle = new_handle(chunk, row)
                 try:
-                    callback(error, handle)
+                    if type(callback) is ReportTo:
+                        (<ReportTo>callback).receive(chunk, row, error)
+                    else:
+                        handle = new_handle(chunk, row)
+                        callback(error, handle)
                 except BaseException as failure:
                     report_callback_error(on_error, callback, failure)
                 callback = handle = error = None

@@ -65,7 +65,7 @@ class CallbackWatch:
             self._look_for_throttling(stats)
         if self._stats_due is not None and now >= self._stats_due:
             self._stats_due = now + self._settings.stats_interval
-            waiting = len(self._events.queue)
+            waiting = self._events.queue.count
             found = statistics(self._core.stats(), self._settings, waiting, now, now - self._born)
             self._events.put(self._settings.stats_cb, json.dumps(found))
 

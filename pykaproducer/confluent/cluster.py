@@ -23,8 +23,9 @@ def refuse_closed() -> NoReturn:
 class ClusterMethods:
     """The methods for the cluster, from which ``Producer`` derives."""
 
-    # None also in a subclass that does not call our constructor: it acts as a closed producer.
-    _core: Core | None = None
+    # Of PolledAdmission. None also in a subclass that does not call our constructor: it acts as a
+    # closed producer.
+    _core: Core | None
     _settings: Translated
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from pykaproducer._kernel import DeliveryReport
 from pykaproducer.confluent.errors import KafkaError
-from pykaproducer.delivery import Delivery
 
 TIMESTAMP_NOT_AVAILABLE = 0
 TIMESTAMP_CREATE_TIME = 1
@@ -17,19 +17,6 @@ OFFSET_BEGINNING = -2
 OFFSET_END = -1
 OFFSET_STORED = -1000
 OFFSET_INVALID = -1001
-
-
-def _reader(at: int, doc: str) -> Callable[[Message], Any]:
-    """Return a method that returns the field number *at*."""
-
-    def read(self: Message) -> Any:
-        try:
-            return self._fields[at]
-        except AttributeError:
-            return _fields_of(self)[at]
-
-    read.__doc__ = doc
-    return read
 
 
 def _writer(at: int, name: str) -> Callable[[Message, Any], None]:
@@ -43,7 +30,7 @@ def _writer(at: int, name: str) -> Callable[[Message, Any], None]:
     return write
 
 
-class Message:
+class Message(DeliveryReport):
     """A produced message. Its methods return None for unknown fields.
 
     Programs create instances in tests only; all arguments are optional.
@@ -51,8 +38,7 @@ class Message:
 
     __hash__ = None  # type: ignore[assignment]
 
-    #: All fields, in the order of the constructor's arguments.
-    __slots__ = ("_fields",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -86,19 +72,13 @@ class Message:
             delivery_count if delivery_count > 0 else None,
         )
 
-    topic = _reader(0, "Return the topic.")
-    partition = _reader(1, "Return the partition, None if none was chosen.")
-    offset = _reader(2, "Return the offset, None if not delivered or not returned by the broker.")
-    key = _reader(3, "Return the key, as bytes.")
-    value = _reader(4, "Return the value, as bytes.")
-    headers = _reader(5, "Return None in a delivery report, as in confluent-kafka.")
-    error = _reader(6, "Return the KafkaError of a failed message; None if it was delivered.")
-    timestamp = _reader(7, "Return ``(type, milliseconds since the epoch)``.")
-    latency = _reader(8, "Return the seconds from produce() to the outcome.")
-    leader_epoch = _reader(9, "Return None in a delivery report.")
-    delivery_count = _reader(10, "Return None: it belongs to consumers.")
-    deserialized_key = _reader(3, "Return the key.")
-    deserialized_value = _reader(4, "Return the value.")
+    def deserialized_key(self) -> Any:
+        """Return the key."""
+        return self.key()
+
+    def deserialized_value(self) -> Any:
+        """Return the value."""
+        return self.value()
 
     set_topic = _writer(0, "topic")
     set_key = _writer(3, "key")
@@ -126,48 +106,14 @@ class Message:
         return (Message, tuple(given))
 
 
-#: The fields of an instance whose constructor was not called.
-_UNMADE = (None, 0, 0, None, None, None, None, (0, 0), 0.0, 0, None)
-
-
 def _fields_of(message: Message) -> tuple[Any, ...]:
     if not isinstance(message, Message):
         raise TypeError(f"a Message is needed, not {type(message).__name__}")
-    found: tuple[Any, ...] = getattr(message, "_fields", _UNMADE)
-    return found
+    return message._fields
 
 
 def _if_known(number: Any) -> Any:
     return None if number is None or number < 0 else number
-
-
-def report_of(
-    delivery: Delivery,
-    key: bytes | None,
-    value: bytes | None,
-    error: KafkaError | None,
-    took: float,
-) -> Message:
-    """Return the message of a delivery report."""
-    made = Message.__new__(Message)
-    offset = delivery.offset
-    if offset is not None and offset < 0:
-        offset = None
-    when = (0, -1) if error is not None else (TIMESTAMP_CREATE_TIME, delivery.timestamp)
-    made._fields = (
-        delivery.topic,
-        delivery.partition,
-        offset,
-        key,
-        value,
-        None,
-        error,
-        when,
-        took,
-        None,
-        None,
-    )
-    return made
 
 
 @functools.total_ordering

@@ -7,12 +7,11 @@ so that the program's callbacks run where they run with confluent-kafka.
 
 from __future__ import annotations
 
-import functools
 import weakref
-from time import monotonic
-from types import MethodType, TracebackType
-from typing import Any, Final, NoReturn, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from pykaproducer._kernel import PolledAdmission, ReportTo
 from pykaproducer._util.clock import Clock
 from pykaproducer.confluent import lifecycle
 from pykaproducer.confluent.arguments import (
@@ -23,16 +22,14 @@ from pykaproducer.confluent.arguments import (
 )
 from pykaproducer.confluent.callbacks import CallbackWatch
 from pykaproducer.confluent.cluster import ClusterMethods, refuse_closed
-from pykaproducer.confluent.delivery_queue import Channel, Events
+from pykaproducer.confluent.delivery_queue import Events
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, text_of
 from pykaproducer.confluent.rejections import RejectionHandling
 from pykaproducer.confluent.settings import log, translate
 from pykaproducer.errors import (
-    BufferFullError,
     ConfigurationError,
     DeliveryFailures,
     FlushTimeoutError,
-    ProducerClosedError,
     UnsupportedFeatureError,
 )
 from pykaproducer.producer import Producer as Core
@@ -41,7 +38,7 @@ from pykaproducer.producer import Producer as Core
 _SERVE_EVERY: Final = 0.1
 
 
-class Producer(RejectionHandling, ClusterMethods):
+class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
     """A producer with the interface of confluent-kafka's.
 
     ``Producer(config)`` or ``Producer(config, logger=...)``: a dictionary of librdkafka's settings.
@@ -76,10 +73,10 @@ class Producer(RejectionHandling, ClusterMethods):
             core = self._core_type(**self._settings.ours)
         except (ConfigurationError, UnsupportedFeatureError) as error:
             raise exception(KafkaError._INVALID_ARG, str(error)) from error
-        self._channel = Channel(self._events, only_errors=self._settings.only_errors)
-        #: A callback and the function that calls it; replaced together.
-        self._last: tuple[Any, Any] = (None, None)
-        self._settle = self._channel.settle
+        self._outcomes = self._events.outcomes(only_errors=self._settings.only_errors)
+        self._channel = self._outcomes
+        self._counted_only = ReportTo(self._outcomes, None)
+        self._last = None
         self._counted = 0
         self._sure = self._settings.max_messages
         self._watch = CallbackWatch(self._settings, self._events, self._clock, core)
@@ -90,82 +87,46 @@ class Producer(RejectionHandling, ClusterMethods):
 
     # Producing ------------------------------------------------------------------------------------
 
-    def produce(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        partition: int = -1,
-        callback: Any = None,
-        on_delivery: Any = None,
-        timestamp: int = 0,
-        headers: Any = None,
-    ) -> None:
-        """Accept one message without waiting.
+    if TYPE_CHECKING:
 
-        Args:
-            topic: topic name.
-            value, key: str, which is encoded as UTF-8, bytes, or None.
-            partition: -1 lets the partitioner choose.
-            callback, on_delivery: ``f(error, message)``, called by :meth:`poll` or :meth:`flush`.
-            timestamp: milliseconds since the epoch; 0 means now.
-            headers: a dict or a list of ``(name, str, bytes or None)``.
+        def produce(
+            self,
+            topic: str,
+            value: Any = None,
+            key: Any = None,
+            partition: int = -1,
+            callback: Any = None,
+            on_delivery: Any = None,
+            timestamp: int = 0,
+            headers: Any = None,
+        ) -> None:
+            """Accept one message without waiting.
 
-        Raises:
-            BufferError: ``queue.buffering.max.messages`` or ``.kbytes`` is reached: call poll().
-            KafkaException: the message or the topic's name is too large.
-            TypeError: an argument has a wrong type.
-            RuntimeError: the producer was closed.
-        """
-        core = self._core
-        if core is None:
-            refuse_closed()
-        if value.__class__ is str:
-            value = value.encode()
-        if key.__class__ is str:
-            key = key.encode()
-        if headers is not None:
-            headers = headers_of(headers)
-        if partition is None or timestamp is None:
-            raise TypeError("'NoneType' object cannot be interpreted as an integer")
-        if core.accepted >= self._sure:
-            self._check_room(core)
-        if on_delivery is not None:
-            callback = on_delivery
-        elif callback is None:
-            callback = self._on_delivery
-        report = self._settle
-        if callback is not None:
-            report = self._report_to(callback, timestamp)
-        try:
-            core.send(
-                topic,
-                value,
-                key,
-                headers,
-                None if partition == -1 else partition,
-                timestamp or None,
-                on_delivery=report,
-            )
-        except (TypeError, ValueError, RuntimeError, BufferFullError, ProducerClosedError) as error:
-            self._refused(error, core, callback, topic, value, key, partition, timestamp, headers)
+            Args:
+                topic: topic name.
+                value, key: str, which is encoded as UTF-8, bytes, or None.
+                partition: -1 lets the partitioner choose.
+                callback, on_delivery: ``f(error, message)``, called by :meth:`poll` or
+                    :meth:`flush`.
+                timestamp: milliseconds since the epoch; 0 means now.
+                headers: a dict or a list of ``(name, str, bytes or None)``.
 
-    def _report_to(self, callback: Any, timestamp: int) -> Any:
-        """Return a function that passes outcomes to *callback*.
+            Raises:
+                BufferError: ``queue.buffering.max.messages`` or ``.kbytes`` is reached: call
+                    poll().
+                KafkaException: the message or the topic's name is too large.
+                TypeError: an argument has a wrong type.
+                RuntimeError: the producer was closed.
+            """
 
-        It is shared by all messages with the same callback, because one object per message would
-        cost several times as much in the garbage collector as the message itself.
-        """
-        channel = self._channel
-        if timestamp:
-            return functools.partial(channel.report_since, callback, monotonic())
-        last, report = self._last
-        # Each access to a bound method creates another object.
-        if last is callback or (last.__class__ is MethodType and last == callback):
-            return report
-        report = functools.partial(channel.report, callback)
-        self._last = (callback, report)
-        return report
+    else:
+        produce = PolledAdmission.produce
+
+    def _refuse_closed(self) -> NoReturn:
+        refuse_closed()
+
+    def _headers_of(self, headers: Any) -> Any:
+        return headers_of(headers)
 
     def _check_room(self, core: Core) -> None:
         """Count the messages after the limit may be reached; raise BufferError if it is."""
@@ -173,7 +134,7 @@ class Producer(RejectionHandling, ClusterMethods):
         # The events are counted after the finished ones: otherwise a message that finishes in
         # between would be in neither. `_sure` is the number of accepted messages with room.
         finished = self._channel.finished
-        self._sure = self._settings.max_messages + finished - len(self._events.queue)
+        self._sure = self._settings.max_messages + finished - self._events.queue.count
         if core.accepted >= self._sure:
             raise BufferError(
                 f"{text_of(KafkaError._QUEUE_FULL)}: {self._settings.max_messages} messages "
@@ -249,7 +210,7 @@ class Producer(RejectionHandling, ClusterMethods):
 
     def _has_events(self) -> bool:
         return (
-            bool(self._events.queue)
+            self._events.queue.count > 0
             or self._channel.settled != self._counted
             or self._uncounted > 0
         )
@@ -316,7 +277,7 @@ class Producer(RejectionHandling, ClusterMethods):
         core = self._core
         if core is None:
             return 0
-        return max(0, core.accepted - self._channel.finished) + len(self._events.queue)
+        return max(0, core.accepted - self._channel.finished) + self._events.queue.count
 
     def __bool__(self) -> bool:
         return True

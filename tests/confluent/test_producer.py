@@ -8,13 +8,14 @@ import logging
 import os
 import pickle
 import threading
-from collections import deque
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._kernel import ReportTo
 from pykaproducer.confluent import (
     TIMESTAMP_CREATE_TIME,
     KafkaError,
@@ -360,26 +361,29 @@ def test_a_callback_that_forks_leaves_the_others_to_the_parent(scripted: Scripte
 
 
 def test_what_finishes_while_room_is_counted_is_counted(scripted: ScriptedCluster) -> None:
-    class Late(deque[Any]):
+    class Late:
         """A queue to which a message is added just after its length was read."""
 
         came = False
 
-        def __len__(self) -> int:
-            found = super().__len__()
+        @property
+        def count(self) -> int:
+            found = queue.count
             if not self.came:
                 self.came = True
-                producer._channel._report(Calls(), 0.0, None, delivery)
+                ReportTo(producer._outcomes, Calls())(None, delivery)
             return found
 
     producer = on(scripted, queue__buffering__max__messages=1)
     assert producer._core is not None
     delivery = producer._core.send("t", b"v")
     delivery.result(SOON)
-    producer._events.queue = producer._channel._queue = Late()
+    queue = producer._events.queue
+    producer._events.queue = Late()  # type: ignore[assignment]
     producer._sure = 0
     with pytest.raises(BufferError):
         producer.produce("t", b"more")
+    producer._events.queue = queue
     producer.close()
 
 
@@ -411,4 +415,106 @@ def test_threads_that_poll_at_once_count_each_message_once(scripted: ScriptedClu
     producer._channel = real
     producer._counted = 0
     assert sorted(counts) == [5, 5]
+    producer.close()
+
+
+def test_a_dropped_producer_with_unserved_reports_is_collected(scripted: ScriptedCluster) -> None:
+    """Also if the callback refers to the producer, and the report to itself."""
+
+    class Program:
+        def __init__(self) -> None:
+            self.producer = on(scripted)
+
+        def told(self, _error: object, _message: Message) -> None:
+            raise AssertionError("poll() was not called")
+
+    program = Program()
+    gone = weakref.ref(program)
+    for value in (b"1", b"2"):
+        program.producer.produce("t", value, on_delivery=program.told)
+    core = program.producer._core
+    assert core is not None
+    core.flush(SOON)
+    del program, core
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_report_with_a_cycle_is_collected(scripted: ScriptedCluster) -> None:
+    class Value:
+        message: Message
+
+    producer = on(scripted)
+    told = Calls()
+    producer.produce("t", b"1", on_delivery=told)
+    producer.flush(SOON)
+    ((_error, message),) = told
+    value = Value()
+    gone = weakref.ref(value)
+    value.message = message
+    message.set_value(value)
+    told.clear()  # the producer keeps the last callback
+    del value, message
+    producer.close()
+    gc.collect()
+    assert gone() is None
+
+
+def test_reports_are_served_in_order_through_polls_in_callbacks(scripted: ScriptedCluster) -> None:
+    """And through exceptions; with several callbacks in turn, in longer and shorter runs."""
+    producer = on(scripted)
+    served: list[bytes] = []
+
+    def note(_error: object, message: Message) -> None:
+        served.append(message.value())
+
+    def poll(_error: object, message: Message) -> None:
+        served.append(message.value())
+        producer.poll(0)
+
+    def fail(_error: object, message: Message) -> None:
+        served.append(message.value())
+        raise ZeroDivisionError
+
+    values = [b"%d" % number for number in range(5000)]
+    for number, value in enumerate(values):
+        callback = {7: poll, 2500: fail, 2501: fail, 4000: poll}.get(number, note)
+        producer.produce("t", value, partition=0, on_delivery=callback)
+    assert producer._core is not None
+    producer._core.flush(SOON)
+    assert len(producer) == 5000
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            producer.poll(0)
+    assert served[-1] == b"2501"
+    assert len(producer) == 5000 - 2502
+    producer.flush(SOON)
+    assert served == values
+    producer.close()
+
+
+def test_two_threads_that_poll_serve_each_report_once(scripted: ScriptedCluster) -> None:
+    producer = on(scripted)
+    served: list[bytes] = []
+    for number in range(20_000):
+        producer.produce(
+            "t",
+            b"%d" % number,
+            on_delivery=lambda _error, message: served.append(message.value()),
+        )
+    done = threading.Event()
+
+    def poll() -> None:
+        while not done.is_set():
+            producer.poll(0.01)
+
+    others = [threading.Thread(target=poll) for _ in range(3)]
+    for other in others:
+        other.start()
+    assert producer.flush(SOON) == 0
+    done.set()
+    for other in others:
+        other.join(SOON)
+    assert len(served) == 20_000
+    assert len(set(served)) == 20_000
     producer.close()

@@ -50,6 +50,11 @@ CLASSES: tuple[Any, ...] = (
     _kernel.Intercepted,
     _kernel.Admission,
     _kernel.BlockAdmission,
+    _kernel.DeliveryReport,
+    _kernel.ReportTo,
+    _kernel.EventQueue,
+    _kernel.PolledOutcomes,
+    _kernel.PolledAdmission,
 )
 #: Not called on objects made by force, because they would disable the fuzzer's own methods.
 SPARED = {"__class__", "__init_subclass__", "__subclasshook__", "__new__", "__reduce__"}
@@ -74,6 +79,7 @@ class PrivateCalls:
             self.block,
             self.hooks,
             self.settings,
+            self.polled,
         )
 
     def call(self) -> None:
@@ -395,6 +401,40 @@ class PrivateCalls:
         for chunk in door._take_all():
             self.end(chunk)
 
+    def polled(self) -> None:
+        """Produce any messages, and serve their reports and other events."""
+        door = Door()
+        queue = _kernel.EventQueue()
+        waiters = self.chance.choice([[], [None], [self.any()]])
+        kind: Any = self.chance.choice([_kernel.DeliveryReport, Report, int, self.any()])
+        only_errors = self.chance.random() < 0.2
+        made = Polled()
+        made._outcomes = _kernel.PolledOutcomes(
+            queue,
+            waiters,
+            self.chance.choice([print_no, self.any()]),
+            kind,
+            only_errors=only_errors,
+        )
+        made._counted_only = _kernel.ReportTo(made._outcomes, None)
+        made._core, made._sure = door, self.chance.choice([0, 2, 1000])
+        for _ in range(4):
+            callback = self.chance.choice([print_no, None, Hostile(self.calls.odd), self.any()])
+            try:
+                made.produce("t", self.any(), self.any(), on_delivery=callback)
+                made.produce("t", b"value", b"key", self.integer(), None, callback, self.integer())
+                made._core = self.chance.choice([door, door, None, self.any()])
+            except REFUSED:
+                continue
+        queue.put(self.any(), (self.any(),))
+        for chunk in door._take_all():
+            self.end(chunk)
+        for _ in range(10):
+            try:
+                queue.serve(self.chance.choice([print_no, self.any()]))
+            except REFUSED:
+                continue
+
     def hooks(self) -> None:
         """Call methods of the door that only the pipeline calls."""
         door = self.door()
@@ -414,6 +454,30 @@ class PrivateCalls:
                 continue
         for chunk in door._take_all():
             self.end(chunk)
+
+
+class Report(_kernel.DeliveryReport):
+    """A report whose fields and methods are used."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        self._fields = (*self._fields[1:], self)
+        return self.topic() is None
+
+
+class Polled(_kernel.PolledAdmission):
+    """The least that has produce()."""
+
+    def _refuse_closed(self) -> None: ...
+
+    def _check_room(self, core: Any) -> None: ...
+
+    def _headers_of(self, headers: Any) -> Any:
+        return headers
+
+    def _refused(self, error: Exception, *message: Any) -> None:
+        raise error
 
 
 def print_no(*outcome: Any) -> None:

@@ -1,0 +1,77 @@
+# produce() of producers with librdkafka's interface.
+
+cdef class PolledAdmission:
+    """The compiled base class of ``confluent.Producer``: ``produce()`` in one C call.
+
+    A subclass sets the attributes and implements these hooks: ``_refuse_closed()`` raises;
+    ``_headers_of(headers)`` returns them as a list; ``_check_room(core)`` raises if the queue is
+    full, and sets ``_sure``; ``_refused(...)`` translates an error of the producer below.
+    """
+
+    cdef public Admission _core         # the producer below; None: closed
+    cdef public int64_t _sure           # number of accepted messages up to which there is room
+    cdef public PolledOutcomes _outcomes
+    cdef public object _on_delivery     # the callback of messages without their own, or None
+    cdef public ReportTo _counted_only
+    cdef public ReportTo _last          # of the last callback
+
+    def produce(self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None,
+                timestamp=0, headers=None):
+        """Accept one message without waiting.
+
+        Args:
+            topic: topic name.
+            value, key: str, which is encoded as UTF-8, bytes, or None.
+            partition: -1 lets the partitioner choose.
+            callback, on_delivery: ``f(error, message)``, called by :meth:`poll` or :meth:`flush`.
+            timestamp: milliseconds since the epoch; 0 means now.
+            headers: a dict or a list of ``(name, str, bytes or None)``.
+
+        Raises:
+            BufferError: ``queue.buffering.max.messages`` or ``.kbytes`` is reached: call poll().
+            KafkaException: the message or the topic's name is too large.
+            TypeError: an argument has a wrong type.
+            RuntimeError: the producer was closed.
+        """
+        cdef Admission core = self._core
+        cdef ReportTo report = self._counted_only
+        if core is None:
+            self._refuse_closed()
+            raise RuntimeError("the producer is closed")
+        if type(value) is str:
+            value = PyUnicode_AsUTF8String(value)
+        if type(key) is str:
+            key = PyUnicode_AsUTF8String(key)
+        if headers is not None:
+            headers = self._headers_of(headers)
+        if partition is None or timestamp is None:
+            raise TypeError("'NoneType' object cannot be interpreted as an integer")
+        if core.accepted >= self._sure:
+            self._check_room(core)
+        if on_delivery is not None:
+            callback = on_delivery
+        elif callback is None:
+            callback = self._on_delivery
+        if callback is not None:
+            report = self.report_to(callback, timestamp)
+        try:
+            core.send(topic, value, key, headers, None if partition == -1 else partition,
+                      timestamp or None, on_delivery=report)
+        except Exception as error:
+            self._refused(error, core, callback, topic, value, key, partition, timestamp, headers)
+
+    cdef ReportTo report_to(self, callback, timestamp):
+        """Return the receiver for *callback*.
+
+        It is shared by all messages with the same callback, because one object per message would
+        cost several times as much in the garbage collector as the message itself.
+        """
+        cdef ReportTo last = self._last
+        if timestamp:
+            return ReportTo(self._outcomes, callback, kernel_clock(0) / <double>_NS)
+        # Each access to a bound method creates another object.
+        if last is not None and (last.callback is callback
+                                 or PyMethod_Check(callback) and last.callback == callback):
+            return last
+        last = self._last = ReportTo(self._outcomes, callback)
+        return last

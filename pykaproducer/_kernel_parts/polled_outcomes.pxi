@@ -1,0 +1,297 @@
+# The outcomes of messages with librdkafka's interface, on their way to poll().
+
+cdef class PolledOutcomes
+
+# Maximum number of reports in one event of the queue. Served ones are released with the last.
+cdef Py_ssize_t _LONGEST_RUN = 1000
+
+
+cdef class DeliveryReport:
+    """The base class of ``Message``: what a callback learns about a message.
+
+    Fields that are unknown are None. The fields of an instance that was created in Python are in
+    a tuple, in the order of the constructor's arguments.
+
+    The garbage collector does not visit the report of a delivered message. It refers only to a
+    topic, a key and a value, so it cannot be part of a cycle, and a program may have a million.
+    """
+
+    cdef tuple fields                   # None: the fields are the following
+    cdef bint reported                  # by fill(); otherwise no constructor was called
+    cdef str topic_name
+    cdef int32_t partition_number
+    cdef int64_t offset_number
+    cdef object key_bytes, value_bytes, failure
+    cdef int64_t time                   # ms since the epoch
+    cdef double seconds
+
+    cdef fill(self, Chunk chunk, uint32_t row, object error, double started):
+        cdef Outcome outcome = outcome_of(chunk, row)
+        self.reported = True
+        self.topic_name = chunk.topic
+        self.partition_number = outcome.partition
+        self.offset_number = outcome.offset if error is None else -1
+        self.key_bytes = chunk.payload_of(row, 0)
+        self.value_bytes = chunk.payload_of(row, 1)
+        self.failure = error
+        self.time = outcome.timestamp
+        if started >= 0:
+            self.seconds = kernel_clock(0) / <double>_NS - started
+        else:                           # the timestamp is the time of acceptance
+            self.seconds = max(0.0, kernel_clock(1) / <double>_NS - outcome.timestamp / 1000.0)
+        if error is None:
+            PyObject_GC_UnTrack(<PyObject *>self)
+
+    @property
+    def _fields(self):
+        cdef object when
+        if self.fields is None:
+            if not self.reported:
+                self.fields = (None, 0, 0, None, None, None, None, (0, 0), 0.0, 0, None)
+            else:
+                when = (0, -1)
+                if self.failure is None:
+                    when = (1, self.time)
+                self.fields = (
+                    self.topic_name,
+                    None if self.partition_number < 0 else self.partition_number,
+                    None if self.offset_number < 0 else self.offset_number,
+                    self.key_bytes, self.value_bytes, None, self.failure, when, self.seconds,
+                    None, None,
+                )
+        return self.fields
+
+    @_fields.setter
+    def _fields(self, tuple fields not None):
+        if len(fields) != 11:
+            raise ValueError(f"a message has 11 fields, not {len(fields)}")
+        self.fields = fields
+        if not PyObject_GC_IsTracked(<PyObject *>self):
+            PyObject_GC_Track(<PyObject *>self)     # a program may set any object
+
+    def topic(self):
+        """Return the topic."""
+        return self.topic_name if self.fields is None else self.fields[0]
+
+    def partition(self):
+        """Return the partition, None if none was chosen."""
+        return self._fields[1]
+
+    def offset(self):
+        """Return the offset, None if not delivered or not returned by the broker."""
+        return self._fields[2]
+
+    def key(self):
+        """Return the key, as bytes."""
+        return self.key_bytes if self.fields is None else self.fields[3]
+
+    def value(self):
+        """Return the value, as bytes."""
+        return self.value_bytes if self.fields is None else self.fields[4]
+
+    def headers(self):
+        """Return None in a delivery report, as in confluent-kafka."""
+        return self._fields[5]
+
+    def error(self):
+        """Return the KafkaError of a failed message; None if it was delivered."""
+        return self.failure if self.fields is None else self.fields[6]
+
+    def timestamp(self):
+        """Return ``(type, milliseconds since the epoch)``."""
+        return self._fields[7]
+
+    def latency(self):
+        """Return the seconds from produce() to the outcome."""
+        return self._fields[8]
+
+    def leader_epoch(self):
+        """Return None in a delivery report."""
+        return self._fields[9]
+
+    def delivery_count(self):
+        """Return None: it belongs to consumers."""
+        return self._fields[10]
+
+
+@cython.final
+cdef class ReportRun:
+    """Successive reports for one callback: an event of an :class:`EventQueue`."""
+
+    cdef object callback
+    cdef list reports
+    cdef Py_ssize_t next                # index of the first one that is not served
+
+
+@cython.final
+cdef class EventQueue:
+    """The events for poll(): outcomes, and other calls. Any thread may add and serve them.
+
+    An event is served once. It leaves the queue before it is served, and nothing else does. So a
+    callback may poll, raise, or fork (the child then calls :meth:`clear`).
+    """
+
+    cdef object events                  # a deque of ReportRun and (function, arguments)
+    cdef ReportRun last                 # the last one, if reports may be added to it
+    #: Number of events.
+    cdef readonly Py_ssize_t count
+    cdef Guard guard                    # of all of these
+
+    def __cinit__(self):
+        self.events = deque()
+
+    cdef add(self, callback, DeliveryReport report):
+        cdef ReportRun run, fresh = None
+        if (self.last is None or self.last.callback is not callback
+                or len(self.last.reports) >= _LONGEST_RUN):
+            fresh = ReportRun.__new__(ReportRun)
+            fresh.callback = callback
+            fresh.reports = []
+        enter_guard(&self.guard)
+        try:
+            run = self.last             # is released after the guard
+            if fresh is not None:
+                self.events.append(fresh)
+                self.last = fresh
+            elif run is not None and run.callback is callback:
+                fresh = run
+            if fresh is not None:
+                fresh.reports.append(report)
+                self.count += 1
+        finally:
+            leave_guard(&self.guard)
+        if fresh is None:
+            self.add(callback, report)  # another thread has served it in the meantime
+
+    def put(self, function, tuple arguments not None):
+        """Add a call of ``function(*arguments)``."""
+        cdef ReportRun last
+        event = function, arguments
+        enter_guard(&self.guard)
+        try:
+            last = self.last            # is released after the guard
+            self.last = None
+            self.events.append(event)
+            self.count += 1
+        finally:
+            leave_guard(&self.guard)
+
+    def clear(self):
+        """Remove all events, in the child of a fork: they are the parent's."""
+        self.events = deque()
+        self.last = None
+        self.count = 0
+
+    def serve(self, translate):
+        """Serve all events that are there now, and return their number.
+
+        A callback is called with the error and the report. *translate(error)* returns the error to
+        use. An exception of a callback propagates; the other events remain in the queue.
+        """
+        cdef DeliveryReport report
+        cdef ReportRun run, last
+        cdef Py_ssize_t served = 0
+        cdef Py_ssize_t now = self.count
+        while served < now:
+            enter_guard(&self.guard)
+            try:
+                if not self.count:      # another thread polls as well
+                    break
+                event = self.events[0]
+                run = <ReportRun>event if type(event) is ReportRun else None
+                report = last = None
+                if run is not None:
+                    report = <DeliveryReport>run.reports[run.next]
+                    run.reports[run.next] = None
+                    run.next += 1
+                if run is None or run.next == len(run.reports):
+                    self.events.popleft()
+                    if self.last is run:
+                        last = self.last    # is released after the guard
+                        self.last = None
+                self.count -= 1
+            finally:
+                leave_guard(&self.guard)
+            served += 1
+            if report is None:
+                function, arguments = event
+                function(*arguments)
+            else:
+                if report.failure is not None:
+                    report.failure = translate(report.failure)
+                run.callback(report.failure, report)
+        return served
+
+
+@cython.final
+cdef class ReportTo:
+    """The ``on_delivery`` of messages whose outcome goes to a :class:`PolledOutcomes`.
+
+    *callback*: called by poll() with the error and the report. None: the outcome is only counted.
+    *started*: when produce() was called (monotonic seconds); negative: the message's timestamp.
+    """
+
+    cdef readonly PolledOutcomes outcomes
+    cdef readonly object callback
+    cdef double started
+
+    def __cinit__(self, PolledOutcomes outcomes not None, callback, double started=-1.0):
+        self.outcomes = outcomes
+        self.callback = callback
+        self.started = started
+
+    def __call__(self, error, delivery):
+        self.receive(delivery.chunk, delivery.row, error)
+
+    cdef receive(self, Chunk chunk, uint32_t row, object error):
+        self.outcomes.receive(self, chunk, row, error)
+
+
+@cython.final
+cdef class PolledOutcomes:
+    """The receiver of a producer's outcomes, in its Reports thread, which alone counts them.
+
+    *queue*: the events that poll() serves. *waiters*: a list; if it is not empty, *wake()* is
+    called after each outcome. *only_errors*: do not queue delivered messages. *kind*: a subclass of
+    :class:`DeliveryReport`.
+    """
+
+    #: Messages of which the outcome has been received.
+    cdef readonly int64_t finished
+    #: Those among them without a callback, for which nothing is queued.
+    cdef readonly int64_t settled
+    #: How many of these have failed, and the first error.
+    cdef public int64_t failed
+    cdef public object failure
+    cdef readonly EventQueue queue
+    cdef list waiters
+    cdef object wake, kind
+    cdef bint only_errors
+
+    def __cinit__(self, EventQueue queue not None, list waiters not None, wake, type kind not None,
+                  *, bint only_errors):
+        if not issubclass(kind, DeliveryReport):
+            raise TypeError(f"kind must be a subclass of DeliveryReport, not {kind!r}")
+        self.queue = queue
+        self.waiters = waiters
+        self.wake = wake
+        self.kind = kind
+        self.only_errors = only_errors
+
+    cdef receive(self, ReportTo to, Chunk chunk, uint32_t row, object error):
+        cdef DeliveryReport report
+        if to.callback is None:
+            self.settled += 1
+            if error is not None:
+                if self.failure is None:
+                    self.failure = error
+                self.failed += 1
+        elif error is not None or not self.only_errors:
+            report = <DeliveryReport>DeliveryReport.__new__(self.kind)
+            # Key and value are still readable here.
+            report.fill(chunk, row, error, to.started)
+            self.queue.add(to.callback, report)
+        # Last, so that a sum of both counts never misses the message.
+        self.finished += 1
+        if self.waiters:
+            self.wake()
