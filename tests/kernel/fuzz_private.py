@@ -60,6 +60,10 @@ CLASSES: tuple[Any, ...] = (
 SPARED = {"__class__", "__init_subclass__", "__subclasshook__", "__new__", "__reduce__"}
 
 
+#: How often a report was used.
+USED: list[int] = []
+
+
 class PrivateCalls:
     """Single calls, each with a separate object."""
 
@@ -409,20 +413,16 @@ class PrivateCalls:
         kind: Any = self.chance.choice([_kernel.DeliveryReport, Report, int, self.any()])
         only_errors = self.chance.random() < 0.2
         made = Polled()
-        made._outcomes = _kernel.PolledOutcomes(
-            queue,
-            waiters,
-            self.chance.choice([print_no, self.any()]),
-            kind,
-            only_errors=only_errors,
-        )
+        wake = self.chance.choice([print_no, self.any()])
+        made._outcomes = _kernel.PolledOutcomes(queue, waiters, wake, kind, only_errors=only_errors)
         made._counted_only = _kernel.ReportTo(made._outcomes, None)
         made._core, made._sure = door, self.chance.choice([0, 2, 1000])
         for _ in range(4):
-            callback = self.chance.choice([print_no, None, Hostile(self.calls.odd), self.any()])
+            callback = self.chance.choice([use, None, Hostile(self.calls.odd), self.any()])
             try:
-                made.produce("t", self.any(), self.any(), on_delivery=callback)
+                made.produce("t", b"value", "key", self.chance.choice([-1, 0, 3]), callback)
                 made.produce("t", b"value", b"key", self.integer(), None, callback, self.integer())
+                made.produce("t", self.any(), self.any(), on_delivery=callback)
                 made._core = self.chance.choice([door, door, None, self.any()])
             except REFUSED:
                 continue
@@ -457,13 +457,19 @@ class PrivateCalls:
 
 
 class Report(_kernel.DeliveryReport):
-    """A report whose fields and methods are used."""
+    """A report, as ``Message`` is one."""
 
     __slots__ = ()
 
-    def __bool__(self) -> bool:
-        self._fields = (*self._fields[1:], self)
-        return self.topic() is None
+
+def use(_error: object, report: _kernel.DeliveryReport) -> None:
+    """Use everything that a report has, as a callback, and make it part of a cycle."""
+    for _ in range(2):
+        for name in dir(report):
+            if not name.startswith("_"):
+                getattr(report, name)()
+        report._fields = (*report._fields[1:], report)
+    USED.append(1)
 
 
 class Polled(_kernel.PolledAdmission):
