@@ -594,6 +594,12 @@ class TopicSlot:
     #: The topic.
     topic: str
 
+    @property
+    def next_deadline(self) -> float:
+        """Return the time before which no row of the open chunk expires (monotonic seconds)."""
+    def waiting(self) -> tuple[int, int]:
+        """Return ``(rows, bytes)`` of the chunks not taken. May be slightly out of date."""
+
 @final
 class Intercepted:
     """A replacement for ``on_delivery`` of a message that has been through the interceptors."""

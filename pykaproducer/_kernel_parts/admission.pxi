@@ -56,6 +56,7 @@ cdef class Admission(OpenChunks):
     cdef readonly int64_t accepted      # messages since the setup
     cdef readonly int64_t accepted_bytes    # of keys, values and headers
     cdef readonly bint _ready           # started, and accepting messages
+    cdef int64_t short_timeout          # a message with less is announced in any case (ns)
     cdef readonly bint _closing         # accepting those for which _start() does not raise
     cdef bint shut                      # accepting none any more; final
     cdef bint serializing
@@ -81,6 +82,7 @@ cdef class Admission(OpenChunks):
         self.owner = owner
         self.unconfirmed = unconfirmed
         self.timeout = <int64_t>(delivery_timeout * _NS)
+        self.short_timeout = min(self.timeout, _NS)
         self.max_request_size = max_request_size
         self.serializing = serializing
         self.fake_clock = fake_clock
@@ -189,7 +191,7 @@ cdef class Admission(OpenChunks):
                 past.accepted = True
         finally:
             release_fields(&payload)
-        if not slot.announced:
+        if not slot.announced or terms.timeout < self.short_timeout:
             self.announce_open(slot, handle.chunk)
         if late:
             past.watcher(handle)

@@ -99,7 +99,7 @@ cdef class BlockAdmission(Admission):
                 break
             self._start()               # closed, broken or forked in the meantime
         for slot, segment in zip(slots, segments):
-            if not (<TopicSlot>slot).announced:
+            if not (<TopicSlot>slot).announced or terms.timeout < self.short_timeout:
                 self.announce_open(slot, (<Segment>segment).chunk)
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,

@@ -12,6 +12,24 @@ cdef class TopicSlot:
     # _let_go().
     cdef int64_t opening
 
+    @property
+    def next_deadline(self):
+        """Return the time before which no row of the open chunk expires (monotonic seconds)."""
+        cdef Chunk chunk = self.chunk
+        return float("inf") if chunk is None else chunk.earliest / <double>_NS
+
+    def waiting(self):
+        """Return ``(rows, bytes)`` of the chunks not taken. May be slightly out of date."""
+        cdef Chunk chunk = self.chunk
+        cdef list full = self.full
+        cdef int64_t rows = 0, size = 0
+        if chunk is not None:
+            rows, size = chunk.count, chunk.nbytes
+        for chunk in full or ():
+            rows += chunk.count
+            size += chunk.nbytes
+        return rows, size
+
 
 cdef class OpenChunks:
     """The open chunks of all topics. ``Admission`` appends to them."""

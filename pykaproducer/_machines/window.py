@@ -8,7 +8,8 @@ the first. Messages that arrive in that time make the next batches larger. Where
 short, that is worth more than a third request. Further requests, up to
 ``max_in_flight_requests_per_connection``, are sent
 
-* if a batch, or the request, is full: waiting would not make it larger;
+* if a batch, or the request, is full: waiting would not make it larger (of the messages in the open
+  chunks, the BrokerWorker learns when a response arrives);
 * if the last one was sealed long enough ago (:data:`PAUSE`, or the round trip divided by the limit
   if that is longer). Where round trips are long, requests are then sent at even intervals instead
   of two at a time, and a message waits for a part of the round trip instead of all of it.

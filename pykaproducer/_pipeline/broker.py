@@ -13,8 +13,8 @@ Relies on: its bridge reports each request once, as answered, lost, or (``acks=0
 
 from __future__ import annotations
 
-import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -40,6 +40,8 @@ from pykaproducer._pipeline.bridge import (
     ResponseReceived,
     Up,
 )
+from pykaproducer._pipeline.connection_log import ConnectionLog
+from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
@@ -53,10 +55,7 @@ from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
-from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
-
-log = GuardedLogger("pykaproducer.broker")
 
 #: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
 _UNUSED_LEAST = 30.0
@@ -112,8 +111,8 @@ class BrokerWorkerCollaborators:
     last_errors: LastErrors
     #: Whether batches must not linger.
     is_flushing: Callable[[], bool]
-    #: Whether the dispatcher has left messages in open chunks.
-    holds: Callable[[], bool]
+    #: The messages that the dispatcher has left in open chunks.
+    held: HeldSlots
     #: Has the dispatcher take them.
     take_held: Callable[[], None]
     #: Stops a worker that has long been unused.
@@ -133,9 +132,8 @@ class BrokerWorker(Worker):
         self._config = config = collaborators.config
         self._metadata = metadata = collaborators.metadata
         self._last_errors = last_errors = collaborators.last_errors
-        self._is_flushing = collaborators.is_flushing
-        self._end_unused = collaborators.end_unused
-        self._holds, self._take_held = collaborators.holds, collaborators.take_held
+        self._is_flushing, self._end_unused = collaborators.is_flushing, collaborators.end_unused
+        self._held, self._take_held = collaborators.held, collaborators.take_held
         self.bridge = Bridge(
             context,
             BridgeCollaborators(config, collaborators.network, metadata, report=self.put),
@@ -150,6 +148,7 @@ class BrokerWorker(Worker):
         self.batcher = batcher_for(config, self._batch_size)
         self._buffers = AttachedBuffers(broker_id)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
+        self._log = ConnectionLog(broker_id, last_errors)
         self._throttle = Throttle(broker_id, self.clock, last_errors)
         self._watch = SilenceWatch(
             broker_id, metadata, window.patience, self._buffers.waiting_topics, self._give_up
@@ -174,7 +173,7 @@ class BrokerWorker(Worker):
             metadata=metadata,
             last_errors=last_errors,
         )
-        self._up = self._was_up = self._quitting = self._new_view = False
+        self._up = self._quitting = self._new_view = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
         self._end_at: float | None = None
@@ -184,7 +183,7 @@ class BrokerWorker(Worker):
             case Enqueue():
                 self._put(item.buffer, item.item)
             case ResponseReceived():
-                self._log_recovery()
+                self._log.answered()
                 self._reported(item.request)
                 self._record_response(item.request)
                 if (trace := self.metrics.trace) is not None:
@@ -194,14 +193,15 @@ class BrokerWorker(Worker):
                     self.wake()  # it sleeps until self._watch is due
                 self.responses.answered(item)
             case RequestWritten():
-                self._log_recovery()
+                self._log.answered()
                 self._reported(item.request)
                 self._record_response(item.request)
                 self.responses.written(item.request)
             case RequestsLost():
                 self._on_requests_lost(item)
             case Up():
-                self._on_connected()
+                self._up = True
+                self._log.connected()
             case Down():
                 self._on_connection_lost(item.reason)
             case Idle():
@@ -260,6 +260,11 @@ class BrokerWorker(Worker):
             and (self._throttle.until is None or self._requests)
         ):
             due = check
+        if self._held and self._up and self._throttle.until is None:
+            # The window may open by time. If it is open, TakeHeld is under way.
+            opens = self._opens_at(full=False)
+            if opens is not None and opens > self.clock.monotonic():
+                due = earlier(due, opens)
         return due if self._end_at is None else earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
@@ -290,20 +295,6 @@ class BrokerWorker(Worker):
         if not self._quitting:
             self.bridge.stop()
 
-    def _on_connected(self) -> None:
-        self._up = True
-        # INFO for the first connection only. After an error, the recovery is logged when the broker
-        # answers a request.
-        again = self._was_up or self.broker_id in self._last_errors.brokers
-        level = logging.DEBUG if again else logging.INFO
-        log.log(level, "broker %d: connected", self.broker_id)
-        self._was_up = True
-
-    def _log_recovery(self) -> None:
-        # A successful connection attempt alone does not show that the broker works again.
-        if self._last_errors.brokers.pop(self.broker_id, None) is not None:
-            log.info("broker %d: works again", self.broker_id)
-
     def _disconnected(self) -> None:
         """Make batches that were sealed ahead pending again, as there is no connection."""
         self._up = False
@@ -318,12 +309,8 @@ class BrokerWorker(Worker):
         for buffer in self._buffers.all():
             buffer.sweep()  # do not reconnect for messages that have expired
             self.batcher.reschedule(buffer)
-        # Log once per change of reason, and only at DEBUG if the connection was not needed.
-        needed = self._requests or self.batcher.waiting
-        if self._last_errors.brokers.get(self.broker_id) != reason and not self.stopping:
-            level = logging.WARNING if needed else logging.DEBUG
-            log.log(level, "broker %d: %s; trying again", self.broker_id, reason)
-        self._last_errors.brokers[self.broker_id] = reason
+        needed = bool(self._requests or self.batcher.waiting)
+        self._log.lost(reason, needed=needed, stopping=self.stopping)
         if needed:
             self._metadata.want()
 
@@ -367,6 +354,8 @@ class BrokerWorker(Worker):
 
     def on_inbox_drained(self) -> None:
         """Seal the batches that are due, within the limits of the window."""
+        if self._up and self._held:
+            self._pull_held()
         if self._buffers.to_check:
             self._check_leaders()
         if not self._up:
@@ -379,8 +368,6 @@ class BrokerWorker(Worker):
             self._send_ahead(None)
         if self.shortage.until is not None and self.shortage.holds():
             return
-        if self._holds() and self.opens_in(self.clock.monotonic()) == 0:
-            self.pull(self._take_held)
         # A shortage may begin while batches are sealed.
         while self.batcher.waiting and not self._quitting and self.shortage.until is None:
             now = self.clock.monotonic()
@@ -393,6 +380,20 @@ class BrokerWorker(Worker):
             self._window.sealed(now)
             self._ahead.add(batches)
             self._send_ahead(batches)
+
+    def _pull_held(self) -> None:
+        """Have the messages in the open chunks taken, if the window is open.
+
+        Many of them are taken in this stage's own thread, as large batches are encoded there.
+        """
+        full = self._held.fill_batches(self.batcher.batch_size, self.batcher.batch_messages)
+        opens = self._opens_at(full)
+        if opens is None or opens > self.clock.monotonic():
+            return
+        if self.thread is threading.current_thread() or self._held.nbytes() <= SMALL:
+            self.pull(self._take_held)
+        else:
+            self.wake()
 
     def _opens_at(self, full: bool) -> float | None:
         """Return when the next request may be sealed, None if only after a response."""

@@ -21,6 +21,7 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines, has_expired
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
@@ -35,6 +36,8 @@ from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, del
 
 #: Expired messages are removed from the lists in which they waited within this time (seconds).
 _SWEEP_AFTER = 2.0
+#: A message that expires within this time is not left in the open chunk (seconds).
+_SHORT_TIME = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,8 @@ class Dispatcher(Worker):
         self._take = collaborators.take
         self._release_slot = collaborators.release_slot
         self._hold_time = collaborators.hold_time
-        # Slots that were announced and are not taken yet, and when they are taken at the latest.
-        self._held: dict[TopicSlot, None] = {}
-        self._hold_until: float | None = None
+        #: The slots that were announced and are not taken yet.
+        self.held = HeldSlots(self._partitions_of)
         # The leaders of each topic's partitions in this view.
         self._leaders: dict[str, tuple[TopicView, frozenset[int]]] = {}
         self._new_topic_worker = collaborators.new_topic_worker
@@ -187,22 +189,16 @@ class Dispatcher(Worker):
         # thread would leave the broker idle.
         return isinstance(item, TakeHeld)
 
-    def holds(self) -> bool:
-        """Return whether a slot is not taken because no broker could take its messages.
-
-        May be called from any thread.
-        """
-        return bool(self._held)
-
-    @property
-    def held_until(self) -> float | None:
-        """When these slots are taken at the latest (monotonic seconds)."""
-        return self._hold_until
-
     @property
     def waiting(self) -> Iterable[str]:
         """Topics whose messages wait for metadata."""
         return self._waiting
+
+    def can_stop(self) -> bool:
+        # Pipeline.stop() takes what is left in the open chunks. A BrokerWorker must not: nothing
+        # would fail these messages.
+        self.held.take()
+        return True
 
     def held_items(self) -> Iterable[object]:
         return [chunk for chunks in list(self._waiting.values()) for chunk in list(chunks)]
@@ -214,12 +210,12 @@ class Dispatcher(Worker):
         look = self._look_for_idle
         if look is not None and (expiry is None or look < expiry):
             expiry = look
-        if self._hold_until is not None:
-            expiry = earlier(expiry, self._hold_until)
+        if self.held.until is not None:
+            expiry = earlier(expiry, self.held.until)
         return expiry if self._sweep_at is None else earlier(expiry, self._sweep_at)
 
     def on_time(self, now: float) -> None:
-        if self._hold_until is not None and self._hold_until <= now:
+        if self.held.until is not None and self.held.until <= now:
             self._take_held()
         if self._look_for_idle is not None and self._look_for_idle <= now:
             self._let_idle_rest(now)
@@ -257,17 +253,25 @@ class Dispatcher(Worker):
         Taking a chunk costs a slice for each of its partitions, and the batch is not larger for it.
         So messages that would only wait in a BrokerWorker stay where they are, at most for
         ``hold_time()``, and one take gets all of them. A topic that waits for metadata is not held:
-        its messages have to be looked up.
+        its messages have to be looked up. Nor is a message with a short time of its own, for which
+        ``send()`` announces the slot again.
 
         No message is left behind when a broker can take it. (1) This method adds the slot, (2) it
-        reads the windows; a BrokerWorker (1) opens its window, (2) reads :meth:`holds`.
+        reads the windows; a BrokerWorker (1) opens its window, (2) reads :attr:`held`. If a window
+        opens by time, both stages have a deadline.
         """
-        self._held[slot] = None
+        now = self.clock.monotonic()
+        may_wait = slot not in self.held and slot.next_deadline > now + _SHORT_TIME
+        self.held.add(slot)
         leaders = self._leaders_of(slot.topic) if slot.topic in self._topics else ()
-        if leaders and (wait := self._hold_time(leaders)):
-            self._hold_until = earlier(self._hold_until, self.clock.monotonic() + wait)
+        if may_wait and leaders and (wait := self._hold_time(leaders)):
+            self.held.keep(now + wait)
         else:
             self._take_held()
+
+    def _partitions_of(self, topic: str) -> int:
+        view = self._metadata.view.topics.get(topic)
+        return 1 if view is None else max(1, view.partitions)
 
     def _leaders_of(self, topic: str) -> frozenset[int]:
         view = self._metadata.view.topics[topic]
@@ -278,9 +282,7 @@ class Dispatcher(Worker):
         return leaders
 
     def _take_held(self) -> None:
-        held, self._held = self._held, {}
-        self._hold_until = None
-        for slot in held:
+        for slot in self.held.take():
             self._take_slot(slot)
 
     def _take_slot(self, slot: TopicSlot) -> None:

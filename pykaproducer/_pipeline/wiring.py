@@ -194,7 +194,7 @@ class Pipeline:
             sealer=self._sealer,
             last_errors=self.last_errors,
             is_flushing=self.is_flushing,
-            holds=self.dispatcher.holds,
+            held=self.dispatcher.held,
             take_held=self._take_held,
             end_unused=self.brokers.end_unused,
         )
@@ -258,7 +258,7 @@ class Pipeline:
         self.dispatcher.put(TakeHeld())
 
     def _end_lingering(self) -> None:
-        if self.dispatcher.holds():
+        if self.dispatcher.held:
             self._take_held()
         for worker in self.brokers.all():
             worker.put(FlushStarted())

@@ -319,7 +319,10 @@ class Worker:
             ask()
         finally:
             self._puller = None
-        while self._items and not self._held_up and self._items[0] is not STOP:
+        # Other threads may put items all the time.
+        for _ in range(len(self._items)):
+            if self._held_up or self._items[0] is STOP:
+                break
             self.handle(self._items.popleft())
 
     def retry_later(self, item: Any, what: str) -> None:

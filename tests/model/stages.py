@@ -81,7 +81,9 @@ class Schedule:
         if inbox:
             return
         ask()
-        while inbox and inbox[0] is not _STOP:
+        for _ in range(len(inbox)):
+            if inbox[0] is _STOP:
+                break
             worker.handle(inbox.popleft())
 
     def stop(self, worker: Worker) -> None:

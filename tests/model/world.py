@@ -123,7 +123,7 @@ class World:
     def jump_to_next(self, most: float) -> bool:
         """Jump to a stage's next deadline if it is within *most* seconds."""
         dispatcher = self.pipeline.dispatcher
-        then = earlier(self.schedule.next_time(without=dispatcher), dispatcher.held_until)
+        then = earlier(self.schedule.next_time(without=dispatcher), dispatcher.held.until)
         now = self.clock.monotonic()
         if then is None or not now < then < now + most:
             return False

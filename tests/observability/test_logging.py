@@ -136,7 +136,7 @@ def test_a_line_names_the_place_that_wrote_it(said: pytest.LogCaptureFixture) ->
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as producer:
         warm_up(producer)
     (connected,) = [record for record in said.records if "connected" in record.getMessage()]
-    assert (connected.name, connected.module) == ("pykaproducer.broker", "broker")
+    assert (connected.name, connected.module) == ("pykaproducer.broker", "connection_log")
 
 
 class ToKafka(logging.Handler):

@@ -133,7 +133,7 @@ def test_messages_that_linger_and_messages_under_way() -> None:
             producer.flush(SOON)
             offsets(delivery)
             send(producer, [b"12345"] * 3)
-            _until(pipeline_of(producer).dispatcher.holds)
+            _until(lambda: bool(pipeline_of(producer).dispatcher.held))
             assert stage(producer.stats(), "Dispatcher")["rows"] == 3
             clock.jump(0.01)
             _until(lambda: stage(producer.stats(), "BrokerWorker")["rows"] == 3)

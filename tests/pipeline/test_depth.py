@@ -145,7 +145,7 @@ def test_messages_stay_in_the_open_chunk_while_no_broker_can_be_sent_more() -> N
         dispatcher = pipeline_of(producer).dispatcher
         for value in numbers(9, first=2):
             deliveries += send(producer, [value])
-            until(dispatcher.holds)
+            until(lambda: bool(dispatcher.held))
         assert not list(worker_of(producer, 0).held_items())
         held.release()
         offsets(deliveries)
@@ -153,7 +153,7 @@ def test_messages_stay_in_the_open_chunk_while_no_broker_can_be_sent_more() -> N
             (b"1",),
             tuple(numbers(9, first=2)),
         ]
-        assert not dispatcher.holds()
+        assert not dispatcher.held
 
 
 def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> None:
@@ -170,7 +170,7 @@ def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> No
         deliveries = send(producer, [b"1"])
         until(lambda: bool(worker.batcher.waiting))
         deliveries += send(producer, [b"2"])
-        until(dispatcher.holds)
+        until(lambda: bool(dispatcher.held))
         cluster.start(0)
         let_pass(clock, deliveries)
         offsets(deliveries)

@@ -164,7 +164,7 @@ def test_partitions_that_wait_behind_a_silent_broker_find_their_new_leader() -> 
         waiting = send(producer, [b"behind"], topic="other")
         pipeline = pipeline_of(producer)
         (old,) = pipeline.brokers.all()
-        until(pipeline.dispatcher.holds)
+        until(lambda: bool(pipeline.dispatcher.held))
         clock.jump(0.1)
         until(lambda: bool(old.batcher.waiting))
         cluster.move_leader("other", 0, 1)

@@ -154,7 +154,7 @@ def test_flush_says_what_failed_and_only_once() -> None:
         cluster.producer(linger_ms=60_000, **FAST) as producer,
     ):
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
-        send(producer, numbers(5))
+        producer.send_many("t", numbers(5), partitions=[0] * 5)  # one batch
         with pytest.raises(DeliveryFailures, match="INVALID_RECORD") as caught:
             producer.flush(SOON)
         assert caught.value.count == 5

@@ -690,7 +690,7 @@ def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space(place: s
         if place == "broker":
             until(lambda: bool(list(broker.held_items())))
         else:
-            until(pipeline.dispatcher.holds)
+            until(lambda: bool(pipeline.dispatcher.held))
         sender = threading.Thread(target=producer.send, args=("t", bytes(199_500)))
         sender.start()
         offsets([lingering])

@@ -1,0 +1,214 @@
+"""Messages that wait in the open chunk: what takes them, when, and in which thread."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer.testing import FakeClock, ScriptedCluster
+
+from .helper import (
+    Held,
+    ended,
+    offsets,
+    pipeline_of,
+    send,
+    sent,
+    stage_context,
+    under_way,
+    until,
+    warm_up,
+)
+
+ONE: dict[str, Any] = {"max_in_flight_requests_per_connection": 1}
+
+
+def quiet(broker: BrokerWorker) -> None:
+    """Wait until *broker* has handled everything in its inbox."""
+    until(lambda: not broker.inbox() and not broker._running.locked())
+
+
+def test_a_window_that_opens_by_time_has_them_taken() -> None:
+    """No response announces it.
+
+    1. Three requests are in flight, as many as allowed: a message is left in the open chunk.
+    2. One of them is answered. Another may be sent 5 ms after the last one.
+    """
+    clock = FakeClock()
+    held = [Held() for _ in range(3)]
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, max_in_flight_requests_per_connection=3)) as producer,
+    ):
+        warm_up(producer)
+        dispatcher = pipeline_of(producer).dispatcher
+        (broker,) = pipeline_of(producer).brokers.all()
+        cluster.next("produce", *held)
+        deliveries = []
+        for number in range(3):
+            deliveries += send(producer, [b"%d" % number])
+            if number == 0:
+                held[0].wait_until_held()
+            if number == 2:
+                until(lambda: bool(dispatcher.held))
+                clock.jump(0.006)
+            under_way(producer, number + 1)
+            quiet(broker)
+        deliveries += send(producer, [b"3"])
+        until(lambda: bool(dispatcher.held))
+        held[0].release()
+        offsets(deliveries[:1])
+        quiet(broker)
+        assert dispatcher.held
+        due = broker.deadline()
+        assert due is not None
+        assert due - clock.monotonic() <= 0.005
+        clock.jump(0.005)
+        under_way(producer, 3)
+        for each in held:
+            each.release()
+        assert offsets(deliveries) == [1, 2, 3, 4]
+
+
+def test_a_dispatcher_that_has_ended_takes_nothing() -> None:
+    """Nothing would give these messages an outcome.
+
+    1. close() lets the dispatcher end, while a message is in the open chunk.
+    2. A response opens the window: the BrokerWorker asks the dispatcher to take the message.
+    3. close() takes what is in the open chunks, and fails it.
+    """
+    held = Held()
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        with ended(cluster.producer(clock=FakeClock(), **ONE)) as producer:
+            warm_up(producer)
+            cluster.next("produce", held)
+            first = send(producer, [b"1"])
+            held.wait_until_held()
+            dispatcher = pipeline_of(producer).dispatcher
+            (broker,) = pipeline_of(producer).brokers.all()
+            (last,) = send(producer, [b"2"])
+            until(lambda: bool(dispatcher.held))
+            assert dispatcher.can_stop()  # called after the last item
+            held.release()
+            assert offsets(first) == [1]
+            quiet(broker)
+            assert not last.done()
+            assert producer._open_rows()[0] == 1
+        assert last.done()
+
+
+def test_a_message_that_soon_expires_is_taken_at_once() -> None:
+    """The dispatcher watches the deadlines of what it has taken."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1, "u": 1}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), **ONE)) as producer,
+    ):
+        warm_up(producer)
+        warm_up(producer, topic="u")
+        cluster.next("produce", held)
+        send(producer, [b"in flight"])
+        held.wait_until_held()
+        dispatcher = pipeline_of(producer).dispatcher
+        (broker,) = pipeline_of(producer).brokers.all()
+        producer.send("t", b"alone", partition=0, delivery_timeout_ms=10)
+        until(lambda: len(list(broker.held_items())) == 1)
+        send(producer, [b"waits"], topic="u")
+        until(lambda: bool(dispatcher.held))
+        producer.send("u", b"behind it", partition=0, delivery_timeout_ms=10)
+        until(lambda: len(list(broker.held_items())) == 2)
+        send(producer, [b"waits"], topic="u")
+        until(lambda: bool(dispatcher.held))
+        producer.send_many("u", [b"a block"], partitions=[0], delivery_timeout_ms=10)
+        until(lambda: not dispatcher.held)
+
+
+def test_many_of_them_are_sealed_in_the_thread_of_their_broker() -> None:
+    """The bridge's thread, which has the response, goes on reading; no waiting thread waits."""
+    held = Held()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=FakeClock(), **ONE)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held)
+        first = send(producer, [b"1"])
+        held.wait_until_held()
+        (broker,) = pipeline_of(producer).brokers.all()
+        more = send(producer, [bytes(1_000)] * 500)
+        names: list[str] = []
+        seal = broker._builder.seal
+
+        def note(*arguments: Any) -> Any:
+            batches = seal(*arguments)
+            if batches:
+                names.append(threading.current_thread().name)
+            return batches
+
+        broker._builder.seal = note  # type: ignore[method-assign]
+        held.release()
+        offsets([*first, *more])
+        assert names
+        assert all(name.endswith("-broker-0") for name in names)
+
+
+def test_a_leader_that_changes_while_they_are_taken_is_noticed() -> None:
+    """The batch goes to the new leader at once, instead of being rejected by the old one."""
+    held = Held()
+    clock = FakeClock()
+    with (
+        ScriptedCluster(2, topics={"t": 2}) as cluster,
+        ended(cluster.producer(clock=clock, **ONE)) as producer,
+    ):
+        cluster.move_leader("t", 0, 0)
+        cluster.move_leader("t", 1, 0)
+        warm_up(producer)
+        pipeline = pipeline_of(producer)
+        (broker,) = pipeline.brokers.all()
+        cluster.next("produce", held)
+        send(producer, [b"1"])
+        held.wait_until_held()
+        send(producer, [b"2"], partition=1)
+        until(lambda: bool(pipeline.dispatcher.held))
+        take = broker._take_held
+
+        def take_and_be_overtaken() -> None:
+            take()  # the items are in the inbox
+            broker._take_held = take
+            cluster.move_leader("t", 1, 1)
+            pipeline.metadata.want()
+            clock.jump(0.5)
+            until(lambda: any("ViewChanged" in type(each).__name__ for each in broker.inbox()))
+
+        broker._take_held = take_and_be_overtaken
+        held.release()
+        until(lambda: any(each.partition == 1 for each in sent(cluster)))
+        assert [each.broker for each in sent(cluster) if each.partition == 1] == [1]
+
+
+def test_a_stage_that_pulls_keeps_its_rounds_short() -> None:
+    """on_inbox_drained() is called after 64 items, even if the inbox never empties."""
+    drained: list[int] = []
+
+    class Stage(Worker):
+        handled = 0
+
+        def handle(self, item: str) -> None:
+            self.handled += 1
+            if 1 < self.handled < 1_000:
+                self._items.append("of a thread that is as fast as this one")
+
+        def on_inbox_drained(self) -> None:
+            drained.append(self.handled)
+            if self.handled == 1:
+                self.pull(lambda: self._items.append("own"))
+
+    stage = Stage("stage", stage_context(FakeClock()))
+    stage._items.append("first")
+    while stage.inbox():
+        stage._work()
+    drained.append(stage.handled)
+    assert max(b - a for a, b in itertools.pairwise(drained)) <= 64
