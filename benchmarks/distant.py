@@ -1,6 +1,6 @@
 """A distant cluster: the send loop through a relay that delays everything by a fixed time.
 
-The relay runs in a process of its own. A round trip takes twice the delay, and as long as a nearby
+The relay runs in a separate process. A round trip takes twice the delay, and as long as a nearby
 broker needs in addition. Each case is measured with the same settings for all clients, and with
 each client's own defaults.
 """
@@ -11,10 +11,10 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks import options, peers, send
 from benchmarks.report import Column
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, session: Session) -> None:
     from pykaproducer.testing import KafkaCluster
 
     warm_up_rounds = arguments.warm_up_rounds
-    with Relay() as relay, KafkaCluster(proxies=[cast("FaultProxy", relay)]) as cluster:
+    with closing(Relay()) as relay, KafkaCluster(proxies=[cast("FaultProxy", relay)]) as cluster:
         session.cluster = cluster
         for delay in arguments.delays:
             relay.delay(delay / 1000)
@@ -94,7 +94,7 @@ def _in_flight(limit: int) -> dict[str, int]:
 
 
 class Relay:
-    """A :class:`~pykaproducer.testing.FaultProxy` in a process of its own."""
+    """A :class:`~pykaproducer.testing.FaultProxy` in a separate process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -121,15 +121,8 @@ class Relay:
         """Delay everything in each direction by *seconds*."""
         self._ask(delay=seconds)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the process."""
         with self._process as process:
             assert process.stdin is not None
             process.stdin.close()

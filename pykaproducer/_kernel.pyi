@@ -764,7 +764,7 @@ class BlockAdmission(Admission):
         """
 
 class DeliveryReport:
-    """The base class of ``Message``: what a callback learns about a message."""
+    """The base class of ``Message``, the argument of delivery callbacks."""
 
     _fields: tuple[Any, ...]
 
@@ -848,7 +848,7 @@ class PolledAdmission:
 
     _core: Any
     _sure: int
-    _outcomes: PolledOutcomes
+    _refusals: tuple[type[BaseException], ...]
     _on_delivery: Any
     _counted_only: ReportTo
     _last: ReportTo | None

@@ -307,7 +307,7 @@ class Config(SecuritySettings):
         "shared",
         choice("shared", "own"),
         "'shared': an idle TopicWorker or PartitionWorker runs in the thread that brings it a "
-        "message, so a producer needs few threads. 'own': each has a thread of its own, which "
+        "message, so a producer needs few threads. 'own': each has a separate thread, which "
         "costs a switch of threads for each batch.",
     )
 

@@ -5,12 +5,12 @@ cdef class PolledAdmission:
 
     A subclass sets the attributes and implements these hooks: ``_refuse_closed()`` raises;
     ``_headers_of(headers)`` returns them as a list; ``_check_room(core)`` raises if the queue is
-    full, and sets ``_sure``; ``_refused(...)`` translates an error of the producer below.
+    full, and sets ``_sure``; ``_refused(...)`` translates an error of the producer below, which is
+    one of ``_refusals``.
     """
 
     cdef public Admission _core         # the producer below; None: closed
     cdef public int64_t _sure           # number of accepted messages up to which there is room
-    cdef public PolledOutcomes _outcomes
     cdef public object _on_delivery     # the callback of messages without their own, or None
     cdef public ReportTo _counted_only
     cdef public ReportTo _last          # of the last callback
@@ -57,7 +57,7 @@ cdef class PolledAdmission:
         try:
             core.send(topic, value, key, headers, None if partition == -1 else partition,
                       timestamp or None, on_delivery=report)
-        except Exception as error:
+        except self._refusals as error:
             self._refused(error, core, callback, topic, value, key, partition, timestamp, headers)
 
     cdef ReportTo report_to(self, callback, timestamp):
@@ -67,11 +67,15 @@ cdef class PolledAdmission:
         cost several times as much in the garbage collector as the message itself.
         """
         cdef ReportTo last = self._last
+        cdef PolledOutcomes outcomes
+        if self._counted_only is None:
+            raise RuntimeError("_counted_only is not set")
+        outcomes = self._counted_only.outcomes
         if timestamp:
-            return ReportTo(self._outcomes, callback, kernel_clock(0) / <double>_NS)
+            return ReportTo(outcomes, callback, kernel_clock(0) / <double>_NS)
         # Each access to a bound method creates another object.
         if last is not None and (last.callback is callback
                                  or PyMethod_Check(callback) and last.callback == callback):
             return last
-        last = self._last = ReportTo(self._outcomes, callback)
+        last = self._last = ReportTo(outcomes, callback)
         return last

@@ -7,7 +7,7 @@ cdef Py_ssize_t _LONGEST_RUN = 1000
 
 
 cdef class DeliveryReport:
-    """The base class of ``Message``: what a callback learns about a message.
+    """The base class of ``Message``, the argument of delivery callbacks.
 
     Fields that are unknown are None. The fields of an instance that was created in Python are in
     a tuple, in the order of the constructor's arguments.
@@ -127,8 +127,8 @@ cdef class ReportRun:
 cdef class EventQueue:
     """The events for poll(): outcomes, and other calls. Any thread may add and serve them.
 
-    An event is served once. It leaves the queue before it is served, and nothing else does. So a
-    callback may poll, raise, or fork (the child then calls :meth:`clear`).
+    An event is served once. Before its callback is called, it is removed from the queue, and all
+    others stay there. So a callback may poll, raise, or fork (the child then calls :meth:`clear`).
     """
 
     cdef object events                  # a deque of ReportRun and (function, arguments)
@@ -146,18 +146,18 @@ cdef class EventQueue:
                 or len(self.last.reports) >= _LONGEST_RUN):
             fresh = ReportRun.__new__(ReportRun)
             fresh.callback = callback
-            fresh.reports = []
+            fresh.reports = [report]    # never empty: serve() relies on it
         enter_guard(&self.guard)
         try:
             run = self.last             # is released after the guard
             if fresh is not None:
                 self.events.append(fresh)
                 self.last = fresh
-            elif run is not None and run.callback is callback:
-                fresh = run
-            if fresh is not None:
-                fresh.reports.append(report)
                 self.count += 1
+            elif run is not None and run.callback is callback:
+                run.reports.append(report)
+                self.count += 1
+                fresh = run
         finally:
             leave_guard(&self.guard)
         if fresh is None:
@@ -286,12 +286,15 @@ cdef class PolledOutcomes:
                 if self.failure is None:
                     self.failure = error
                 self.failed += 1
-        elif error is not None or not self.only_errors:
-            report = <DeliveryReport>DeliveryReport.__new__(self.kind)
-            # Key and value are still readable here.
-            report.fill(chunk, row, error, to.started)
-            self.queue.add(to.callback, report)
-        # Last, so that a sum of both counts never misses the message.
-        self.finished += 1
+        try:
+            if to.callback is not None and (error is not None or not self.only_errors):
+                report = <DeliveryReport>DeliveryReport.__new__(self.kind)
+                # Key and value are still readable here.
+                report.fill(chunk, row, error, to.started)
+                self.queue.add(to.callback, report)
+        finally:
+            # After the event, so that a sum of both counts never misses the message. Also without
+            # memory for the report: flush() would wait for the message for ever.
+            self.finished += 1
         if self.waiters:
             self.wake()

@@ -13,7 +13,7 @@ from typing import Any
 
 from pykaproducer._kernel import EventQueue, PolledOutcomes
 from pykaproducer._util import threads
-from pykaproducer._util.clock import Clock
+from pykaproducer._util.clock import Clock, wake_all
 from pykaproducer.confluent.errors import KafkaError, kafka_error
 from pykaproducer.confluent.message import Message
 
@@ -48,11 +48,7 @@ class Events:
 
     def wake(self) -> None:
         """Wake all waiting threads, which then check again."""
-        for lock in list(self.waiters):
-            try:
-                lock.release()
-            except RuntimeError:
-                pass  # released already
+        wake_all(self.waiters)
 
     def wait(self, there_is_one: Callable[[], bool], deadline: float | None) -> None:
         """Wait until *there_is_one*, a call of :meth:`wake`, or *deadline*.

@@ -27,9 +27,11 @@ from pykaproducer.confluent.errors import KafkaError, KafkaException, exception,
 from pykaproducer.confluent.rejections import RejectionHandling
 from pykaproducer.confluent.settings import log, translate
 from pykaproducer.errors import (
+    BufferFullError,
     ConfigurationError,
     DeliveryFailures,
     FlushTimeoutError,
+    ProducerClosedError,
     UnsupportedFeatureError,
 )
 from pykaproducer.producer import Producer as Core
@@ -49,6 +51,8 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
         KafkaException: a setting is unknown or invalid, or requires an unsupported feature.
     """
 
+    #: The errors of ``send()`` that ``produce()`` translates.
+    _refusals = (TypeError, ValueError, RuntimeError, BufferFullError, ProducerClosedError)
     #: Replaced by tests.
     _core_type: type[Core] = Core
 
@@ -74,7 +78,6 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
         except (ConfigurationError, UnsupportedFeatureError) as error:
             raise exception(KafkaError._INVALID_ARG, str(error)) from error
         self._outcomes = self._events.outcomes(only_errors=self._settings.only_errors)
-        self._channel = self._outcomes
         self._counted_only = ReportTo(self._outcomes, None)
         self._last = None
         self._counted = 0
@@ -133,7 +136,7 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
         # Messages in use are those accepted minus finished, plus events that are not yet served.
         # The events are counted after the finished ones: otherwise a message that finishes in
         # between would be in neither. `_sure` is the number of accepted messages with room.
-        finished = self._channel.finished
+        finished = self._outcomes.finished
         self._sure = self._settings.max_messages + finished - self._events.queue.count
         if core.accepted >= self._sure:
             raise BufferError(
@@ -211,13 +214,13 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
     def _has_events(self) -> bool:
         return (
             self._events.queue.count > 0
-            or self._channel.settled != self._counted
+            or self._outcomes.settled != self._counted
             or self._uncounted > 0
         )
 
     def _serve(self) -> int:
         with self._events.counting:
-            channel = self._channel
+            channel = self._outcomes
             settled = channel.settled
             count = self._uncounted + settled - self._counted
             self._counted, self._uncounted = settled, 0
@@ -277,7 +280,7 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
         core = self._core
         if core is None:
             return 0
-        return max(0, core.accepted - self._channel.finished) + self._events.queue.count
+        return max(0, core.accepted - self._outcomes.finished) + self._events.queue.count
 
     def __bool__(self) -> bool:
         return True
@@ -303,7 +306,7 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
                 KafkaError._NOT_IMPLEMENTED,
                 "purge(in_flight=False): messages in the queue and in flight are purged together",
             )
-        old, counted = self._channel, self._counted
+        old, counted = self._outcomes, self._counted
         self._farewell.detach()
         self._begin()
         core.abort()
@@ -328,7 +331,7 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
         if core is None:
             return
         self._farewell.detach()
-        if core.accepted == self._channel.finished:
+        if core.accepted == self._outcomes.finished:
             core.close()
         else:
             lifecycle.close_in_background(core)

@@ -244,8 +244,8 @@ class KafkaCluster:
         while broker.running and (unknown := self._on_unknown_disks(broker)):
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"{broker} has not told the controller the disks of {unknown} partitions "
-                    f"within {_admin.TOPIC_TIMEOUT:g} s"
+                    f"{broker} has not reported the disks of {unknown} partitions to the "
+                    f"controller within {_admin.TOPIC_TIMEOUT:g} s"
                 )
             tick()
         broker._fail_disk()

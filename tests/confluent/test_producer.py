@@ -409,10 +409,10 @@ def test_threads_that_poll_at_once_count_each_message_once(scripted: ScriptedClu
 
     others: list[threading.Thread] = []
     producer = on(scripted)
-    real, producer._channel = producer._channel, Channel()  # type: ignore[assignment]
+    real, producer._outcomes = producer._outcomes, Channel()  # type: ignore[assignment]
     counts.append(producer._serve())
     others[0].join(SOON)
-    producer._channel = real
+    producer._outcomes = real
     producer._counted = 0
     assert sorted(counts) == [5, 5]
     producer.close()
@@ -425,13 +425,13 @@ def test_a_dropped_producer_with_unserved_reports_is_collected(scripted: Scripte
         def __init__(self) -> None:
             self.producer = on(scripted)
 
-        def told(self, _error: object, _message: Message) -> None:
+        def on_delivery(self, _error: object, _message: Message) -> None:
             raise AssertionError("poll() was not called")
 
     program = Program()
     gone = weakref.ref(program)
     for value in (b"1", b"2"):
-        program.producer.produce("t", value, on_delivery=program.told)
+        program.producer.produce("t", value, on_delivery=program.on_delivery)
     core = program.producer._core
     assert core is not None
     core.flush(SOON)
@@ -445,15 +445,15 @@ def test_a_report_with_a_cycle_is_collected(scripted: ScriptedCluster) -> None:
         message: Message
 
     producer = on(scripted)
-    told = Calls()
-    producer.produce("t", b"1", on_delivery=told)
+    reports = Calls()
+    producer.produce("t", b"1", on_delivery=reports)
     producer.flush(SOON)
-    ((_error, message),) = told
+    ((_error, message),) = reports
     value = Value()
     gone = weakref.ref(value)
     value.message = message
     message.set_value(value)
-    told.clear()  # the producer keeps the last callback
+    reports.clear()  # the producer keeps the last callback
     del value, message
     producer.close()
     gc.collect()
@@ -517,4 +517,30 @@ def test_two_threads_that_poll_serve_each_report_once(scripted: ScriptedCluster)
         other.join(SOON)
     assert len(served) == 20_000
     assert len(set(served)) == 20_000
+    producer.close()
+
+
+def test_a_report_for_which_there_is_no_memory_counts_as_finished(
+    scripted: ScriptedCluster,
+) -> None:
+    """The callback cannot be called; flush() does not wait for it, and the queue stays usable."""
+    testcapi = pytest.importorskip("_testcapi")
+    producer = on(scripted)
+    reports = Calls()
+    assert producer._core is not None
+    delivery = producer._core.send("t", b"v")
+    delivery.result(SOON)
+    to = ReportTo(producer._outcomes, reports)
+    for refused in range(12):
+        finished = producer._outcomes.finished
+        testcapi.set_nomemory(refused, refused + 1)
+        try:
+            to(None, delivery)
+        except MemoryError:
+            pass
+        finally:
+            testcapi.remove_mem_hooks()
+        assert producer._outcomes.finished == finished + 1
+    queued = producer._events.queue.count
+    assert producer.poll(0) == queued == len(reports)
     producer.close()

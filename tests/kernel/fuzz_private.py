@@ -414,8 +414,8 @@ class PrivateCalls:
         only_errors = self.chance.random() < 0.2
         made = Polled()
         wake = self.chance.choice([print_no, self.any()])
-        made._outcomes = _kernel.PolledOutcomes(queue, waiters, wake, kind, only_errors=only_errors)
-        made._counted_only = _kernel.ReportTo(made._outcomes, None)
+        outcomes = _kernel.PolledOutcomes(queue, waiters, wake, kind, only_errors=only_errors)
+        made._counted_only = _kernel.ReportTo(outcomes, None)
         made._core, made._sure = door, self.chance.choice([0, 2, 1000])
         for _ in range(4):
             callback = self.chance.choice([use, None, Hostile(self.calls.odd), self.any()])
@@ -474,6 +474,8 @@ def use(_error: object, report: _kernel.DeliveryReport) -> None:
 
 class Polled(_kernel.PolledAdmission):
     """The least that has produce()."""
+
+    _refusals = (Exception,)
 
     def _refuse_closed(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Messages that wait in the open chunk: what takes them, when, and in which thread."""
+"""Messages left in the open chunk: when they are taken, and by which thread."""
 
 from __future__ import annotations
 
