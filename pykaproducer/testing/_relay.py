@@ -206,12 +206,13 @@ class Relay:
 
     def close(self, *, reset: bool) -> None:
         """Close both sides immediately."""
+        # First: a client that has seen the reset must not find its request unanswered.
+        self._forget_all()
         for each in (self._client, self._broker):
             if reset:
                 # With a linger time of 0 close() sends a reset.
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             each.close()
-        self._forget_all()
 
     # Internal steps ----------------------------------------------------------------------------
 
