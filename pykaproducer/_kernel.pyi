@@ -5,7 +5,7 @@ The implementation is in ``_kernel.pyx`` and, by subject, in ``_kernel_parts/*.p
 
 from collections.abc import Callable, Generator, Sequence
 from socket import socket
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from pykaproducer.delivery import RecordMetadata
 
@@ -42,6 +42,7 @@ ROUND_ROBIN: int
 HASH_EMPTY: int
 
 Bytes = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 @final
 class Budget:
@@ -83,6 +84,8 @@ class Chunk:
 
     #: Topic of all rows.
     topic: str
+    #: The slot from which it is, or was, taken; None once all rows are reported.
+    slot: TopicSlot | None
     #: Number in order of opening.
     serial: int
     #: The producer's ``ProducerRef``.
@@ -594,11 +597,126 @@ class TopicSlot:
     #: The topic.
     topic: str
 
+    def lend_route(self, route: CallerRoute | None) -> None:
+        """Let callers partition the messages of this topic; None: no longer."""
+    def lend_path(self, partition: int, path: CallerPath) -> None:
+        """Let callers send to *partition*, as long as ``path.offered``."""
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no message to take."""
     @property
     def next_deadline(self) -> float:
         """Return the time before which no row of the open chunk expires (monotonic seconds)."""
     def waiting(self) -> tuple[int, int]:
         """Return ``(rows, bytes)`` of the chunks not taken. May be slightly out of date."""
+
+def this_thread_runs_stages(runs: bool) -> None:
+    """Record whether the calling thread belongs to a stage. Its callbacks must not wait."""
+
+@final
+class CallerRequest:
+    """A Produce request with one batch, which a caller has written, or has begun to write."""
+
+    #: The partition.
+    path: CallerPath
+    #: The rows.
+    part: Slice
+    #: The record batch.
+    batch: RecordBatch
+    #: The bytes before the batch.
+    head: bytes
+    #: The bytes after the batch.
+    tail: bytes
+    #: Correlation id.
+    correlation_id: int
+    #: Sequence number of the first row; -1 without sequence numbers.
+    first_sequence: int
+    #: Ordinal of the batch in the partition.
+    number: int
+    #: Bytes that the socket has taken.
+    written: int
+    #: When it was written (monotonic seconds).
+    sent: float
+    @property
+    def received(self) -> bytes:
+        """Return the bytes of the response that the caller has read."""
+    def adopt_as(self, made: T) -> T:
+        """Return what the first call was given: the stages' representation of the request."""
+
+@final
+class CallerLink:
+    """The connection of a Bridge, as callers use it."""
+
+    #: A descriptor that becomes readable with the socket, unless a caller waits; -1: none.
+    watch: int
+    #: When a caller used it last (monotonic seconds); 0: never.
+    used_at: float
+    def attach(self, fd: int, wakeup: int) -> bool:
+        """Watch the socket *fd* of a new connection. Return False if the system refuses that.
+
+        *wakeup*: a socket; writing to it wakes the Bridge.
+        """
+    def detach(self) -> None:
+        """Forget the socket, which is about to be closed."""
+    def lend(self) -> None:
+        """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
+    def withhold(self) -> bool:
+        """Let no caller begin to use the socket. Return whether none is using it."""
+    def take_back(self) -> CallerRequest | None:
+        """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
+    def adopted(self) -> None:
+        """Forget the request that :meth:`take_back` has returned: it was adopted."""
+    def take_quiet(self) -> TopicSlot | None:
+        """Return the slot that is to be announced now, or None."""
+
+@final
+class CallerRoute:
+    """A topic's partitioner, with what it needs, as callers use it."""
+
+    def __init__(self, partitioner: Partitioner, metadata: Any, view: Any, metrics: Any) -> None:
+        """Create a route that is valid while *metadata* has this *view* of the topic.
+
+        *metrics*: its ``trace`` must be None.
+        """
+
+@final
+class CallerPath:
+    """A partition without a message in progress, as callers use it."""
+
+    #: The connection to the leader.
+    link: CallerLink
+    #: The partition buffer.
+    buffer: Any
+    #: Version of the request.
+    version: int
+    #: Producer id; -1 without sequence numbers.
+    producer_id: int
+    #: Producer epoch; -1 without sequence numbers.
+    producer_epoch: int
+    #: Sequence number of the next batch; -1 without sequence numbers.
+    next_sequence: int
+    #: Number of the batches sealed so far.
+    number: int
+    #: Whether callers may use it.
+    offered: bool
+    def __init__(
+        self,
+        link: CallerLink,
+        buffer: Any,
+        view: Any,
+        checksum: Callable[[Any], int],
+        version: int,
+        head: bytes,
+        tail: bytes,
+        producer_id: int,
+        producer_epoch: int,
+        next_sequence: int,
+        number: int,
+        stats: tuple[SampledStat, ...],
+    ) -> None:
+        """Create a path that is offered."""
+    def withdraw(self) -> CallerRequest | None:
+        """Let no caller use the partition. Return the request in flight, or None."""
 
 @final
 class Intercepted:
@@ -724,7 +842,9 @@ class Admission:
     def _take(self, slot: TopicSlot) -> list[Chunk]:
         """Close the topic's open chunk and return all waiting chunks, in order."""
     def _take_all(self) -> list[Chunk]:
-        """Take and return the chunks of all topics."""
+        """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
+    def _take_callers(self) -> list[Chunk]:
+        """Take the messages for which callers wait, and return their chunks."""
     def _let_go(self, topic: str) -> bool:
         """Remove the topic's slot. Return False, and keep it, if it has messages."""
     def _unannounced(self) -> list[TopicSlot]:

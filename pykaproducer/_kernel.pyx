@@ -62,6 +62,7 @@ cdef extern from "Python.h":
     bint PyBytes_CheckExact(object o)
     bint PyUnicode_CheckExact(object o)
     bint PyLong_CheckExact(object o)
+    bint PyFloat_CheckExact(object o)
     void PyObject_GC_Track(PyObject *o)
     void PyObject_GC_UnTrack(PyObject *o)
     bint PyObject_GC_IsTracked(PyObject *o)
@@ -150,6 +151,10 @@ def register_delivery_functions(functions):
     _delivery_functions = functions
 
 
+cdef class TopicSlot
+cdef class CallerRoute
+cdef class CallerPath
+
 # In the order of a row's life. A class must come before those that use its C fields.
 include "_kernel_parts/budget.pxi"
 include "_kernel_parts/pool.pxi"
@@ -176,6 +181,8 @@ include "_kernel_parts/block_admission.pxi"
 include "_kernel_parts/polled_admission.pxi"
 include "_kernel_parts/write.pxi"
 include "_kernel_parts/wait.pxi"
+include "_kernel_parts/caller.pxi"
+include "_kernel_parts/caller_request.pxi"
 
 
 # Only the C code of this module may create these: an instance without a chunk would have invalid

@@ -77,6 +77,7 @@ cdef class Admission(OpenChunks):
                              f"not {delivery_timeout}")
         self.opening += 1
         self.budget = budget
+        self.let_go_of_chunks()
         self.slots = {}
         self.announce = announce
         self.owner = owner
@@ -89,6 +90,14 @@ cdef class Admission(OpenChunks):
         self.serial = 0
         self.accepted = self.accepted_bytes = 0
         self._ready = self._closing = self.shut = False
+
+    cdef let_go_of_chunks(self):
+        """Break the cycles of slots and open chunks, which no garbage collector finds."""
+        cdef Chunk chunk
+        for slot in (self.slots or {}).values():
+            chunk = (<TopicSlot>slot).chunk
+            if chunk is not None:
+                chunk.slot = None
 
     def _admit(self):
         """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
@@ -191,7 +200,7 @@ cdef class Admission(OpenChunks):
                 past.accepted = True
         finally:
             release_fields(&payload)
-        if not slot.announced or terms.timeout < self.short_timeout:
+        if terms.timeout < self.short_timeout or not (slot.announced or keep_quiet(slot)):
             self.announce_open(slot, handle.chunk)
         if late:
             past.watcher(handle)

@@ -13,6 +13,7 @@ cdef class Chunk:
     cdef readonly object serial         # number in order of opening, for flush()
     cdef readonly object owner          # the producer's ProducerRef, for handles: see delivery.py
     cdef public bint unconfirmed        # acks=0: delivered only means written to the socket
+    cdef readonly TopicSlot slot        # from which it is, or was, taken
     cdef Budget budget
     cdef Row *rows
     cdef Block *blocks
@@ -336,6 +337,8 @@ cdef class Chunk:
             last = self.unreported == 0
             if last:
                 freed += self.count * _ROW_COST
+                if self.slot is not None:
+                    atomic_add(&self.slot.in_progress, -1)
         self.budget.give_back(freed)
         return last
 
@@ -361,6 +364,8 @@ cdef class Chunk:
 
     cdef release_rows(self):
         """Free the row table once all rows are reported and unpinned, or shrink it for handles."""
+        if self.is_done():
+            self.slot = None            # handles must not keep what it refers to
         with self.lock:
             if self.pins or not self.is_done() or self.compact or self.rows == NULL:
                 return

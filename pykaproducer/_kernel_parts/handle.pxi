@@ -151,6 +151,7 @@ cdef class Delivery:
             ForkedProducerError: the message was pending when this process was forked; only the
                 parent receives the outcome.
         """
+        send_if_open(self, timeout)
         return _delivery_functions.result(self, timeout)
 
     def exception(self, timeout=None):
@@ -165,6 +166,7 @@ cdef class Delivery:
         Raises:
             OutcomeTimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
         """
+        send_if_open(self, timeout)
         return _delivery_functions.exception(self, timeout)
 
     def done(self):
@@ -190,6 +192,7 @@ cdef class Delivery:
         ``OutcomeTimeoutError`` (there is no outcome yet) and of ``DeliveryTimeoutError`` (the
         message has failed at its deadline).
         """
+        send_if_open(self, timeout)
         return _delivery_functions.result(self, timeout)
 
     def add_callback(self, function, *args, **kwargs):
@@ -230,6 +233,21 @@ cdef class Delivery:
 
     def __repr__(self):
         return _delivery_functions.describe(self)
+
+
+cdef inline bint send_if_open(Delivery handle, timeout) except -1:
+    """Send the message in this thread, if it is in the open chunk and the stages are idle."""
+    cdef TopicSlot slot = handle.chunk.slot
+    cdef double seconds = 3600
+    if slot is None or slot.chunk is not handle.chunk or slot.route is None:
+        return False
+    if PyFloat_CheckExact(timeout):
+        seconds = timeout
+    elif PyLong_CheckExact(timeout):
+        seconds = 3600 if timeout > 3600 else <double>timeout
+    elif timeout is not None:
+        return False
+    return seconds > 0 and send_as_caller(handle, seconds)
 
 
 # Functions, not methods: a C method would cost each handle a pointer to a method table.

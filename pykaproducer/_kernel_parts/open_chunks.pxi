@@ -11,12 +11,33 @@ cdef class TopicSlot:
     # Copied from the Admission whose table has the slot. 0: not in a table yet; -1: removed, see
     # _let_go().
     cdef int64_t opening
+    cdef int64_t in_progress            # chunks taken and not yet settled and reported
+    # For callers that wait: see caller.pxi. None: a stage has not lent it.
+    cdef CallerRoute route
+    cdef dict paths                     # partition -> CallerPath
+    cdef CallerPath last_path           # used by the last message; None: sent by the stages
+
+    def lend_route(self, CallerRoute route):
+        """Let callers partition the messages of this topic; None: no longer."""
+        self.route = route
+
+    def lend_path(self, int32_t partition, CallerPath path not None):
+        """Let callers send to *partition*, as long as ``path.offered``."""
+        cdef dict fresh = {} if self.paths is None else None
+        if self.paths is None:
+            self.paths = fresh
+        self.paths[partition] = path
 
     @property
     def next_deadline(self):
         """Return the time before which no row of the open chunk expires (monotonic seconds)."""
         cdef Chunk chunk = self.chunk
         return float("inf") if chunk is None else chunk.earliest / <double>_NS
+
+    @property
+    def is_empty(self):
+        """Return whether there is no message to take."""
+        return self.chunk is None and not self.full
 
     def waiting(self):
         """Return ``(rows, bytes)`` of the chunks not taken. May be slightly out of date."""
@@ -94,6 +115,7 @@ cdef class OpenChunks:
         cdef int64_t serial
         cdef Chunk chunk = Chunk.__new__(Chunk)
         chunk.topic = slot.topic
+        chunk.slot = slot
         chunk.budget = self.budget
         chunk.errors = []
         chunk.owner = self.owner
@@ -115,6 +137,7 @@ cdef class OpenChunks:
         enter_guard(&self.guard)
         try:
             slot.announced = False
+            slot.last_path = None
             chunks = slot.full
             slot.full = fresh
             chunk = slot.chunk
@@ -124,9 +147,7 @@ cdef class OpenChunks:
         if chunk is not None and chunk.count:
             chunks.append(chunk)
         for chunk in chunks:
-            chunk.trim()
-            chunk.unreported = chunk.count
-            chunk.closed = True
+            close_chunk(chunk)
         return chunks
 
     def _let_go(self, topic):
@@ -151,8 +172,20 @@ cdef class OpenChunks:
             leave_guard(&self.guard)
 
     def _take_all(self):
-        """Take and return the chunks of all topics."""
-        return [chunk for slot in list(self.slots.values()) for chunk in self._take(slot)]
+        """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
+        cdef TopicSlot slot
+        cdef list slots = list(self.slots.values())
+        for slot in slots:
+            slot.route = slot.last_path = None
+        cdef list chunks = take_callers(slots)
+        for slot in slots:
+            slot.paths = None
+            chunks += self._take(slot)
+        return chunks
+
+    def _take_callers(self):
+        """Take the messages for which callers wait, and return their chunks."""
+        return take_callers(self.slots.values())
 
     def _open_rows(self):
         """Return ``(rows, bytes, time at which the oldest was opened)`` of the chunks not taken."""

@@ -87,14 +87,15 @@ cdef class SampledStat:
 
     def add(self, double now, double value, int64_t times=1):
         """Record *value* *times* times at *now* (monotonic seconds)."""
+        self.record(now, value, times)
+
+    cdef void record(self, double now, double value, int64_t times) noexcept:
         cdef Sample *sample
         enter_guard(&self.guard)
-        try:
-            sample = self.sample_at(now)
-            self.put(sample, value * times, value, times)
-            self.drop_into(sample, as_ns(value), times)
-        finally:
-            leave_guard(&self.guard)
+        sample = self.sample_at(now)
+        self.put(sample, value * times, value, times)
+        self.drop_into(sample, as_ns(value), times)
+        leave_guard(&self.guard)
 
     cdef Sample *sample_at(self, double now) noexcept nogil:
         """Return the sample for *now*, empty if it is a new one."""

@@ -334,7 +334,7 @@ cdef class Slice:
                 let_stages_run()
         return self.finish()
 
-    def finish(self):
+    cpdef finish(self):
         """Release the memory of these reported rows. Return True if they were the chunk's last."""
         cdef Chunk chunk = self.chunk
         cdef uint32_t i

@@ -66,6 +66,15 @@ class Sequencer:
         self.next_sequence = (first + count) % SEQUENCE_LIMIT
         return first
 
+    def resume(self, sealed: int, next_sequence: int, delivered: int) -> None:
+        """Continue after batches that a caller has sealed: *sealed* of them in all so far.
+
+        *delivered*: number of the youngest one that was delivered.
+        """
+        self.sealed = self.youngest_expected = sealed
+        self.next_sequence = next_sequence
+        self.youngest_delivered = max(self.youngest_delivered, delivered)
+
     def delivered(self, number: int) -> None:
         """Record that a broker has confirmed the *number*-th batch."""
         self.known = True

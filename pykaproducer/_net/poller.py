@@ -23,6 +23,13 @@ class Poller(selectors.BaseSelector):
         # The keys, and the arguments of poll_events(), in the same order.
         self._order: list[selectors.SelectorKey] = []
         self._asked: list[tuple[int, int]] = []
+        # Descriptors to poll instead of the file object's own: see watch_instead().
+        self._instead: dict[Any, int] = {}
+
+    def watch_instead(self, fileobj: Any, fd: int) -> None:
+        """Poll *fd* to learn when the registered *fileobj* can be read."""
+        self._instead[fileobj] = fd
+        self.modify(fileobj, self._keys[fileobj].events)
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if fileobj in self._keys:
@@ -34,6 +41,7 @@ class Poller(selectors.BaseSelector):
         key = self._keys.pop(fileobj)
         place = self._order.index(key)
         del self._order[place], self._asked[place]
+        self._instead.pop(fileobj, None)
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -44,9 +52,14 @@ class Poller(selectors.BaseSelector):
         key = selectors.SelectorKey(fileobj, fileobj.fileno(), events, data)
         keys = {**self._keys, fileobj: key}
         order = list(keys.values())
-        asked = [(each.fd, _poll_mask(each.events)) for each in order]
+        asked = [(self._polled(each), _poll_mask(each.events)) for each in order]
         self._keys, self._order, self._asked = keys, order, asked
         return key
+
+    def _polled(self, key: selectors.SelectorKey) -> int:
+        if key.events != selectors.EVENT_READ:
+            return key.fd
+        return self._instead.get(key.fileobj, key.fd)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # Rounded up: if rounded down, it would repeatedly return before the deadline.
@@ -65,6 +78,7 @@ class Poller(selectors.BaseSelector):
         self._keys.clear()
         self._order.clear()
         self._asked.clear()
+        self._instead.clear()
 
 
 def _poll_mask(events: int) -> int:

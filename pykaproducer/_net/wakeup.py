@@ -42,6 +42,10 @@ class Wakeup:
         """Return the descriptor that becomes readable."""
         return self._reader.fileno()
 
+    def writer(self) -> int:
+        """Return a descriptor; a byte written to it has the effect of ``poke(surely=True)``."""
+        return self._writer.fileno()
+
     def poke(self, *, surely: bool = False) -> None:
         """Wake the owner. May be called from any thread, also after :meth:`close`.
 

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pykaproducer._kernel import CallerLink, CallerRequest, Chunk, TopicSlot
 from pykaproducer._machines.batch import Batch
 from pykaproducer._net.connection import Answered, Request
+from pykaproducer._net.lendable_connection import LendableConnection
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ConnectionMetrics
@@ -92,7 +94,14 @@ class RequestsLost:
     unwritten: list[ProduceRequest]
 
 
-BridgeEvent = Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost
+@dataclass(frozen=True, slots=True)
+class CallerSent:
+    """The bridge has adopted *request*, which a caller has written."""
+
+    request: ProduceRequest
+
+
+BridgeEvent = Up | Down | Idle | ResponseReceived | RequestWritten | RequestsLost | CallerSent
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,16 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class CallerHooks:
+    """What the stages do instead of a caller."""
+
+    #: Makes a chunk, which a caller has taken, known to the stages.
+    enter: Callable[[Chunk], None]
+    #: Announces a slot with messages, for which no caller has come.
+    announce: Callable[[TopicSlot], object]
+
+
+@dataclass(frozen=True, slots=True)
 class BridgeCollaborators:
     """The other objects that the stage uses."""
 
@@ -116,10 +135,14 @@ class BridgeCollaborators:
     metadata: Metadata
     #: Puts an event into the inbox of the BrokerWorker.
     report: Callable[[BridgeEvent], None]
+    callers: CallerHooks
 
 
 class Bridge(SocketWorker):
     """The stage that owns the connection to one broker."""
+
+    _connection_type = LendableConnection
+    _connection: LendableConnection | None
 
     def __init__(
         self, context: StageContext, collaborators: BridgeCollaborators, broker_id: int
@@ -130,6 +153,11 @@ class Bridge(SocketWorker):
         self.broker_id = broker_id
         self._metadata = collaborators.metadata
         self._report = collaborators.report
+        self._callers = collaborators.callers
+        #: The connection, as callers use it that wait for their message.
+        self.caller_link = CallerLink()
+        #: Version of the requests that callers may write; None: they may not.
+        self.produce_version: int | None = None
         self._wanted = False
         # The connection was closed because it was idle: requests now wait for the next one.
         self._was_idle = False
@@ -141,6 +169,8 @@ class Bridge(SocketWorker):
         # Requests given to the connection and not reported yet, with the time when they were given.
         # For snapshots and metrics.
         self._under_way: dict[ProduceRequest, float] = {}
+        # When a caller used the connection last, as far as is known.
+        self._last_caller = 0.0
 
     def connect(self) -> None:
         """Connect if there is no connection. Called from the BrokerWorker's thread."""
@@ -149,9 +179,11 @@ class Bridge(SocketWorker):
             self.put(Connect())
 
     def can_run_inline(self, item: ProduceRequest | Connect | GiveUp) -> bool:
-        # Only few small requests are in flight, so the socket has space for another one.
+        # Only few small requests are in flight, so the socket has space for another one. A caller's
+        # request must be adopted first, by this stage's own thread.
         return (
-            isinstance(item, ProduceRequest)
+            self.caller_link.withhold()
+            and isinstance(item, ProduceRequest)
             and self.ready
             and self._config.acks != 0
             and not self.is_unused_too_long(item.sent)
@@ -188,6 +220,8 @@ class Bridge(SocketWorker):
 
     def on_ready(self) -> None:
         self._was_idle = False
+        if self._connection is not None:
+            self.produce_version = self._connection.attach(self.caller_link, ApiKey.PRODUCE)
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._submit(request)
@@ -235,10 +269,12 @@ class Bridge(SocketWorker):
     def on_connection_idle(self) -> None:
         self._wanted = False  # the BrokerWorker calls connect() again if it has something to send
         self._was_idle = True
+        self.produce_version = None
         self._report(Idle())
 
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         self._wanted = self._was_idle = False  # as in on_connection_idle()
+        self.produce_version = None
         self._under_way.clear()
         # Down before RequestsLost: the lost batches must not be sealed again for this connection.
         self._report(Down(reason))
@@ -251,6 +287,52 @@ class Bridge(SocketWorker):
             self._rest = unanswered, unwritten
             unanswered, unwritten = [], []
         self._report_lost(unanswered, unwritten)
+
+    # Callers -------------------------------------------------------------------------------------
+
+    def lend(self) -> None:
+        connection = self._connection
+        if self.produce_version is not None and connection is not None and connection.is_idle:
+            self.caller_link.lend()
+
+    def take_back(self) -> None:
+        begun = self.caller_link.take_back()
+        if begun is not None:
+            self._adopt(begun)
+            self.caller_link.adopted()  # not before: there may be no memory for the steps above
+        quiet = self.caller_link.take_quiet()
+        if quiet is not None:
+            self._callers.announce(quiet)
+        if self.caller_link.used_at > self._last_caller:
+            self._last_caller = self.caller_link.used_at
+            self._used_at(self._last_caller)
+
+    def _adopt(self, begun: CallerRequest) -> None:
+        """Continue with a request that a caller has begun, as if it had been put into the inbox."""
+        request = adopted(begun, self._config)
+        self._callers.enter(begun.part.chunk)
+        # Before its response.
+        self._report(CallerSent(request))
+        if self._connection is None or not self.ready:
+            self._report(RequestsLost([request], []))
+            return
+        self._under_way[request] = begun.sent
+        self.metrics.requests.add(begun.sent, begun.part.count)
+        size = len(begun.head) + len(begun.batch) + len(begun.tail)
+        self.count_outgoing(begun.sent, size)
+        for batch in request.batches:
+            self.metrics.batch_sealed(batch, begun.sent)
+        self._busy = True
+        self._connection.adopt(
+            Request(
+                ApiKey.PRODUCE,
+                _encoded_already,
+                deadline=request.deadline,
+                tag=request,
+                version=begun.path.version,
+            ),
+            begun,
+        )
 
     def on_all_handled(self) -> None:
         if self._rest is not None:
@@ -301,3 +383,35 @@ def check_complete(request: ProduceRequest, answer: ProduceAnswer) -> None:
     for batch in request.batches:
         if (batch.topic, batch.partition) not in there:
             raise WireError(f"no result for topic {batch.topic!r} partition {batch.partition}")
+
+
+def adopted(begun: CallerRequest, config: Config) -> ProduceRequest:
+    """Return the stages' representation of *begun*, always the same one.
+
+    The BrokerWorker and the Bridge may need it at the same time.
+    """
+    path, part = begun.path, begun.part
+    buffer = path.buffer
+    batch = Batch(
+        buffer.topic,
+        buffer.partition,
+        begun.batch,
+        [part],
+        part.count,
+        level=0,
+        producer_id=path.producer_id,
+        producer_epoch=path.producer_epoch,
+        first_sequence=begun.first_sequence,
+        number=begun.number if begun.first_sequence >= 0 else 0,
+        buffer=buffer,
+    )
+    timeout = config.request_timeout_ms
+    return begun.adopt_as(
+        ProduceRequest(
+            [batch], begun.sent + timeout / 1000, int(timeout), begun.sent, len(begun.batch)
+        )
+    )
+
+
+def _encoded_already(version: int, correlation_id: int) -> list[Any]:
+    raise AssertionError("a caller has encoded this request")

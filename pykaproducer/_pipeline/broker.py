@@ -30,7 +30,8 @@ from pykaproducer._pipeline.bridge import (
     SMALL,
     Bridge,
     BridgeCollaborators,
-    BridgeEvent,
+    CallerHooks,
+    CallerSent,
     Down,
     GiveUp,
     Idle,
@@ -40,6 +41,14 @@ from pykaproducer._pipeline.bridge import (
     ResponseReceived,
     Up,
 )
+from pykaproducer._pipeline.broker_events import (
+    Enqueue,
+    Event,
+    FlushStarted,
+    Shutdown,
+    Unused,
+)
+from pykaproducer._pipeline.caller_paths import CallerPaths
 from pykaproducer._pipeline.connection_log import ConnectionLog
 from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.last_errors import LastErrors
@@ -64,41 +73,6 @@ _UNUSED_WITHOUT_LIMIT = 540.0
 
 
 @dataclass(frozen=True, slots=True)
-class Enqueue:
-    """A partition's worker adds *item* to its *buffer*."""
-
-    buffer: PartitionBuffer
-    item: Slice | Batch | Backlog | Chaser | Sweep
-
-
-@dataclass(frozen=True, slots=True)
-class FlushStarted:
-    """A flush has begun, or buffer_memory is full: pending messages must not linger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shutdown:
-    """The producer closes and every message has its outcome: do not wait for responses."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unused:
-    """The last PartitionWorker has released this worker."""
-
-
-Event = (
-    Enqueue
-    | BridgeEvent
-    | ViewChanged
-    | ProducerIdCame
-    | NoProducerId
-    | FlushStarted
-    | Unused
-    | Shutdown
-)
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerWorkerCollaborators:
     """The other objects that the stage and its Bridge use."""
 
@@ -115,6 +89,7 @@ class BrokerWorkerCollaborators:
     held: HeldSlots
     #: Has the dispatcher take them.
     take_held: Callable[[], None]
+    callers: CallerHooks
     #: Stops a worker that has long been unused.
     end_unused: Callable[[BrokerWorker], None]
 
@@ -134,11 +109,8 @@ class BrokerWorker(Worker):
         self._last_errors = last_errors = collaborators.last_errors
         self._is_flushing, self._end_unused = collaborators.is_flushing, collaborators.end_unused
         self._held, self._take_held = collaborators.held, collaborators.take_held
-        self.bridge = Bridge(
-            context,
-            BridgeCollaborators(config, collaborators.network, metadata, report=self.put),
-            broker_id,
-        )
+        self.bridge = self._new_bridge(context, collaborators)
+        self._callers = CallerPaths(self, self.bridge, config, metadata, sent=self._sent)
         self._batch_size = min(config.batch_size, config.max_request_size)
         self._window = window = Window(
             limit=config.max_in_flight_requests_per_connection,
@@ -178,20 +150,19 @@ class BrokerWorker(Worker):
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
         self._end_at: float | None = None
 
+    def _new_bridge(
+        self, context: StageContext, collaborators: BrokerWorkerCollaborators
+    ) -> Bridge:
+        network, callers = collaborators.network, collaborators.callers
+        bridge = BridgeCollaborators(self._config, network, self._metadata, self.put, callers)
+        return Bridge(context, bridge, self.broker_id)
+
     def handle(self, item: Event) -> None:
         match item:
             case Enqueue():
                 self._put(item.buffer, item.item)
             case ResponseReceived():
-                self._log.answered()
-                self._reported(item.request)
-                self._record_response(item.request)
-                if (trace := self.metrics.trace) is not None:
-                    trace.answered(self, self.broker_id, item.request.batches, item.answer)
-                self._throttle.answered(item.answer.throttle_ms / 1000)
-                if item.answer.throttle_ms:
-                    self.wake()  # it sleeps until self._watch is due
-                self.responses.answered(item)
+                self._on_response(item)
             case RequestWritten():
                 self._log.answered()
                 self._reported(item.request)
@@ -199,6 +170,9 @@ class BrokerWorker(Worker):
                 self.responses.written(item.request)
             case RequestsLost():
                 self._on_requests_lost(item)
+            case CallerSent():
+                # Unless that was noticed before: see _put().
+                self._callers.take_back(item.request.batches[0].in_buffer)
             case Up():
                 self._up = True
                 self._log.connected()
@@ -214,6 +188,7 @@ class BrokerWorker(Worker):
             case NoProducerId():
                 self._builder.no_producer_id(item.code)
             case Shutdown():
+                self._callers.take_all_back()
                 self._quitting = True
                 self.bridge.stop()  # after the requests that are in its inbox
             case FlushStarted():
@@ -222,6 +197,21 @@ class BrokerWorker(Worker):
                 idle = self._config.connections_max_idle_ms / 1000
                 idle = max(idle, _UNUSED_LEAST) if idle > 0 else _UNUSED_WITHOUT_LIMIT
                 self._end_at = self.clock.monotonic() + idle
+
+    def _on_response(self, item: ResponseReceived) -> None:
+        self._log.answered()
+        self._reported(item.request)
+        self._record_response(item.request)
+        if (trace := self.metrics.trace) is not None:
+            trace.answered(self, self.broker_id, item.request.batches, item.answer)
+        self._throttle.answered(item.answer.throttle_ms / 1000)
+        if item.answer.throttle_ms:
+            self._callers.take_all_back()
+            self.wake()  # it sleeps until self._watch is due
+        slot = item.request.batches[0].parts[0].chunk.slot  # released with the last row
+        self.responses.answered(item)
+        if slot is not None and self._throttle.until is None:
+            self._callers.offer(item.request, slot)
 
     def can_run_inline(self, item: Event) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the
@@ -298,6 +288,7 @@ class BrokerWorker(Worker):
     def _disconnected(self) -> None:
         """Make batches that were sealed ahead pending again, as there is no connection."""
         self._up = False
+        self._callers.take_all_back()
         buffers = self._ahead.counts()
         self._ahead.withdraw(buffers)
         for buffer in buffers:
@@ -328,6 +319,7 @@ class BrokerWorker(Worker):
     # From the buffers to the bridge --------------------------------------------------------------
 
     def _put(self, buffer: PartitionBuffer, item: Slice | Batch | Backlog | Chaser | Sweep) -> None:
+        self._callers.take_back(buffer)
         if isinstance(item, Sweep):
             self._ahead.drop_expired(buffer)
             self._buffers.answered(buffer)
@@ -416,11 +408,15 @@ class BrokerWorker(Worker):
                     self._check_leaders()
                 if not batches:
                     continue
-            self._ahead.sent(batches)
-            self._requests += 1
             request = self._builder.request(batches)
-            self._watch.sent(request)
+            self._sent(request)
             self.bridge.put(request)
+
+    def _sent(self, request: ProduceRequest) -> None:
+        """Count *request*, which is or was given to the bridge."""
+        self._ahead.sent(request.batches)
+        self._requests += 1
+        self._watch.sent(request)
 
     def _reported(self, request: ProduceRequest) -> None:
         self._requests -= 1
@@ -444,13 +440,16 @@ class BrokerWorker(Worker):
 
     def _buffer_changed(self, buffer: PartitionBuffer) -> None:
         """React to a response for a batch of *buffer*, or to the failure of *buffer*."""
-        if buffer.failing and buffer.unanswered:
-            self._ahead.withdraw([buffer])
+        if buffer.failing:
+            self._callers.take_back(buffer)
+            if buffer.unanswered:
+                self._ahead.withdraw([buffer])
         self._buffers.answered(buffer)
         self.batcher.reschedule(buffer)
 
     def _check_leaders(self) -> None:
         """Release the buffers of partitions with another leader now."""
+        self._callers.take_all_back()
         view = self._metadata.view
         moved = self._buffers.moved_away(view, self._ahead.counts())
         self._ahead.withdraw(set(moved))  # together: each call looks at every batch

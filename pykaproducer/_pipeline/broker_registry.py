@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pykaproducer._pipeline.broker import BrokerWorker, Unused
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_events import Unused
 
 
 class Brokers:

@@ -53,6 +53,13 @@ class TakeHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class CallersChunk:
+    """A caller has taken *chunk* and sent it, and the stages have adopted its request."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
 class TopicAtRest:
     """Reply to the *round*-th :class:`Rest` of a topic: nothing of it is in progress."""
 
@@ -74,6 +81,7 @@ Item = (
     | Chaser
     | FlushMark
     | TakeHeld
+    | CallersChunk
     | ViewChanged
     | TopicAtRest
     | Forgotten
@@ -99,6 +107,8 @@ class DispatcherCollaborators:
     incomplete: IncompleteChunks
     settler: Settler
     last_errors: LastErrors
+    #: Takes the messages that callers have sent and wait for.
+    take_callers: Callable[[], list[Chunk]] = list
 
 
 class Dispatcher(Worker):
@@ -108,7 +118,7 @@ class Dispatcher(Worker):
 
     def __init__(self, context: StageContext, collaborators: DispatcherCollaborators) -> None:
         super().__init__("dispatcher", context)
-        self._take = collaborators.take
+        self._take, self._take_callers = collaborators.take, collaborators.take_callers
         self._release_slot = collaborators.release_slot
         self._hold_time = collaborators.hold_time
         #: The slots that were announced and are not taken yet.
@@ -146,16 +156,23 @@ class Dispatcher(Worker):
     def handle(self, item: Item) -> None:
         match item:
             case TopicSlot():
-                self._hold(item)
+                if item.is_empty:
+                    self._use(item.topic, self.clock.monotonic())  # a caller has taken its chunk
+                else:
+                    self._hold(item)
             case Batch() | Backlog() | Chaser():
                 if (trace := self.metrics.trace) is not None:
                     trace.note("retried", self, item)
                 self._topics[item.topic].put(item)
             case FlushMark():
                 self._take_held()
+                for chunk in self._take_callers():
+                    self._incomplete.enter_late(chunk)
                 self._incomplete.arm(item.barrier)
             case TakeHeld():
                 self._take_held()
+            case CallersChunk():
+                self._watch(item.chunk)
             case ViewChanged():
                 self._metadata_came()
             case TopicAtRest():
@@ -287,19 +304,25 @@ class Dispatcher(Worker):
 
     def _take_slot(self, slot: TopicSlot) -> None:
         chunks = self._take(slot)
-        self._use(slot.topic, chunks)
+        if chunks:
+            self._use(slot.topic, chunks[-1].opened)
         for chunk in chunks:
             # All of them before anything else, for the crash policy.
             self._incomplete.enter(chunk)
         if (trace := self.metrics.trace) is not None:
             trace.taken(self, chunks)
         for chunk in chunks:
-            self._deadlines.watch(chunk)
-            if self._make_broken_error is None:
+            if self._watch(chunk):
                 self._route(chunk)
-            else:
-                make_error = functools.partial(self._make_broken_error, chunk.topic)
-                self._settler.fail(chunk.whole(), make_error)
+
+    def _watch(self, chunk: Chunk) -> bool:
+        """Watch the deadlines of *chunk*; fail it and return False if a stage has crashed."""
+        self._deadlines.watch(chunk)
+        if self._make_broken_error is None:
+            return True
+        make_error = functools.partial(self._make_broken_error, chunk.topic)
+        self._settler.fail(chunk.whole(), make_error)
+        return False
 
     def _route(self, chunk: Chunk) -> None:
         worker = self._topics.get(chunk.topic)
@@ -353,12 +376,11 @@ class Dispatcher(Worker):
 
     # Unused topics -------------------------------------------------------------------------------
 
-    def _use(self, topic: str, chunks: list[Chunk]) -> None:
-        if chunks:
-            self._used[topic] = chunks[-1].opened
-            self._resting.pop(topic, None)
-            if self._look_for_idle is None:
-                self._look_for_idle = chunks[-1].opened + self._max_idle
+    def _use(self, topic: str, time: float) -> None:
+        self._used[topic] = time
+        self._resting.pop(topic, None)
+        if self._look_for_idle is None:
+            self._look_for_idle = time + self._max_idle
 
     def _let_idle_rest(self, now: float) -> None:
         """Ask topics that have long been unused to rest; forget those without a worker.

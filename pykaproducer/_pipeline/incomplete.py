@@ -51,6 +51,16 @@ class IncompleteChunks:
         with self._lock:
             self._live[chunk.serial] = chunk
 
+    def enter_late(self, chunk: Chunk) -> None:
+        """Add *chunk*, which may have left already.
+
+        It does not stay: the stage that reports its last row (1) counts the row as reported,
+        (2) removes the chunk; this method (1) adds it, (2) looks at the count.
+        """
+        self.enter(chunk)
+        if not chunk.unsettled:
+            self.leave(chunk)
+
     def leave(self, chunk: Chunk) -> None:
         """Remove *chunk*, whose last row is settled and reported."""
         with self._lock:

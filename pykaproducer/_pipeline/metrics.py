@@ -194,6 +194,14 @@ class ProducerMetrics:
             found = self.links.setdefault(broker_id, ConnectionMetrics(self._window, self._samples))
         return found
 
+    def partition(self, topic: str, partition: int) -> SampledStat:
+        """Return the bytes of the delivered messages of one partition."""
+        place = (topic, partition)
+        found = self.partitions.get(place)
+        if found is None:
+            found = self.partitions.setdefault(place, SampledStat(_FOREVER, 1))
+        return found
+
     def forget(self, name: str) -> None:
         """Keep only the totals of an idle topic. Called by the dispatcher only."""
         partitions = [each for each in copied(lambda: list(self.partitions)) if each[0] == name]
@@ -218,11 +226,7 @@ class ProducerMetrics:
         self, topic: str, partition: int, now: float, rows: int, nbytes: int
     ) -> None:
         """Count delivered messages of one partition."""
-        place = (topic, partition)
-        stat = self.partitions.get(place)
-        if stat is None:
-            stat = self.partitions.setdefault(place, SampledStat(_FOREVER, 1))
-        stat.add(now, nbytes / rows, rows)
+        self.partition(topic, partition).add(now, nbytes / rows, rows)
 
     def slice_failed(self, topic: str, now: float, rows: int, nbytes: int) -> None:
         """Count failed messages of one topic."""

@@ -28,7 +28,8 @@ from pykaproducer._machines.ordering import (
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import Sequencer
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
-from pykaproducer._pipeline.broker import BrokerWorker, Enqueue
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_events import Enqueue
 from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged

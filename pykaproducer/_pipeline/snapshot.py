@@ -22,7 +22,8 @@ from pykaproducer._pipeline.bridge import (
     RequestWritten,
     ResponseReceived,
 )
-from pykaproducer._pipeline.broker import BrokerWorker, Enqueue
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_events import Enqueue
 from pykaproducer._pipeline.metrics import copied
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.retry import RetryItems

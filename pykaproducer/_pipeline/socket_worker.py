@@ -64,6 +64,8 @@ _RESPONSE_HEAD: Final = 8
 class SocketWorker(Worker):
     """A worker with one connection, re-established with backoff while it is wanted."""
 
+    _connection_type: type[Connection] = Connection
+
     def __init__(self, name: str, context: StageContext, config: Config, network: Network) -> None:
         super().__init__(name, context)
         self._config = config
@@ -110,6 +112,12 @@ class SocketWorker(Worker):
     def link(self) -> ConnectionMetrics:
         """Return the metrics of the connection."""
         raise AssertionError(f"{type(self).__name__} does not implement link()")
+
+    def lend(self) -> None:
+        """Let callers use the connection: this thread is about to wait."""
+
+    def take_back(self) -> None:
+        """Let callers no longer use the connection: this thread runs the stage again."""
 
     # For subclasses and other stages -------------------------------------------------------------
 
@@ -230,7 +238,7 @@ class SocketWorker(Worker):
     def _make_connection(self, now: float) -> None:
         """Create the connection object, unless the system refuses file descriptors or memory."""
         try:
-            self._connection = Connection(
+            self._connection = self._connection_type(
                 ("", 0),
                 config=self._config,
                 clock=self.clock,
@@ -291,9 +299,12 @@ class SocketWorker(Worker):
     def _used(self) -> float:
         """Record that the connection has just been used; return the time."""
         now = self.clock.monotonic()
-        most = self._config.connections_max_idle_ms
-        self._idle_at = now + most / 1000 if most > 0 else math.inf
+        self._used_at(now)
         return now
+
+    def _used_at(self, time: float) -> None:
+        most = self._config.connections_max_idle_ms
+        self._idle_at = time + most / 1000 if most > 0 else math.inf
 
     def _wait(
         self,
@@ -312,11 +323,13 @@ class SocketWorker(Worker):
             self._busy = False
             until = earlier(until, self.clock.monotonic() + _DOZE)
         self._sleeps_until = until
+        self.lend()
         self._running.release()
         try:
             return self.clock.select(selector, until, wake)
         finally:
             self._running.acquire()
+            self.take_back()
 
     def _connect(self, connection: Connection) -> None:
         address = self.next_address()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pykaproducer import partitioners
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._kernel import Chunk, Partitioner, Slice
+from pykaproducer._kernel import CallerRoute, Chunk, Partitioner, Slice
 from pykaproducer._machines import adaptive_partitioning
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
@@ -81,6 +81,8 @@ class TopicWorker(Worker):
         self._queue_unit = max(1, min(config.batch_size, adaptive_partitioning.UNIT))
         self._partitions: dict[int, PartitionWorker] = {}
         self._weigh_again = 0.0
+        # The view with which callers that wait partition their messages.
+        self._lent_view: TopicView | None = None
         # Rows for partitions that are not in the view, with the time since when each slice waits.
         self._unknown: deque[tuple[Slice, float]] = deque()
         # Partitions that have not yet reported that they are at rest. None: not asked, or an item
@@ -131,6 +133,7 @@ class TopicWorker(Worker):
             # Rows that already have a partition keep it.
             self.retry_later(item, "partitioning")
             return
+        self._lend_route(item, view)
         trace = self.metrics.trace
         for part in slices:
             if trace is not None:
@@ -138,6 +141,15 @@ class TopicWorker(Worker):
             self._partition(part.partition).put(part)
         if unknown is not None and unknown.waiting():
             self._keep(unknown)
+
+    def _lend_route(self, chunk: Chunk, view: TopicView) -> None:
+        """Let callers that wait partition their messages, with *view*."""
+        partitioner = self._partitioner
+        if view is self._lent_view or not isinstance(partitioner, Partitioner):
+            return
+        if chunk.slot is not None and self.clock.is_real:
+            chunk.slot.lend_route(CallerRoute(partitioner, self._metadata, view, self.metrics))
+            self._lent_view = view
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:
         if isinstance(self._partitioner, Partitioner):

@@ -24,14 +24,12 @@ from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.background_task import spawn_later
-from pykaproducer._pipeline.broker import (
-    BrokerWorker,
-    BrokerWorkerCollaborators,
-    FlushStarted,
-    Shutdown,
-)
+from pykaproducer._pipeline.bridge import CallerHooks
+from pykaproducer._pipeline.broker import BrokerWorker, BrokerWorkerCollaborators
+from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.dispatcher import (
+    CallersChunk,
     Dispatcher,
     DispatcherCollaborators,
     FlushMark,
@@ -86,6 +84,7 @@ class Pipeline:
         on_broken: OnBroken,
         release_slot: Callable[[str], bool],
         metrics: ProducerMetrics | None = None,
+        take_callers: Callable[[], list[Chunk]] = list,
     ) -> None:
         self.config = config
         self.metrics = ProducerMetrics.of(config) if metrics is None else metrics
@@ -93,6 +92,7 @@ class Pipeline:
         self.network = network
         self.name = name
         self._take_all = take_all
+        self._take_callers = take_callers
         self._on_broken = on_broken
         self.broken: BaseException | None = None
         self.ended = False
@@ -161,6 +161,7 @@ class Pipeline:
         collaborators = DispatcherCollaborators(
             config=self.config,
             take=take,
+            take_callers=self._take_callers,
             release_slot=release_slot,
             hold_time=self.hold_time,
             new_topic_worker=self._new_topic_worker,
@@ -196,6 +197,7 @@ class Pipeline:
             is_flushing=self.is_flushing,
             held=self.dispatcher.held,
             take_held=self._take_held,
+            callers=CallerHooks(self._enter_taken, self.dispatcher.announce),
             end_unused=self.brokers.end_unused,
         )
         worker = BrokerWorker(self._context, collaborators, broker_id)
@@ -253,6 +255,11 @@ class Pipeline:
         """
         if self.config.linger_ms:
             self._end_lingering()
+
+    def _enter_taken(self, chunk: Chunk) -> None:
+        """Make *chunk*, which a caller has taken from the slot, known to the stages."""
+        self.incomplete.enter_late(chunk)
+        self.dispatcher.put(CallersChunk(chunk))
 
     def _take_held(self) -> None:
         self.dispatcher.put(TakeHeld())
@@ -321,7 +328,7 @@ class Pipeline:
         self.dispatcher.stop()
         late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
         for chunk in self._take_all():
-            self.incomplete.enter(chunk)
+            self.incomplete.enter_late(chunk)
         self.abort("the producer was closed while it was sent")
         self._arm_barriers()
         brokers = self.brokers.all()
@@ -357,7 +364,7 @@ class Pipeline:
             worker.bridge.stop()  # as in on_stop(), which may not be called now
         self.metadata.waiting_threads.wake_all()
         for chunk in self._take_all():
-            self.incomplete.enter(chunk)
+            self.incomplete.enter_late(chunk)
 
         def make_error(topic: str, status: Status) -> DeliveryError:
             return ProducerBrokenError(

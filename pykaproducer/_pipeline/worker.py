@@ -80,6 +80,7 @@ def forget_stages() -> None:
     """Make the current thread a user thread, in the child of a fork made from a callback."""
     _here.is_stage = False
     _here.on_crash = None
+    _kernel.this_thread_runs_stages(False)
     threads.forget_all()
     guarded_log.pass_lines_to(None)
     guarded_log.forget_threads()
@@ -375,6 +376,7 @@ class Worker:
             self._run()
         finally:
             _here.is_stage, _here.on_crash = was_stage, on_crash
+            _kernel.this_thread_runs_stages(was_stage)
             guarded_log.pass_lines_to(lines)
             threads.give_up(self)
 
@@ -390,6 +392,7 @@ class Worker:
         if not self.is_user_thread:
             _here.is_stage = True
             _here.on_crash = self._on_crash
+            _kernel.this_thread_runs_stages(True)
         guarded_log.pass_lines_to(self._pass_on_line)
         if self.keeps_threads:
             threads.keep(self, self.wake)

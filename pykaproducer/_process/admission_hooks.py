@@ -66,6 +66,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
                 self._broke,
                 self._let_go,
                 self._metrics,
+                self._take_callers,
             )
             pipeline = self._made.setdefault("pipeline", made)
             self._ref.in_own_thread = pipeline.own_threads()

@@ -92,6 +92,20 @@ def produce_request(
     return buffers
 
 
+def one_batch_frame(
+    version: int, client_id: str | None, acks: int, timeout_ms: int, topic: str, partition: int
+) -> tuple[bytes, bytes]:
+    """Return the bytes before and after the batch of a request for one partition.
+
+    The first piece ends before the batch's length. The length of the request, at 0, and the
+    correlation id, at 8, are to be replaced.
+    """
+    empty = produce_request(version, 0, client_id, acks, timeout_ms, [(topic, partition, b"")])
+    head, *rest = (bytes(piece) for piece in empty)
+    length = 1 if version >= _FLEXIBLE else 4
+    return head[:-length], b"".join(rest)
+
+
 @functools.lru_cache(maxsize=64)
 def _head(version: int, client_id: str | None) -> bytes:
     """Return a template of the part before the topics, for correlation id, acks and timeout."""

@@ -13,7 +13,7 @@ import pytest
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._pipeline.broker import Enqueue
+from pykaproducer._pipeline.broker_events import Enqueue
 from pykaproducer._pipeline.retry import RetryItems
 from pykaproducer.errors import DeliveryTimeoutError
 from tests.kernel.helper import TOPIC

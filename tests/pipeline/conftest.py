@@ -12,6 +12,7 @@ from tests._support.effort import NIGHTLY
 
 #: The modules that run in both modes of ``stage_threads`` each time; at night all of them do.
 IN_BOTH_MODES = {
+    "test_callers",
     "test_depth",
     "test_epochs",
     "test_failure_table",

@@ -1,0 +1,376 @@
+# A caller that waits for its message sends it itself, and settles the response.
+#
+# A message that is waited for passes three threads, and each hand-over costs 15 to 20 us. If the
+# stages have nothing to do, the caller runs them here: it takes the open chunk, encodes the batch,
+# writes the request, waits for the socket, and settles the response. No other thread is woken.
+#
+# No Python code runs between the moment at which the chunk is taken and the wait, nor between the
+# wait and the moment at which the response is settled. So a KeyboardInterrupt or a signal handler
+# never finds a message in between, and with the GIL no other thread does either. While the caller
+# waits, the message is in a `CallerRequest`, which has one owner:
+#
+# 1. The stages lend: a TopicWorker its partitioner (`CallerRoute`), a BrokerWorker a partition
+#    whose last batch was delivered (`CallerPath`), and a Bridge its connection while it waits
+#    (`CallerLink`).
+# 2. A caller that finds all three, and no other message of the topic in progress, sends.
+# 3. If the response is as expected, the caller settles it. No stage knows of the message.
+# 4. Otherwise the request is handed over: its state becomes HANDED_OVER, and the Bridge continues
+#    with it as if it had written it (`Bridge.adopt`). The caller then waits as usual. Either side
+#    may begin: the caller, if the response is an error, malformed, or late, or if a signal arrives;
+#    a stage, if it needs the partition or the connection, or has to know all messages (a flush).
+#
+# All of this relies on the GIL: in a build without it nothing is ever lent.
+
+cdef extern from *:
+    """
+    #include <unistd.h>
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    #include <sys/eventfd.h>
+    #include <sys/timerfd.h>
+    static int new_watch(void) { return epoll_create1(EPOLL_CLOEXEC); }
+    static int new_bell(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+    static int new_timer(void) {
+        return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    }
+    /* 0: stop it. A timer that has expired is no longer readable once it is set anew. */
+    static void set_timer(int timer, int64_t ns) {
+        struct itimerspec when;
+        memset(&when, 0, sizeof when);
+        when.it_value.tv_nsec = ns;
+        timerfd_settime(timer, 0, &when, NULL);
+    }
+    static int watch_control(int watch, int how, int fd, int wanted) {
+        struct epoll_event event;
+        memset(&event, 0, sizeof event);
+        event.events = wanted ? EPOLLIN | EPOLLRDHUP : 0;
+        return epoll_ctl(watch, how, fd, &event);
+    }
+    static int begin_watch(int watch, int fd) {
+        return watch_control(watch, EPOLL_CTL_ADD, fd, 1);
+    }
+    /* Needs no memory, unlike removing and adding it. */
+    static void set_watched(int watch, int fd, int wanted) {
+        watch_control(watch, EPOLL_CTL_MOD, fd, wanted);
+    }
+    static void end_watch(int watch, int fd) { watch_control(watch, EPOLL_CTL_DEL, fd, 0); }
+    static void ring(int bell) {
+        uint64_t one = 1;
+        while (write(bell, &one, sizeof one) < 0 && errno == EINTR);
+    }
+    static void silence(int bell) {
+        uint64_t count;
+        while (read(bell, &count, sizeof count) < 0 && errno == EINTR);
+    }
+    #else
+    static int new_watch(void) { return -1; }
+    static int new_bell(void) { return -1; }
+    static int new_timer(void) { return -1; }
+    static void set_timer(int timer, int64_t ns) {}
+    static int begin_watch(int watch, int fd) { return -1; }
+    static void set_watched(int watch, int fd, int wanted) {}
+    static void end_watch(int watch, int fd) {}
+    static void ring(int bell) {}
+    static void silence(int bell) {}
+    #endif
+    #ifdef Py_GIL_DISABLED
+    #define CALLERS_MAY_SEND 0
+    #else
+    #define CALLERS_MAY_SEND 1
+    #endif
+    /* Whether this thread belongs to a stage, which must not wait for a message. */
+    static __thread int runs_stages = 0;
+    static void set_runs_stages(int value) { runs_stages = value; }
+
+    /* As kernel_poll(), but returns -1 if a signal has interrupted it. */
+    static int poll_once(struct pollfd *fds, int count, int timeout) {
+        return poll(fds, count, timeout);
+    }
+    static inline uint64_t get_be(const uint8_t *p, int size) {
+        uint64_t n = 0;
+        while (size--) n = n << 8 | *p++;
+        return n;
+    }
+    static inline int uvarint_size(uint32_t n) {
+        int size = 1;
+        while (n >= 0x80) { n >>= 7; size++; }
+        return size;
+    }
+    static inline uint8_t *put_uvarint(uint8_t *p, uint32_t n) {
+        while (n >= 0x80) { *p++ = (uint8_t)(n | 0x80); n >>= 7; }
+        *p++ = (uint8_t)n;
+        return p;
+    }
+    """
+    int CALLERS_MAY_SEND
+    int new_watch()
+    int new_bell()
+    int new_timer()
+    void set_timer(int timer, int64_t ns)
+    int begin_watch(int watch, int fd)
+    void set_watched(int watch, int fd, int wanted)
+    void end_watch(int watch, int fd)
+    void ring(int bell)
+    void silence(int bell)
+    int runs_stages
+    void set_runs_stages(int value)
+    int poll_once(pollfd *fds, int count, int timeout) nogil
+    uint64_t get_be(const uint8_t *p, int size) nogil
+    int uvarint_size(uint32_t n) nogil
+    uint8_t *put_uvarint(uint8_t *p, uint32_t n) nogil
+    int close_descriptor "close"(int fd)
+
+#: A chunk with more rows or bytes is left to the stages.
+cdef uint32_t _CALLER_ROWS = 64
+cdef Py_ssize_t _CALLER_BYTES = 8192      # less than _SHORT_WORK: nothing releases the GIL
+#: Maximum time that a caller waits for the response before it hands the request over (ms).
+cdef int _CALLER_WAIT = 1000
+#: A message with less time left is left to the stages (ns).
+cdef int64_t _CALLER_LEAST = 200000000
+#: Maximum time for which a message waits for a caller that sends it, before it is announced (ns).
+cdef int64_t _QUIET = 200000
+#: From this version on, Produce has compact strings and tagged fields.
+cdef int _FLEXIBLE_PRODUCE = 9
+
+
+def this_thread_runs_stages(bint runs):
+    """Record whether the calling thread belongs to a stage. Its callbacks must not wait."""
+    set_runs_stages(runs)
+
+
+cdef enum CallerState:
+    IN_FLIGHT = 0           # owned by the caller
+    HANDED_OVER = 1         # owned by the stages
+    ANSWERED = 2            # settled by the caller
+
+
+@cython.final
+cdef class CallerRequest:
+    """A Produce request with one batch, which a caller has written, or has begun to write.
+
+    ``frame``: the bytes before and after the batch. ``written``: bytes that the socket has taken.
+    ``received``: the bytes of the response so far. ``sent``: when it was written (monotonic
+    seconds).
+    """
+
+    cdef readonly CallerPath path
+    cdef readonly Slice part
+    cdef readonly RecordBatch batch
+    cdef readonly bytes head, tail
+    cdef readonly int32_t correlation_id
+    cdef readonly int64_t first_sequence, number
+    cdef readonly Py_ssize_t written
+    cdef readonly double sent
+    cdef object made
+    cdef int state
+    cdef uint8_t response[1024]
+    cdef int filled
+
+    def adopt_as(self, made):
+        """Return what the first call was given: the stages' representation of the request."""
+        if self.made is None:
+            self.made = made
+        return self.made
+
+    @property
+    def received(self):
+        """Return the bytes of the response that the caller has read."""
+        return PyBytes_FromStringAndSize(<char *>self.response, self.filled)
+
+
+@cython.final
+cdef class CallerLink:
+    """The connection of a Bridge, as callers use it. Linux only: otherwise it is never usable.
+
+    The Bridge waits for ``watch`` instead of its socket. It becomes readable with the socket,
+    except while a caller waits for the response.
+    """
+
+    cdef readonly int watch             # an epoll descriptor; -1: not available
+    cdef int bell                       # wakes the caller
+    cdef int timer                      # ends the silence about `quiet`
+    cdef int watched                    # the socket in `watch`; -1: none
+    cdef int fd                         # the socket while it is lent; -1: it is not
+    cdef int wakeup                     # a socket; a byte in it wakes the Bridge
+    cdef int32_t correlation_id
+    cdef CallerRequest request          # written, and not settled yet
+    cdef TopicSlot quiet                # it is not announced yet: see keep_quiet()
+    cdef readonly double used_at        # when a caller used it last (monotonic seconds)
+
+    def __cinit__(self):
+        self.watch = self.bell = self.timer = self.watched = self.fd = self.wakeup = -1
+
+    def __dealloc__(self):
+        if self.watch >= 0:
+            close_descriptor(self.watch)
+        if self.bell >= 0:
+            close_descriptor(self.bell)
+        if self.timer >= 0:
+            close_descriptor(self.timer)
+
+    def attach(self, int fd, int wakeup):
+        """Watch the socket *fd* of a new connection. Return False if the system refuses that.
+
+        *wakeup*: a socket; writing to it wakes the Bridge.
+        """
+        if not CALLERS_MAY_SEND:
+            return False
+        if not self.make_descriptors() or begin_watch(self.watch, fd) != 0:
+            return False
+        self.watched = fd
+        self.wakeup = wakeup
+        return True
+
+    cdef bint make_descriptors(self):
+        if self.watch < 0:
+            self.watch = new_watch()
+        if self.bell < 0:
+            self.bell = new_bell()
+        if self.timer < 0 and self.watch >= 0:
+            self.timer = new_timer()
+            if self.timer >= 0 and begin_watch(self.watch, self.timer) != 0:
+                close_descriptor(self.timer)
+                self.timer = -1
+        return self.watch >= 0 and self.bell >= 0 and self.timer >= 0
+
+    def detach(self):
+        """Forget the socket, which is about to be closed."""
+        self.fd = -1
+        if self.watched >= 0:
+            end_watch(self.watch, self.watched)
+            self.watched = -1
+
+    @property
+    def is_attached(self):
+        """Return whether it has a socket."""
+        return self.watched >= 0
+
+    def lend(self):
+        """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
+        if self.request is None:
+            self.fd = self.watched
+
+    def withhold(self):
+        """Let no caller begin to use the socket. Return whether none is using it."""
+        self.fd = -1
+        return self.request is None
+
+    def take_back(self):
+        """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
+        self.fd = -1
+        if self.request is not None:
+            self.hand_over(self.request)
+        return self.request
+
+    def adopted(self):
+        """Forget the request that :meth:`take_back` has returned: it was adopted."""
+        self.request = None
+
+    def take_quiet(self):
+        """Return the slot that is to be announced now, or None."""
+        cdef TopicSlot slot = self.quiet
+        if slot is not None:
+            self.quiet = None
+            set_timer(self.timer, 0)
+        return slot
+
+    cdef void hand_over(self, CallerRequest request) noexcept:
+        """Give *request* to the stages. The Bridge adopts it when it runs next."""
+        if request.state != IN_FLIGHT:
+            return
+        request.state = HANDED_OVER
+        request.path.offered = False
+        self.fd = -1
+        if self.watched >= 0:
+            set_watched(self.watch, self.watched, True)
+        ring(self.bell)
+        kernel_poke(self.wakeup)
+
+
+@cython.final
+cdef class CallerRoute:
+    """A topic's partitioner, with what it needs, as callers use it.
+
+    It is valid while *metadata* has this *view* of the topic. *metrics*: its ``trace`` must be
+    None, because callers record no events.
+    """
+
+    cdef Partitioner partitioner
+    cdef object metadata, view, metrics
+    cdef str topic
+    cdef int32_t partitions
+    cdef bytes available
+
+    def __init__(self, Partitioner partitioner not None, metadata, view, metrics):
+        self.partitioner = partitioner
+        self.metadata = metadata
+        self.view = view
+        self.metrics = metrics
+        self.topic = view.name
+        self.partitions = view.partitions
+        self.available = view.available
+
+    cdef bint is_valid(self) except -1:
+        # Attributes and a dict: no Python code runs.
+        return (self.metadata.view.topics.get(self.topic) is self.view
+                and self.metrics.trace is None and self.partitioner.bounds is None)
+
+
+@cython.final
+cdef class CallerPath:
+    """A partition without a message in progress, as callers use it.
+
+    *buffer*: its partition buffer. *checksum*: ``crc32c(buffer) -> int``. *head*, *tail*: the
+    request before the batch's length, and after the batch; *version*: of it. *producer_id*
+    and the following: of the next batch; -1 without sequence numbers. *number*: of the batches
+    sealed so far. *stats*: see ``caller_paths.py``.
+    """
+
+    cdef readonly CallerLink link
+    cdef readonly object buffer
+    cdef str topic
+    cdef int32_t partition
+    cdef object view, checksum
+    cdef bytes head, tail, name
+    cdef readonly int version
+    cdef readonly int64_t producer_id
+    cdef readonly int producer_epoch
+    cdef readonly int64_t next_sequence, number
+    cdef readonly bint offered          # callers may use it
+    cdef CallerRequest request          # written, and not settled by the caller
+    cdef SampledStat delivery, request_time, queue, requests, largest, records, batches
+    cdef SampledStat compression, partition_bytes, outgoing, incoming, latency, throttle
+
+    def __init__(self, CallerLink link not None, buffer, view, checksum, int version,
+                 bytes head not None, bytes tail not None, int64_t producer_id,
+                 int producer_epoch, int64_t next_sequence, int64_t number, stats):
+        self.link = link
+        self.buffer = buffer
+        self.topic = buffer.topic
+        self.name = buffer.topic.encode()
+        self.partition = buffer.partition
+        self.view = view
+        self.checksum = checksum
+        self.version = version
+        self.head = head
+        self.tail = tail
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.next_sequence = next_sequence
+        self.number = number
+        (self.delivery, self.request_time, self.queue, self.requests, self.largest, self.records,
+         self.batches, self.compression, self.partition_bytes, self.outgoing, self.incoming,
+         self.latency, self.throttle) = stats
+        self.offered = True
+
+    def withdraw(self):
+        """Let no caller use the partition. Return the request in flight, or None.
+
+        The request is handed over: the Bridge adopts it before it writes another one.
+        """
+        cdef CallerRequest request = self.request
+        self.offered = False
+        self.request = None
+        if request is not None:
+            self.link.hand_over(request)
+        return request

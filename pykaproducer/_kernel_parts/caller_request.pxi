@@ -1,0 +1,368 @@
+# The request of a caller that waits, in the order of its life. See caller.pxi.
+
+cdef bint keep_quiet(TopicSlot slot) noexcept:
+    """Return whether *slot*, which has a message, need not be announced yet.
+
+    The last message of the topic was sent by a caller, and so will this one, probably. Announcing
+    it would wake the dispatcher in vain, which costs more than sending the message. If no caller
+    comes in time, the timer wakes the Bridge, which announces the slot. The Bridge also does that
+    when it wakes up for another reason. It is waiting now, as its connection is lent.
+    """
+    cdef CallerPath path = slot.last_path
+    cdef CallerLink link
+    if path is None or not path.offered or runs_stages or slot.full:
+        return False
+    link = path.link
+    if link.fd < 0 or link.request is not None:
+        return False
+    if link.quiet is None:
+        link.quiet = slot
+        set_timer(link.timer, _QUIET)
+    return link.quiet is slot
+
+
+cdef void end_quiet(TopicSlot slot) noexcept:
+    """Have *slot* announced now, because no caller sends its messages."""
+    if slot.last_path is not None and slot.last_path.link.quiet is slot:
+        kernel_poke(slot.last_path.link.wakeup)
+
+
+cdef void close_chunk(Chunk chunk) noexcept:
+    """Close *chunk*, just taken from its slot: no row is appended any more."""
+    chunk.trim()
+    chunk.unreported = chunk.count
+    chunk.closed = True
+    if chunk.slot is not None:
+        atomic_add(&chunk.slot.in_progress, 1)
+
+
+cdef bint send_as_caller(Delivery handle, double seconds) except -1:
+    """Send the message of *handle* and wait for the response, if the stages have nothing to do.
+
+    *seconds*: how long to wait at most. Returns False if the stages have to do it. Otherwise the
+    message is settled, or its request was handed over, and the caller waits as usual.
+    """
+    cdef Chunk chunk = handle.chunk
+    cdef TopicSlot slot = chunk.slot
+    cdef CallerRequest request = None
+    cdef int64_t left = chunk.earliest - kernel_clock(0)
+    if runs_stages:
+        return False
+    if left > _CALLER_LEAST and is_usual(slot, chunk) and slot.route.is_valid():
+        request = prepared(slot, chunk)
+    if request is None or not begin(slot, chunk, request):
+        end_quiet(slot)
+        return False
+    wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000, left // 2000000)))
+    return True
+
+
+cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
+    """Return whether *chunk* is the only one of its topic, and small, and has no callbacks."""
+    return (slot.chunk is chunk and not slot.full and slot.in_progress == 0
+            and chunk.count <= _CALLER_ROWS and chunk.nbytes <= _CALLER_BYTES
+            and chunk.callbacks == NULL and not chunk.done_callbacks)
+
+
+cdef CallerRequest prepared(TopicSlot slot, Chunk chunk):
+    """Return the request for the rows of *chunk*, encoded; None if it is left to the stages.
+
+    Nothing is changed but the partitions of the rows, so Python code may run in between (a
+    finalizer): see begin().
+    """
+    cdef CallerRoute route = slot.route
+    cdef CallerRequest request
+    cdef CallerPath path
+    cdef list parts
+    parts, unknown = split_chunk(chunk, route.partitioner, route.partitions, route.available)
+    if len(parts) != 1 or unknown is not None or slot.paths is None:
+        return None
+    path = slot.paths.get((<Slice>parts[0]).partition)
+    if path is None or not path.offered or path.view is not route.view or path.link.fd < 0:
+        return None
+    try:
+        request = CallerRequest.__new__(CallerRequest)
+        request.path = path
+        request.part = parts[0]
+        if not encode_as_caller(request):
+            return None
+    except MemoryError:
+        return None
+    return request
+
+
+cdef bint encode_as_caller(CallerRequest request) except -1:
+    """Encode the batch and the bytes before it. Return False if the chunk has been taken."""
+    cdef CallerPath path = request.path
+    cdef Slice part = request.part
+    cdef Chunk chunk = part.chunk
+    cdef BatchHeader header
+    cdef RecordBatch batch
+    with chunk.lock:
+        if chunk.closed:
+            return False
+        chunk.pins += 1                 # write_records() unpins it
+    batch = write_records([part], &header)
+    header.attributes = 0
+    header.producer_id = path.producer_id
+    header.producer_epoch = path.producer_epoch
+    header.base_sequence = path.next_sequence
+    batch.plain_size = batch.size
+    batch.largest_record = header.largest
+    put_header(batch.data, batch.size, &header)
+    put_be32(batch.data + 17, <uint32_t>path.checksum(memoryview(batch)[21:]))
+    request.batch = batch
+    request.first_sequence = path.next_sequence
+    request.head = head_for(path, batch.size)
+    request.tail = path.tail
+    return True
+
+
+cdef bytes head_for(CallerPath path, Py_ssize_t size):
+    """Return the request up to a batch of *size* bytes; the correlation id is still missing."""
+    cdef bint flexible = path.version >= _FLEXIBLE_PRODUCE
+    cdef Py_ssize_t known = len(path.head)
+    cdef Py_ssize_t length = known + (uvarint_size(<uint32_t>size + 1) if flexible else 4)
+    cdef bytes head = PyBytes_FromStringAndSize(NULL, length)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(head)
+    memcpy(p, PyBytes_AS_STRING(path.head), known)
+    put_be32(p, <uint32_t>(length - 4 + size + len(path.tail)))
+    if flexible:
+        put_uvarint(p + known, <uint32_t>size + 1)
+    else:
+        put_be32(p + known, <uint32_t>size)
+    return head
+
+
+cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
+    """Take *chunk* and write *request*. Return False if anything has changed in the meantime.
+
+    Allocates nothing, and runs no Python code.
+    """
+    cdef CallerPath path = request.path
+    cdef CallerLink link = path.link
+    cdef Slice part = request.part
+    cdef Py_ssize_t total
+    cdef iovec iov[3]
+    cdef uint32_t i
+    cdef int64_t now
+    if not is_usual(slot, chunk) or chunk.count != part.count or not path.offered:
+        return False
+    if link.fd < 0 or link.request is not None or path.next_sequence != request.first_sequence:
+        return False
+    if link.quiet is slot:
+        link.quiet = None
+        set_timer(link.timer, 0)
+    slot.announced = False
+    slot.chunk = None
+    close_chunk(chunk)
+    with chunk.lock:
+        for i in range(part.count):
+            chunk.rows[i].flags |= CLAIMED
+    link.correlation_id = (link.correlation_id + 1) & 0x3fffffff
+    request.correlation_id = link.correlation_id | 0x40000000
+    put_be32(<uint8_t *>PyBytes_AS_STRING(request.head) + 8, <uint32_t>request.correlation_id)
+    if path.next_sequence >= 0:
+        path.next_sequence = (path.next_sequence + part.count) & 0x7fffffff
+    path.number += 1
+    request.number = path.number
+    request.state = IN_FLIGHT
+    link.request = path.request = request
+    set_watched(link.watch, link.watched, False)
+    iov[0].iov_base, iov[0].iov_len = PyBytes_AS_STRING(request.head), len(request.head)
+    iov[1].iov_base, iov[1].iov_len = request.batch.data, request.batch.size
+    iov[2].iov_base, iov[2].iov_len = PyBytes_AS_STRING(request.tail), len(request.tail)
+    total = iov[0].iov_len + iov[1].iov_len + iov[2].iov_len
+    now = kernel_clock(0)
+    request.sent = now / <double>_NS
+    request.written = kernel_write(link.fd, iov, 3, 0)
+    if request.written != total:
+        link.hand_over(request)
+    return True
+
+
+cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
+    """Wait for the response and settle it, or hand the request over."""
+    cdef CallerLink link = request.path.link
+    cdef int64_t end = kernel_clock(0) + <int64_t>patience * 1000000
+    cdef int64_t left
+    cdef pollfd fds[2]
+    cdef int found
+    cdef Py_ssize_t count
+    while request.state == IN_FLIGHT:
+        left = (end - kernel_clock(0) + 999999) // 1000000
+        if left <= 0:
+            break
+        fds[0].fd, fds[0].events, fds[0].revents = link.fd, 1, 0
+        fds[1].fd, fds[1].events, fds[1].revents = link.bell, 1, 0
+        with nogil:
+            found = poll_once(fds, 2, <int>left)
+            want_gil()
+        got_gil()
+        if fds[1].revents:
+            silence(link.bell)
+        if request.state != IN_FLIGHT:
+            return
+        if found < 0:
+            break                       # a signal: its handler may run for long
+        if not fds[0].revents:
+            continue
+        count = kernel_read(link.fd, request.response + request.filled,
+                            sizeof(request.response) - request.filled)
+        if count < 0 and is_no_room(errno):
+            continue
+        if count <= 0:
+            break                       # the Bridge finds the same, and reports it
+        request.filled += <int>count
+        found = settle_as_caller(request)
+        if found != 0:
+            break
+    link.hand_over(request)
+
+
+cdef int settle_as_caller(CallerRequest request) noexcept:
+    """Settle *request* if the response is as expected.
+
+    Returns 1 if it is settled, 0 if the response is incomplete, and -1 if it is unexpected.
+    """
+    cdef CallerPath path = request.path
+    cdef CallerLink link = path.link
+    cdef int64_t base_offset = -1, timestamp = -1
+    cdef Slice part = request.part
+    cdef Chunk chunk = part.chunk
+    cdef int found = read_response(request, &base_offset, &timestamp)
+    cdef int64_t now_ns
+    cdef double now
+    cdef TopicSlot slot = chunk.slot
+    if found <= 0:
+        return found
+    if chunk.done_callbacks or path.link.watched < 0:
+        return -1                       # Reports has to run them
+    now_ns = kernel_clock(0)
+    now = now_ns / <double>_NS
+    request.state = ANSWERED
+    link.request = path.request = None
+    link.used_at = now
+    slot.last_path = path
+    set_watched(link.watch, link.watched, True)
+    settle_rows(path, part, base_offset, timestamp, now, now_ns)
+    count_as_caller(request, now)
+    if chunk.waiters:
+        wake_waiters(part)
+    part.finish()
+    return 1
+
+
+cdef void settle_rows(CallerPath path, Slice part, int64_t base_offset, int64_t timestamp,
+                      double now, int64_t now_ns) noexcept:
+    cdef Chunk chunk = part.chunk
+    cdef Sample *sample = path.delivery.sample_at(now)
+    cdef Row *row
+    cdef Run run
+    cdef uint32_t i
+    memset(&run, 0, sizeof(Run))
+    with chunk.lock:
+        for i in range(part.count):
+            row = &chunk.rows[i]
+            add_age(path.delivery, sample, &run, now_ns - accepted_at(chunk, row))
+            row.deadline = base_offset + i if base_offset >= 0 else -1
+            if timestamp >= 0:
+                row.timestamp = timestamp
+            add_flags(&row.flags, SETTLED)
+        end_run(path.delivery, sample, &run)
+
+
+cdef void count_as_caller(CallerRequest request, double now) noexcept:
+    """Record what the stages record for a batch, a request and a response."""
+    cdef CallerPath path = request.path
+    cdef Slice part = request.part
+    cdef RecordBatch batch = request.batch
+    cdef double took = now - request.sent
+    path.records.record(request.sent, part.count, 1)
+    path.batches.record(request.sent, batch.size, 1)
+    path.compression.record(request.sent, 1, 1)
+    path.largest.record(request.sent, batch.largest_record, 1)
+    path.queue.record(request.sent, request.sent - part.chunk.opened, part.count)
+    path.requests.record(request.sent, part.count, 1)
+    path.outgoing.record(request.sent, request.written, 1)
+    path.incoming.record(now, request.filled, 1)
+    path.request_time.record(now, took, 1)
+    path.latency.record(now, took, 1)
+    path.throttle.record(now, 0, 1)
+    path.partition_bytes.record(now, part.nbytes / <double>part.count, part.count)
+
+
+cdef int read_response(CallerRequest request, int64_t *base_offset, int64_t *timestamp) noexcept:
+    """Read the response if it has one partition, as requested, and no error.
+
+    Returns 1, 0 if it is incomplete, or -1 for anything else: the stages decode that.
+    """
+    cdef const uint8_t *p = request.response
+    cdef int64_t length
+    if request.filled < 4:
+        return 0
+    length = <int64_t>get_be(p, 4)
+    if length > <int64_t>sizeof(request.response) - 4:
+        return -1
+    if request.filled < 4 + length:
+        return 0
+    if request.filled > 4 + length or length < len(request.path.name) + 40:
+        return -1
+    if <int32_t>get_be(p + 4, 4) != request.correlation_id:
+        return -1
+    p = read_topic(request.path, p + 8)
+    if p == NULL or <int32_t>get_be(p, 4) != request.path.partition or get_be(p + 4, 2) != 0:
+        return -1
+    base_offset[0] = <int64_t>get_be(p + 6, 8)
+    timestamp[0] = <int64_t>get_be(p + 14, 8)
+    return 1 if is_expected_end(request.path, p + 22, request.response + 4 + length) else -1
+
+
+cdef const uint8_t *read_topic(CallerPath path, const uint8_t *p) noexcept:
+    """Return the end of the header of the only topic and partition, NULL if it is another one."""
+    cdef bint flexible = path.version >= _FLEXIBLE_PRODUCE
+    cdef Py_ssize_t name = len(path.name)
+    if flexible:
+        # No tags, one topic, its name. Lengths are one byte each, as the name is not longer.
+        if name > 126 or p[0] or p[1] != 2 or p[2] != name + 1:
+            return NULL
+        p += 3
+    else:
+        if get_be(p, 4) != 1 or get_be(p + 4, 2) != <uint64_t>name:
+            return NULL
+        p += 6
+    if memcmp(p, PyBytes_AS_STRING(path.name), name) != 0:
+        return NULL
+    p += name
+    if flexible:
+        return p + 1 if p[0] == 2 else NULL
+    return p + 4 if get_be(p, 4) == 1 else NULL
+
+
+cdef bint is_expected_end(CallerPath path, const uint8_t *p, const uint8_t *end) noexcept:
+    """Return whether nothing unusual follows the timestamp: no error texts, no throttling."""
+    if path.version >= 5:
+        p += 8                          # log start offset
+    if path.version >= _FLEXIBLE_PRODUCE:
+        # Record errors: none; message: null; tags: none, none; throttle time: 0; tags: none.
+        return (end - p == 9 and p[0] == 1 and not p[1] and not p[2] and not p[3]
+                and get_be(p + 4, 4) == 0 and not p[8])
+    if path.version >= 8:
+        if end - p < 6 or get_be(p, 4) != 0 or get_be(p + 4, 2) != 0xffff:
+            return False
+        p += 6
+    return end - p == 4 and get_be(p, 4) == 0
+
+
+def take_callers(slots):
+    """Hand over the requests of callers in these TopicSlots, and return their chunks."""
+    cdef list found = []
+    cdef CallerRequest request
+    cdef CallerPath path
+    for slot in slots:
+        for path in list(((<TopicSlot>slot).paths or {}).values()):
+            request = path.link.request
+            if request is not None and request.path is path:
+                path.link.hand_over(request)
+                found.append(request.part.chunk)
+    return found

@@ -1,0 +1,58 @@
+"""A connection whose socket a caller may use while its owner waits: the connection of a Bridge.
+
+``_kernel_parts/caller.pxi`` describes what a caller does with it. While the socket is lent, the
+connection is idle and its owner waits in ``poll``. A request that a caller has begun, and not
+settled, is adopted: from then on it is as if the connection had written and read those bytes.
+"""
+
+from __future__ import annotations
+
+from pykaproducer._kernel import CallerLink, CallerRequest
+from pykaproducer._net.connection import Connection, Request
+from pykaproducer._net.transport import PlainTransport
+
+
+class LendableConnection(Connection):
+    """A connection that can be lent through a :class:`~pykaproducer._kernel.CallerLink`."""
+
+    _link: CallerLink | None = None
+
+    def attach(self, link: CallerLink, api_key: int) -> int | None:
+        """Make the socket available to *link*; return the version of requests to write.
+
+        Called once the connection is ready. Returns None if that is not possible: only a socket
+        without TLS can be lent, on Linux.
+        """
+        transport = self._transport
+        if type(transport) is not PlainTransport or not self._clock.is_real:
+            return None
+        if not link.attach(transport.fileno(), self.wakeup.writer()):
+            return None
+        self._link = link
+        self._selector.watch_instead(transport, link.watch)
+        return self._session.versions.get(api_key)
+
+    def adopt(self, request: Request, begun: CallerRequest) -> None:
+        """Continue with *request*, which a caller has *begun*."""
+        request.correlation_id = begun.correlation_id
+        request.timeout = request.deadline - begun.sent
+        self._session.unanswered.append(request)
+        self._work(self._continue, request, begun)
+
+    def _continue(self, request: Request, begun: CallerRequest) -> None:
+        pieces = [piece for piece in (begun.head, begun.batch, begun.tail) if piece]
+        self._outbox.add(pieces, request)
+        self._outbox.took(begun.written, begun.sent, self._events)
+        received = begun.received
+        if received:
+            self._frames.space()[: len(received)] = received
+            for frame in self._frames.received(len(received)):
+                self._handle(frame)
+
+    def _forget_transport(self) -> None:
+        if self._link is not None:
+            # Before the socket is closed: a forked child may have a duplicate of it, with which the
+            # system would keep watching.
+            self._link.detach()
+            self._link = None
+        super()._forget_transport()

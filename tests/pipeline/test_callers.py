@@ -1,0 +1,641 @@
+"""A caller that waits for its message sends it itself. The outcomes are those of the stages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pykaproducer import (
+    AbortedError,
+    Delivery,
+    FlushTimeoutError,
+    ForkedProducerError,
+    OutcomeTimeoutError,
+    Producer,
+    Status,
+)
+from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import (
+    Action,
+    Disconnect,
+    Drop,
+    Exchange,
+    Hold,
+    Mangle,
+    Omit,
+    Refuse,
+    cut_short,
+    garbage,
+    huge_length,
+    negative_length,
+    proceed,
+    truncated,
+    twice,
+    wrong_correlation_id,
+)
+
+from .helper import FAST, SOON, log, numbers, pipeline_of
+
+BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+
+#: Messages that are sent until a caller has sent one.
+TRIES = 20_000
+
+
+def last_caller(producer: Producer) -> float:
+    """Return when a caller had a response last."""
+    brokers = pipeline_of(producer).brokers.all()
+    return max((broker.bridge.caller_link.used_at for broker in brokers), default=0.0)
+
+
+def warm(producer: Producer, *, topic: str = "t", partition: int = 0) -> int:
+    """Send until a caller sends: return the number of messages."""
+    before = last_caller(producer) if producer.accepted else 0.0
+    for count in range(1, TRIES):
+        producer.send(topic, b"warm", partition=partition).result(SOON)
+        if last_caller(producer) > before:
+            return count
+    raise AssertionError("no caller has sent its message")
+
+
+def hand_over(producer: Producer) -> float:
+    """Return a number that changes when a caller's request is handed over to the stages."""
+    return sum(broker._callers._not_before for broker in pipeline_of(producer).brokers.all())
+
+
+@contextmanager
+def waiting_caller(
+    cluster: ScriptedCluster, producer: Producer, then: Action = proceed, **timeout: float
+) -> Iterator[tuple[Hold, Delivery, Future[Any]]]:
+    """Have a thread wait for a message that the broker holds; yield the hold and the thread's."""
+    hold = Hold(then)
+    cluster.next("produce", hold)
+    with ThreadPoolExecutor(1) as pool:
+        made: Future[Delivery] = Future()
+
+        def wait() -> Any:
+            made.set_result(producer.send("t", b"held", partition=0))
+            return made.result().result(timeout.get("timeout", SOON))
+
+        future = pool.submit(wait)
+        hold.wait_until_held()
+        try:
+            yield hold, made.result(SOON), future
+        finally:
+            hold.release()
+
+
+def taken_over(producer: Producer) -> bool:
+    """Return whether the stages know of the only message in flight."""
+    return bool(pipeline_of(producer).incomplete.chunks())
+
+
+ANSWERS: dict[str, Action] = {
+    "not leader": Refuse(6),
+    "unknown partition": Refuse(3),
+    "not enough replicas": Refuse(19),
+    "too large": Refuse(10),
+    "not authorized": Refuse(29),
+    "invalid record": Refuse(87),
+    "stored, and an error": Refuse(7, appended=True),
+    "garbage": Mangle(garbage),
+    "truncated": Mangle(truncated),
+    "cut short": Mangle(cut_short, disconnect=True),
+    "another response": Mangle(wrong_correlation_id),
+    "huge length": Mangle(huge_length),
+    "negative length": Mangle(negative_length),
+    "dropped": Drop(),
+    "stored and dropped": Drop(appended=True),
+    "without the partition": Omit("t", 0),
+}
+
+
+def outcome_of(
+    action: Action, caplog: pytest.LogCaptureFixture, *, by_caller: bool, **settings: Any
+) -> tuple[Any, ...]:
+    """Return what a user sees of a message that is answered by *action*.
+
+    A stage may be faster than the caller. If so, it is tried again.
+    """
+    for _ in range(100):
+        found, sent_by_caller = one_outcome(action, caplog, by_caller=by_caller, **settings)
+        if sent_by_caller == by_caller:
+            return found
+    raise AssertionError("no caller has sent its message")
+
+
+def one_outcome(
+    action: Action, caplog: pytest.LogCaptureFixture, *, by_caller: bool, **settings: Any
+) -> tuple[tuple[Any, ...], bool]:
+    caplog.clear()
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST, **settings) as p:
+        count = warm(p)
+        cluster.next("produce", action)
+        before = hand_over(p)
+        callback = None if by_caller else lambda error, delivery: None
+        delivery = p.send("t", b"it", on_delivery=callback)
+        error = delivery.exception(SOON)
+        sent_by_caller = hand_over(p) != before
+        found = log(cluster)
+        assert found[:count] == [b"warm"] * count
+        p.send("t", b"after").result(SOON)
+        lines = {r.getMessage() for r in caplog.records if r.levelno >= logging.INFO}
+        seen = (
+            type(error),
+            str(error),
+            getattr(error, "status", None),
+            delivery.offset is not None and delivery.offset - count,
+            found[count:],
+            log(cluster)[-1],
+            # Callers count their requests separately.
+            sorted(re.sub(r"when \d+ was due", "when another was due", line) for line in lines),
+        )
+        return seen, sent_by_caller
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@BOTH
+def test_whatever_the_broker_answers_the_outcome_is_the_same(
+    name: str, idempotent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings: dict[str, Any] = {"enable_idempotence": idempotent, "retries": 3}
+    by_caller = outcome_of(ANSWERS[name], caplog, by_caller=True, **settings)
+    by_stages = outcome_of(ANSWERS[name], caplog, by_caller=False, **settings)
+    assert by_caller == by_stages
+
+
+@pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 11, 12])
+def test_every_version_of_the_request(version: int) -> None:
+    with (
+        ScriptedCluster(topics={"t": 2}, versions={"produce": (3, version)}) as cluster,
+        cluster.producer(client_id="c") as p,
+    ):
+        count = warm(p, partition=1)
+        before = last_caller(p)
+        found = p.send("t", b"value", b"key", [("h", b"1")], 1, 1_700_000_000_000).result(SOON)
+        assert last_caller(p) > before
+        assert (found.topic, found.partition, found.offset) == ("t", 1, count)
+        record = cluster.log("t", 1)[-1]
+        assert (record.key, record.value, record.timestamp) == (b"key", b"value", 1_700_000_000_000)
+        assert list(record.headers) == [("h", b"1")]
+        assert {r.version for r in cluster.received("produce")} == {version}
+        assert {r.client_id for r in cluster.received("produce")} == {"c"}
+
+
+@BOTH
+def test_callers_and_stages_number_the_batches_together(idempotent: bool) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent) as p,
+    ):
+        count = warm(p)
+        told: list[Any] = []
+        for number in range(20):
+            delivery = p.send("t", b"%d" % number)
+            if number % 5 == 4:
+                p.send("t", b"and", on_delivery=lambda error, _: told.append(error))
+            delivery.result(SOON)
+        p.flush(SOON)
+        assert told == [None] * 4
+        values = [value for value in log(cluster)[count:] if value != b"and"]
+        assert values == numbers(20)
+        firsts = [batch.base_sequence for batch in cluster.batches("t")]
+        assert firsts == sorted(set(firsts)) if idempotent else set(firsts) == {-1}
+
+
+def test_an_answer_that_comes_twice() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as p:
+        count = warm(p)
+        cluster.next("produce", Mangle(twice))
+        assert p.send("t", b"it").result(SOON).offset == count
+        assert p.send("t", b"after").result(SOON).offset == count + 1
+        assert log(cluster)[count:] == [b"it", b"after"]
+
+
+def test_a_message_that_nobody_waits_for_is_sent_all_the_same() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        for _ in range(20):
+            count = warm(p)
+            seen = len(log(cluster))
+            p.send("t", b"it")
+            wait_until(lambda: len(log(cluster)) == seen + 1)  # noqa: B023
+            assert count
+
+
+def test_a_response_in_pieces() -> None:
+    rest = threading.Event()
+
+    def in_pieces(exchange: Exchange) -> None:
+        framed = exchange.encoded(exchange.apply())
+        for part in (framed[:2], framed[2:9], framed[9:-1]):
+            exchange.send(part)
+        assert rest.wait(SOON)
+        exchange.send(framed[-1:])
+
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        before = last_caller(p)
+        cluster.next("produce", in_pieces)
+        rest.set()
+        p.send("t", b"it").result(SOON)
+        assert last_caller(p) >= before
+
+
+@BOTH
+def test_half_a_response_before_the_request_is_handed_over(idempotent: bool) -> None:
+    half, rest = threading.Event(), threading.Event()
+
+    def in_halves(exchange: Exchange) -> None:
+        framed = exchange.encoded(exchange.apply())
+        exchange.send(framed[:20])
+        half.set()
+        assert rest.wait(SOON)
+        exchange.send(framed[20:])
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent) as p,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        count = warm(p)
+        cluster.next("produce", in_halves)
+        first = pool.submit(lambda: p.send("t", b"it").result(SOON))
+        assert half.wait(SOON)
+        second = p.send("t", b"next")
+        wait_until(lambda: taken_over(p))
+        rest.set()
+        assert first.result(SOON).offset == count
+        assert second.result(SOON).offset == count + 1
+        assert log(cluster)[count:] == [b"it", b"next"]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for a change that another thread makes and does not report."""
+    pause = threading.Event()
+    for _ in range(int(SOON * 1000)):
+        if true():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it has not come true")
+
+
+@BOTH
+def test_later_messages_of_the_partition_follow_in_order(idempotent: bool) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent) as p,
+    ):
+        count = warm(p)
+        with waiting_caller(cluster, p) as (hold, held, _):
+            later = [p.send("t", value) for value in numbers(10)]
+            wait_until(lambda: taken_over(p))
+            hold.release()
+            assert held.result(SOON).offset == count
+            assert [each.result(SOON).offset for each in later] == list(
+                range(count + 1, count + 11)
+            )
+        assert log(cluster)[count:] == [b"held", *numbers(10)]
+        assert p._budget.used == 0
+
+
+def test_another_partition_needs_the_connection() -> None:
+    with ScriptedCluster(topics={"t": 2}) as cluster, cluster.producer() as p:
+        warm(p)
+        with waiting_caller(cluster, p) as (hold, held, _):
+            other = p.send("t", b"other", partition=1)
+            wait_until(lambda: taken_over(p))
+            hold.release()
+            assert other.result(SOON).partition == 1
+            held.result(SOON)
+        assert log(cluster, partition=1) == [b"other"]
+
+
+@pytest.mark.parametrize(
+    "then", [proceed, Refuse(6), Drop(appended=True)], ids=["answers", "refuses", "drops"]
+)
+def test_a_flush_waits_for_the_message_of_a_caller(then: Action) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as p:
+        count = warm(p)
+        with waiting_caller(cluster, p, then) as (hold, held, _):
+            with pytest.raises(FlushTimeoutError) as caught:
+                p.flush(0.05)
+            assert caught.value.pending == 1
+            hold.release()
+            p.flush(SOON)
+            assert held.settled()
+        assert log(cluster)[count:] == [b"held"]
+
+
+def test_close_aborts_the_message_of_a_caller() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        with waiting_caller(cluster, p) as (_, held, future):
+            p.close(0)
+            with pytest.raises(AbortedError) as caught:
+                future.result(SOON)
+            assert caught.value.status is Status.POSSIBLY_PERSISTED
+            assert held.failed()
+
+
+def test_close_waits_for_the_message_of_a_caller() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        with waiting_caller(cluster, p) as (hold, _, future), ThreadPoolExecutor(1) as pool:
+            closed = pool.submit(p.close)
+            wait_until(lambda: taken_over(p))
+            hold.release()
+            closed.result(SOON)
+            assert future.result(SOON).offset == count
+
+
+def test_a_caller_waits_no_longer_than_asked() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        with waiting_caller(cluster, p, timeout=0.3) as (hold, held, future):
+            with pytest.raises(OutcomeTimeoutError):
+                future.result(SOON)
+            assert not held.settled()
+            hold.release()
+            assert held.result(SOON).offset == count
+
+
+def test_the_stages_take_over_from_a_slow_broker() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        with waiting_caller(cluster, p) as (hold, _, future):
+            wait_until(lambda: taken_over(p))
+            hold.release()
+            assert future.result(SOON).offset == count
+        assert log(cluster)[count:] == [b"held"]
+
+
+@BOTH
+def test_the_broker_goes_away(idempotent: bool) -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=idempotent, **FAST) as p,
+    ):
+        count = warm(p)
+        with waiting_caller(cluster, p) as (_, held, _):
+            cluster.stop(0)
+            wait_until(lambda: taken_over(p))
+            cluster.start(0)
+            held.result(SOON)
+        assert log(cluster)[count:] in ([b"held"], [b"held", b"held"] if not idempotent else [])
+
+
+def test_an_idle_connection_that_the_broker_closes_is_replaced() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as p:
+        count = warm(p)
+        cluster.stop(0)
+        cluster.start(0)
+        assert p.send("t", b"it").result(SOON).offset == count
+        assert log(cluster)[count:] == [b"it"]
+
+
+def test_a_socket_that_takes_only_a_part_of_the_request() -> None:
+    value = os.urandom(15_000)
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        (broker,) = pipeline_of(p).brokers.all()
+        assert broker.bridge._connection is not None
+        transport: Any = broker.bridge._connection._transport
+        transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        assert p.send("t", value).result(SOON).offset == count
+        assert cluster.log("t")[-1].value == value
+
+
+# Signals and forks --------------------------------------------------------------------------------
+
+
+@contextmanager
+def signalled(number: int, handler: Callable[[int, Any], None] | None = None) -> Iterator[None]:
+    before = signal.signal(number, signal.default_int_handler if handler is None else handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_message() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+
+        def interrupt() -> None:
+            hold.wait_until_held()
+            # The main thread waits as a caller, or for the stages.
+            wait_until(lambda: not pipeline_of(p).incomplete.chunks() or delivery.chunk.has_waiters)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with signalled(signal.SIGINT):
+            delivery = p.send("t", b"it")
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                delivery.result(SOON)
+        thread.join(SOON)
+        assert not delivery.settled()
+        hold.release()
+        assert delivery.result(SOON).offset == count
+        assert log(cluster)[count:] == [b"it"]
+
+
+@pytest.mark.parametrize("action", ["send", "flush", "close"])
+def test_a_signal_handler_uses_the_producer_while_its_thread_waits(action: str) -> None:
+    hold, called = Hold(), threading.Event()
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        cluster.next("produce", hold)
+
+        def handler(number: int, frame: Any) -> None:
+            called.set()
+            if action == "send":
+                p.send("t", b"from the handler").result(SOON)
+            elif action == "flush":
+                p.flush(SOON)
+            else:
+                p.close(SOON)
+
+        def interrupt() -> None:
+            hold.wait_until_held()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            called.wait(SOON)
+            hold.release()
+
+        thread = threading.Thread(target=interrupt)
+        with signalled(signal.SIGUSR1, handler):
+            delivery = p.send("t", b"it")
+            thread.start()
+            assert delivery.result(SOON).offset == count
+            thread.join(SOON)
+        expected = [b"it", b"from the handler"] if action == "send" else [b"it"]
+        assert log(cluster)[count:] == expected
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_while_a_caller_waits() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        with waiting_caller(cluster, p) as (hold, held, future):
+            child = os.fork()
+            if child == 0:
+                try:
+                    held.result(0.1)
+                except ForkedProducerError:
+                    os._exit(7)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            hold.release()
+            assert future.result(SOON).offset == count
+        p.send("t", b"after").result(SOON)
+        assert log(cluster)[count:] == [b"held", b"after"]
+
+
+# Several threads ----------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_threads_that_wait_and_threads_that_do_not(idempotent: bool, partitions: int) -> None:
+    count, threads = 150, 4
+
+    def waits(number: int) -> None:
+        for i in range(count):
+            p.send("t", b"%d %d" % (number, i), b"%d" % number).result(SOON)
+
+    def does_not_wait(number: int) -> None:
+        for i in range(count):
+            p.send("t", b"%d %d" % (number, i), b"%d" % number)
+
+    with (
+        ScriptedCluster(topics={"t": partitions}) as cluster,
+        cluster.producer(enable_idempotence=idempotent) as p,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        work = [pool.submit(does_not_wait if n == 3 else waits, n) for n in range(threads)]
+        for each in work:
+            each.result(SOON * 4)
+        p.flush(SOON)
+        found = [log(cluster, partition=number) for number in range(partitions)]
+        for number in range(threads):
+            sent = [b"%d %d" % (number, i) for i in range(count)]
+            ours = [[v for v in values if v is not None and v in set(sent)] for values in found]
+            assert sorted(ours)[-1] == sent, "in order, each once"
+        assert sum(map(len, found)) == threads * count
+        assert p._budget.used == 0
+
+
+def test_threads_with_a_partition_each_share_the_connection() -> None:
+    def waits(number: int) -> None:
+        for i in range(200):
+            p.send("t", b"%d" % i, partition=number).result(SOON)
+
+    with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        cluster.producer() as p,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        for each in [pool.submit(waits, number) for number in range(3)]:
+            each.result(SOON * 4)
+        for number in range(3):
+            assert log(cluster, partition=number) == numbers(200)
+
+
+# What is left to the stages -----------------------------------------------------------------------
+
+
+def test_callbacks_run_in_the_reports_thread() -> None:
+    threads: list[str] = []
+
+    def called(*_: object) -> None:
+        threads.append(threading.current_thread().name)
+
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        before = last_caller(p)
+        p.send("t", b"1", on_delivery=called).result(SOON)
+        delivery = p.send("t", b"2")
+        delivery.add_done_callback(called)
+        delivery.result(SOON)
+        p.flush(SOON)
+        assert len(threads) == 2
+        assert all("reports" in name for name in threads)
+        assert last_caller(p) == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"linger_ms": 1},
+        {"compression_type": "gzip"},
+        {"acks": 0},
+        {"batch_size": 0},
+        {"batch_max_messages": 1},
+    ],
+    ids=str,
+)
+def test_settings_with_which_the_stages_send(settings: dict[str, Any]) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**settings) as p:
+        for value in numbers(20):
+            p.send("t", value).result(SOON)
+        assert not last_caller(p)
+        wait_until(lambda: log(cluster) == numbers(20))  # acks=0: later than the outcome
+
+
+def test_a_callers_messages_are_counted_like_others() -> None:
+    def totals(*, by_caller: bool) -> dict[str, Any]:
+        with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+            for _ in range(30):
+                callback = None if by_caller else lambda error, delivery: None
+                p.send("t", b"value", b"key", on_delivery=callback).result(SOON)
+            p.flush(SOON)
+            if by_caller and not last_caller(p):
+                return totals(by_caller=True)  # the stages were faster each time
+            metrics, topic = p._metrics, p._metrics.topics["t"]
+            link = p._metrics.links[0]
+            stats = {
+                "delivery": metrics.delivery,
+                "request": metrics.request,
+                "queue": metrics.queue,
+                "requests": metrics.requests,
+                "largest": metrics.largest,
+                "records": topic.records,
+                "batches": topic.batches,
+                "compression": topic.compression,
+                "outgoing": link.outgoing,
+                "incoming": link.incoming,
+                "latency": link.latency,
+                "throttle": link.throttle,
+                "partition": metrics.partitions["t", 0],
+            }
+            times = {"delivery", "request", "queue", "latency"}
+            return {
+                name: (stat.count, None if name in times else stat.sum)
+                for name, stat in stats.items()
+            }
+
+    assert totals(by_caller=True) == totals(by_caller=False)
+
+
+def test_a_disconnect_before_the_request_is_read() -> None:
+    def disconnect(exchange: Exchange) -> None:
+        raise Disconnect
+
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as p:
+        count = warm(p)
+        cluster.next("produce", disconnect, disconnect)
+        assert p.send("t", b"it").result(SOON).offset == count
+        assert log(cluster)[count:] == [b"it"]
