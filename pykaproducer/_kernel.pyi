@@ -843,6 +843,13 @@ class Admission:
         """Close the topic's open chunk and return all waiting chunks, in order."""
     def _take_all(self) -> list[Chunk]:
         """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
+    def _send_open(self, seconds: float) -> None:
+        """Send the messages that are not taken in this thread, if all are in one open chunk.
+
+        Only if no others are in progress. *seconds*: how long to wait at most.
+        """
+    def _is_at_rest(self) -> bool:
+        """Return whether all accepted messages are settled and reported."""
     def _take_callers(self) -> list[Chunk]:
         """Take the messages for which callers wait, and return their chunks."""
     def _let_go(self, topic: str) -> bool:

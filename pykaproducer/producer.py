@@ -51,6 +51,8 @@ log = GuardedLogger("pykaproducer.producer")
 _STOP_TIME = 0.5
 #: How long close() waits for the thread of the producer that stops the others (seconds).
 _END_TIME = 0.9
+#: The time that a caller waits for a response, at most, is shorter than this (seconds).
+_LONG = 3600.0
 
 
 class Producer(AdmissionHooks, NoTransactions):
@@ -194,8 +196,13 @@ class Producer(AdmissionHooks, NoTransactions):
         if pipeline is None or not self.accepted:
             return
         self._check_may_wait("flush()")
-        self._announce_missed_slots()
         deadline = self._clock.after(timeout)
+        self._send_open(_LONG if timeout is None else timeout)
+        # A chunk is known to the one or the other until its failures are remembered.
+        if self._is_at_rest() and not pipeline.incomplete.chunks():
+            self._flushed(pipeline.unreported.take())
+            return
+        self._announce_missed_slots()
         pending = pipeline.flush(deadline)
         if pending:
             raise FlushTimeoutError(

@@ -36,17 +36,16 @@ cdef void close_chunk(Chunk chunk) noexcept:
         atomic_add(&chunk.slot.in_progress, 1)
 
 
-cdef bint send_as_caller(Delivery handle, double seconds) except -1:
-    """Send the message of *handle* and wait for the response, if the stages have nothing to do.
+cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
+    """Send the messages of *chunk* and wait for the response, if the stages have nothing to do.
 
-    *seconds*: how long to wait at most. Returns False if the stages have to do it. Otherwise the
-    message is settled, or its request was handed over, and the caller waits as usual.
+    *chunk*: the open chunk of *slot*. *seconds*: how long to wait at most. Returns False if the
+    stages have to do it. Otherwise the messages are settled, or their request was handed over, and
+    the caller waits as usual.
     """
-    cdef Chunk chunk = handle.chunk
-    cdef TopicSlot slot = chunk.slot
     cdef CallerRequest request = None
     cdef int64_t left = chunk.earliest - kernel_clock(0)
-    if runs_stages:
+    if runs_stages or slot.route is None:
         return False
     if left > _CALLER_LEAST and is_usual(slot, chunk) and slot.route.is_valid():
         request = prepared(slot, chunk)
@@ -61,7 +60,25 @@ cdef inline bint is_usual(TopicSlot slot, Chunk chunk) noexcept:
     """Return whether *chunk* is the only one of its topic, and small, and has no callbacks."""
     return (slot.chunk is chunk and not slot.full and slot.in_progress == 0
             and chunk.count <= _CALLER_ROWS and chunk.nbytes <= _CALLER_BYTES
-            and chunk.callbacks == NULL and not chunk.done_callbacks)
+            and has_no_callbacks(chunk))
+
+
+cdef inline bint has_no_callbacks(Chunk chunk) noexcept:
+    """Return whether nothing is left for Reports: a ReportTo only adds to a queue."""
+    cdef uint32_t i
+    if chunk.done_callbacks:
+        return False
+    if chunk.callbacks == NULL:
+        return True
+    for i in range(min(chunk.count, chunk.callback_room)):
+        if chunk.callbacks[i] != NULL and not is_silent(<object>chunk.callbacks[i]):
+            return False
+    return True
+
+
+cdef inline bint is_silent(callback) noexcept:
+    """Return whether *callback* is a ReportTo that wakes no thread."""
+    return type(callback) is ReportTo and not (<ReportTo>callback).outcomes.waiters
 
 
 cdef CallerRequest prepared(TopicSlot slot, Chunk chunk):
@@ -236,8 +253,8 @@ cdef int settle_as_caller(CallerRequest request) noexcept:
     cdef TopicSlot slot = chunk.slot
     if found <= 0:
         return found
-    if chunk.done_callbacks or path.link.watched < 0:
-        return -1                       # Reports has to run them
+    if not has_no_callbacks(chunk) or link.watched < 0:
+        return -1
     now_ns = kernel_clock(0)
     now = now_ns / <double>_NS
     request.state = ANSWERED
@@ -249,7 +266,10 @@ cdef int settle_as_caller(CallerRequest request) noexcept:
     count_as_caller(request, now)
     if chunk.waiters:
         wake_waiters(part)
-    part.finish()
+    if chunk.callbacks == NULL:
+        part.finish()
+    else:
+        part.report(None)
     return 1
 
 

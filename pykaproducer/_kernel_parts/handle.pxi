@@ -239,7 +239,7 @@ cdef inline bint send_if_open(Delivery handle, timeout) except -1:
     """Send the message in this thread, if it is in the open chunk and the stages are idle."""
     cdef TopicSlot slot = handle.chunk.slot
     cdef double seconds = 3600
-    if slot is None or slot.chunk is not handle.chunk or slot.route is None:
+    if slot is None or slot.chunk is not handle.chunk:
         return False
     if PyFloat_CheckExact(timeout):
         seconds = timeout
@@ -247,7 +247,7 @@ cdef inline bint send_if_open(Delivery handle, timeout) except -1:
         seconds = 3600 if timeout > 3600 else <double>timeout
     elif timeout is not None:
         return False
-    return seconds > 0 and send_as_caller(handle, seconds)
+    return seconds > 0 and send_as_caller(slot, handle.chunk, seconds)
 
 
 # Functions, not methods: a C method would cost each handle a pointer to a method table.

@@ -183,6 +183,30 @@ cdef class OpenChunks:
             chunks += self._take(slot)
         return chunks
 
+    def _send_open(self, double seconds):
+        """Send the messages that are not taken in this thread, if all are in one open chunk.
+
+        Only if no others are in progress; see caller.pxi. *seconds*: how long to wait at most.
+        """
+        cdef TopicSlot slot, found = None
+        for slot in self.slots.values():
+            if slot.in_progress or slot.full:
+                return
+            if slot.chunk is not None:
+                if found is not None:
+                    return
+                found = slot
+        if found is not None and seconds > 0:
+            send_as_caller(found, found.chunk, seconds)
+
+    def _is_at_rest(self):
+        """Return whether all accepted messages are settled and reported."""
+        cdef TopicSlot slot
+        for slot in self.slots.values():
+            if slot.in_progress or slot.chunk is not None or slot.full:
+                return False
+        return True
+
     def _take_callers(self):
         """Take the messages for which callers wait, and return their chunks."""
         return take_callers(self.slots.values())

@@ -50,6 +50,42 @@ def test_callbacks_run_in_the_thread_that_polls(scripted: ScriptedCluster) -> No
     assert threads == [threading.get_ident()]
 
 
+def test_each_message_that_is_flushed_is_reported_in_that_thread(
+    scripted: ScriptedCluster,
+) -> None:
+    """The thread that flushes may also send the message, and receive the response."""
+    found: list[tuple[int, bytes | None]] = []
+
+    def reported(error: KafkaError | None, message: Message) -> None:
+        assert error is None
+        found.append((threading.get_ident(), message.value()))
+
+    with on(scripted) as producer:
+        for number in range(200):
+            producer.produce("t", b"%d" % number, partition=number % 2, on_delivery=reported)
+            assert producer.flush() == 0
+            assert len(producer) == 0
+            assert found[number:] == [(threading.get_ident(), b"%d" % number)]
+        assert producer._core is not None
+        assert producer._core._pipeline is not None
+        (broker,) = producer._core._pipeline.brokers.all()
+        assert broker.bridge.caller_link.used_at, "it was sent by another thread each time"
+
+
+def test_a_failure_of_a_flushed_message_is_reported(scripted: ScriptedCluster) -> None:
+    reports = Calls()
+    with on(scripted) as producer:
+        for _ in range(50):
+            producer.produce("t", b"fine", partition=0, on_delivery=Calls())
+            producer.flush()
+        scripted.next("produce", Refuse(10))
+        producer.produce("t", b"it", partition=0, on_delivery=reports)
+        assert producer.flush() == 0
+    ((error, message),) = reports
+    assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert message.value() == b"it"
+
+
 def test_a_report_has_the_message(scripted: ScriptedCluster) -> None:
     reports = Calls()
     with on(scripted) as producer:

@@ -18,6 +18,7 @@ import pytest
 from pykaproducer import (
     AbortedError,
     Delivery,
+    DeliveryFailures,
     FlushTimeoutError,
     ForkedProducerError,
     OutcomeTimeoutError,
@@ -231,6 +232,55 @@ def test_a_message_that_nobody_waits_for_is_sent_all_the_same() -> None:
             p.send("t", b"it")
             wait_until(lambda: len(log(cluster)) == seen + 1)  # noqa: B023
             assert count
+
+
+def flushed_by_caller(producer: Producer) -> bool:
+    """Send a message and flush; return whether this thread has sent it."""
+    before = last_caller(producer)
+    delivery = producer.send("t", b"it")
+    producer.flush(SOON)
+    assert delivery.succeeded()
+    return last_caller(producer) > before
+
+
+def test_a_thread_that_flushes_sends_the_message_itself() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        count = warm(p)
+        tries = 1
+        while not flushed_by_caller(p):
+            tries += 1
+            assert tries < TRIES
+        assert log(cluster)[count:] == [b"it"] * tries
+        assert p._budget.used == 0
+
+
+def test_a_flush_reports_the_failure_of_a_message_that_it_has_sent() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        cluster.next("produce", Refuse(10))
+        p.send("t", b"it")
+        with pytest.raises(DeliveryFailures, match="MESSAGE_SIZE_TOO_LARGE"):
+            p.flush(SOON)
+        p.flush(SOON)
+
+
+def test_a_flush_with_two_topics_and_with_none() -> None:
+    with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        warm(p, topic="u")
+        p.flush(SOON)
+        both = [p.send("t", b"it"), p.send("u", b"it")]
+        p.flush(SOON)
+        assert all(delivery.succeeded() for delivery in both)
+        assert log(cluster, "t")[-1] == log(cluster, "u")[-1] == b"it"
+
+
+@pytest.mark.parametrize("timeout", [1, 30, 10**30, 2.5, None, True], ids=str)
+def test_any_timeout_that_a_wait_accepts(timeout: float | None) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        for _ in range(5):
+            p.send("t", b"it").result(timeout)
+        assert log(cluster) == [b"it"] * 5
 
 
 def test_a_response_in_pieces() -> None:
