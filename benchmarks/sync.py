@@ -11,7 +11,7 @@ from functools import partial
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import clients, options, payloads, readback, send
+from benchmarks import clients, options, payloads, peers, readback, send
 from benchmarks.child import Parent, RunFailed
 from benchmarks.clients import Load, Settings
 from benchmarks.process import Usage, calibrate
@@ -21,7 +21,9 @@ from benchmarks.runner import CALIBRATION, Measures, Session, in_fresh_process
 if TYPE_CHECKING:
     from pykaproducer.testing import KafkaCluster
 
-PEERS = ("confluent-kafka", "kafka-python", "aiokafka", "raw")
+PEERS = ("confluent-kafka", "kafka-python", "aiokafka", "franz-go", "raw")
+#: Those that run in Python, in a process of this module.
+_IN_PYTHON = frozenset(PEERS) - {"franz-go"} | {"pykaproducer"}
 
 HELP = "latency of single messages, each awaited before the next"
 
@@ -84,7 +86,11 @@ def _one_run(
             "size": arguments.size,
         }
         limit = _LIMIT + arguments.messages / _SLOWEST
-        measures = in_fresh_process("benchmarks.sync", job, limit=limit)
+        if client in _IN_PYTHON:
+            measures = in_fresh_process("benchmarks.sync", job, limit=limit)
+        else:
+            job |= {"topics": [topic], "warm_up": _WARM_UP, "keyed": False, "outcome": "waited"}
+            measures = peers.TABLE[client].send(job, limit)
         readback.check_log(cluster, [topic], partitions, arguments.messages + _WARM_UP)
     return measures
 

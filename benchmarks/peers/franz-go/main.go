@@ -95,4 +95,9 @@ func (c client) SendAll(load harness.Load, done func(error)) {
 	})
 }
 
+func (c client) SendOne(topic string, value []byte) error {
+	record := &kgo.Record{Topic: topic, Value: value}
+	return c.kafka.ProduceSync(context.Background(), record).FirstErr()
+}
+
 func (c client) Flush() error { return c.kafka.Flush(context.Background()) }

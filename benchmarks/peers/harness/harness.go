@@ -6,9 +6,11 @@ package harness
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"sort"
 	"time"
 )
 
@@ -81,6 +83,12 @@ type Client interface {
 	Flush() error
 }
 
+// Waiter is a client that can wait for each message.
+type Waiter interface {
+	// SendOne sends one message and waits for its outcome.
+	SendOne(topic string, value []byte) error
+}
+
 // Main makes a client, measures it as the command line says, and ends the process.
 func Main(make func(Settings) (Client, error)) {
 	go endWithParent()
@@ -113,6 +121,9 @@ func run(make func(Settings) (Client, error)) (map[string]any, error) {
 	client, err := make(job.Settings)
 	if err != nil {
 		return nil, err
+	}
+	if job.Outcome == "waited" {
+		return oneByOne(client, Load{Topics: job.Topics, Count: job.Messages, Values: values}, job.WarmUp)
 	}
 	keys := asBytes(job.Keys)
 	if err := warmUp(client, Load{job.Topics, job.WarmUp, values, keys}); err != nil {
@@ -166,6 +177,41 @@ func measure(client Client, load Load, silent bool) (map[string]any, error) {
 	}
 	measures["overlap"] = float64(inLoop) / count
 	return measures, tally.Complaint(load.Count)
+}
+
+// oneByOne waits for each message before it sends the next.
+func oneByOne(client Client, load Load, warmUp int) (map[string]any, error) {
+	waiter, able := client.(Waiter)
+	if !able {
+		return nil, errors.New("the client cannot wait for one message")
+	}
+	times := make([]float64, 0, load.Count)
+	var failed error
+	send := func(topic string, _, value []byte) {
+		start := time.Now()
+		if err := waiter.SendOne(topic, value); err != nil && failed == nil {
+			failed = err
+		}
+		times = append(times, float64(time.Since(start).Nanoseconds())/1000)
+	}
+	Load{Topics: load.Topics, Count: warmUp, Values: load.Values}.Rows(send)
+	times = times[:0]
+	start := now()
+	load.Rows(send)
+	used := now().since(start)
+	if failed != nil {
+		return nil, failed
+	}
+	sort.Float64s(times)
+	count := float64(load.Count)
+	return map[string]any{
+		"p50_us":  times[len(times)/2],
+		"p99_us":  times[len(times)*99/100],
+		"mean_us": used.wall / count * 1e6,
+		"most_us": times[len(times)-1],
+		"cpu_us":  used.cpu / count * 1e6,
+		"sleeps":  float64(used.sleeps) / count,
+	}, nil
 }
 
 func readJob(path string) (job job, err error) {
