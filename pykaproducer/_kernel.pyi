@@ -666,8 +666,11 @@ class CallerLink:
         """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
     def adopted(self) -> None:
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
-    def take_quiet(self) -> TopicSlot | None:
+    @property
+    def quiet_slot(self) -> TopicSlot | None:
         """Return the slot that is to be announced now, or None."""
+    def announced(self) -> None:
+        """Forget the quiet slot, which has been announced."""
 
 @final
 class CallerRoute:

@@ -87,14 +87,19 @@ def _never() -> bool:
     return False
 
 
-def wait(delivery: Delivery, timeout: float | None) -> bool:
-    """Wait for the outcome; return False if there is none after *timeout* seconds."""
+def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool:
+    """Wait for the outcome; return False if there is none after *timeout* seconds.
+
+    *waited*: the part of them that has passed.
+    """
     if delivery.settled():
         return True
     context: ProducerRef = delivery.chunk.owner
     context.check_may_wait(delivery)
     clock = context.clock
     deadline = clock.after(timeout)
+    if deadline is not None:
+        deadline -= waited
     lock = _thread.allocate_lock()
     lock.acquire()
     if not delivery.watch(lock):
@@ -109,9 +114,11 @@ def wait(delivery: Delivery, timeout: float | None) -> bool:
     return True
 
 
-def exception(delivery: Delivery, timeout: float | None = None) -> BaseException | None:
+def exception(
+    delivery: Delivery, timeout: float | None = None, waited: float = 0.0
+) -> BaseException | None:
     """Return the error of a message, or None if it was delivered."""
-    if not wait(delivery, timeout):
+    if not wait(delivery, timeout, waited):
         raise OutcomeTimeoutError(
             f"{format_partition(delivery.topic, delivery.partition)}: no outcome within "
             f"{timeout:.3g} s; the message is still being sent, until delivery_timeout_ms ends it"
@@ -119,9 +126,9 @@ def exception(delivery: Delivery, timeout: float | None = None) -> BaseException
     return delivery.failure()
 
 
-def result(delivery: Delivery, timeout: float | None = None) -> RecordMetadata:
+def result(delivery: Delivery, timeout: float | None = None, waited: float = 0.0) -> RecordMetadata:
     """Return the position of the message, or raise its error."""
-    error = exception(delivery, timeout)
+    error = exception(delivery, timeout, waited)
     if error is not None:
         try:
             raise error

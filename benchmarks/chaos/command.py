@@ -102,6 +102,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the producer's setting of this name; default: %(default)s",
     )
     parser.add_argument(
+        "--waiting",
+        action="store_true",
+        help="pykaproducer: wait for most messages before the next is sent",
+    )
+    parser.add_argument(
         "--producers",
         type=positive,
         default=1,
@@ -239,6 +244,7 @@ def _job(arguments: argparse.Namespace, stage: Stage, directory: Path) -> dict[s
         idempotence=not arguments.no_idempotence,
         in_flight=arguments.in_flight,
         stage_threads=arguments.stage_threads,
+        waiting=arguments.waiting,
     )
     return {
         "client": arguments.producer,

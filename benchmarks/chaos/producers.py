@@ -19,6 +19,8 @@ Told = Callable[[Status, int], None]
 #: Many small batches, so that several of a partition are in flight.
 _BATCH_MESSAGES = 50
 _BATCH_BYTES = 8 * 1024
+#: With ``waiting``: of this many messages in a row, the first few are not waited for.
+_TURN, _NOT_AWAITED = 64, 8
 #: Short enough that there is nearly always something in flight.
 _LINGER_MS = 1
 
@@ -39,6 +41,8 @@ class Settings:
     in_flight: int
     #: Applies to pykaproducer only.
     stage_threads: str
+    #: Applies to pykaproducer only: wait for most messages before the next is sent.
+    waiting: bool = False
 
 
 class Refused(Exception):
@@ -71,14 +75,16 @@ class Pykaproducer(Client):
 
         self._topic = settings.topic
         self._full, self._flush_timeout = BufferFullError, FlushTimeoutError
+        self._waiting, self._turn = settings.waiting, 0
         self._producer = Producer(
             bootstrap_servers=settings.bootstrap_servers,
             acks="all" if settings.acks == "all" else int(settings.acks),
             enable_idempotence=settings.idempotence,
             delivery_timeout_ms=int(settings.delivery_timeout * 1000),
             request_timeout_ms=int(settings.request_timeout * 1000),
-            batch_max_messages=_BATCH_MESSAGES,
-            linger_ms=_LINGER_MS,
+            # A caller that waits sends its message itself only without these limits.
+            batch_max_messages=0 if settings.waiting else _BATCH_MESSAGES,
+            linger_ms=0 if settings.waiting else _LINGER_MS,
             max_in_flight_requests_per_connection=settings.in_flight,
             stage_threads=settings.stage_threads,
             max_block_ms=0,
@@ -91,10 +97,17 @@ class Pykaproducer(Client):
             else:
                 told(Status[error.status.name], -1)
 
+        self._turn += 1
+        waits = self._waiting and self._turn % _TURN >= _NOT_AWAITED
+        callback = None if waits else on_delivery
         try:
-            self._producer.send(self._topic, value, partition=partition, on_delivery=on_delivery)
+            sent = self._producer.send(
+                self._topic, value, partition=partition, on_delivery=callback
+            )
         except self._full as error:
             raise Refused from error
+        if waits:
+            on_delivery(sent.exception(), sent)
 
     def flush(self, timeout: float) -> None:
         try:

@@ -129,6 +129,8 @@ cdef int _CALLER_WAIT = 1000
 cdef int64_t _CALLER_LEAST = 200000000
 #: Maximum time for which a message waits for a caller that sends it, before it is announced (ns).
 cdef int64_t _QUIET = 200000
+#: The dispatcher learns at least this often that a topic is in use (ns).
+cdef int64_t _TOLD = 500000000
 #: From this version on, Produce has compact strings and tagged fields.
 cdef int _FLEXIBLE_PRODUCE = 9
 
@@ -259,23 +261,28 @@ cdef class CallerLink:
         """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
         self.fd = -1
         if self.request is not None:
-            self.hand_over(self.request)
+            self.hand_over(self.request, True)
         return self.request
 
     def adopted(self):
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
         self.request = None
 
-    def take_quiet(self):
+    @property
+    def quiet_slot(self):
         """Return the slot that is to be announced now, or None."""
-        cdef TopicSlot slot = self.quiet
-        if slot is not None:
-            self.quiet = None
-            set_timer(self.timer, 0)
-        return slot
+        return self.quiet
 
-    cdef void hand_over(self, CallerRequest request) noexcept:
-        """Give *request* to the stages. The Bridge adopts it when it runs next."""
+    def announced(self):
+        """Forget the quiet slot, which has been announced."""
+        self.quiet = None
+        set_timer(self.timer, 0)
+
+    cdef void hand_over(self, CallerRequest request, bint wake) noexcept:
+        """Give *request* to the stages. The Bridge adopts it when it runs next.
+
+        *wake*: the caller, which waits. It silences the bell itself: see wait_as_caller().
+        """
         if request.state != IN_FLIGHT:
             return
         request.state = HANDED_OVER
@@ -283,7 +290,8 @@ cdef class CallerLink:
         self.fd = -1
         if self.watched >= 0:
             set_watched(self.watch, self.watched, True)
-        ring(self.bell)
+        if wake:
+            ring(self.bell)
         kernel_poke(self.wakeup)
 
 
@@ -372,5 +380,5 @@ cdef class CallerPath:
         self.offered = False
         self.request = None
         if request is not None:
-            self.link.hand_over(request)
+            self.link.hand_over(request, True)
         return request

@@ -10,7 +10,12 @@ cdef bint keep_quiet(TopicSlot slot) noexcept:
     """
     cdef CallerPath path = slot.last_path
     cdef CallerLink link
+    cdef int64_t now
     if path is None or not path.offered or runs_stages or slot.full:
+        return False
+    now = kernel_clock(0)
+    if now - slot.told > _TOLD:
+        slot.told = now
         return False
     link = path.link
     if link.fd < 0 or link.request is not None:
@@ -53,6 +58,8 @@ cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
         end_quiet(slot)
         return False
     wait_as_caller(request, <int>max(0, min(_CALLER_WAIT, seconds * 1000, left // 2000000)))
+    if request.state == ANSWERED and chunk.waiters:
+        wake_waiters(request.part)      # other threads; this may run Python code
     return True
 
 
@@ -91,13 +98,13 @@ cdef CallerRequest prepared(TopicSlot slot, Chunk chunk):
     cdef CallerRequest request
     cdef CallerPath path
     cdef list parts
-    parts, unknown = split_chunk(chunk, route.partitioner, route.partitions, route.available)
-    if len(parts) != 1 or unknown is not None or slot.paths is None:
-        return None
-    path = slot.paths.get((<Slice>parts[0]).partition)
-    if path is None or not path.offered or path.view is not route.view or path.link.fd < 0:
-        return None
     try:
+        parts, unknown = split_chunk(chunk, route.partitioner, route.partitions, route.available)
+        if len(parts) != 1 or unknown is not None or slot.paths is None:
+            return None
+        path = slot.paths.get((<Slice>parts[0]).partition)
+        if path is None or not path.offered or path.view is not route.view or path.link.fd < 0:
+            return None
         request = CallerRequest.__new__(CallerRequest)
         request.path = path
         request.part = parts[0]
@@ -115,11 +122,17 @@ cdef bint encode_as_caller(CallerRequest request) except -1:
     cdef Chunk chunk = part.chunk
     cdef BatchHeader header
     cdef RecordBatch batch
+    cdef list parts = [part]
+    cdef uint32_t i
+    # A list of its own, so that the outcome needs no memory: see Slice.empty_part().
+    part.allocate(part.count)
+    for i in range(part.count):
+        part.rows[i] = i
     with chunk.lock:
         if chunk.closed:
             return False
         chunk.pins += 1                 # write_records() unpins it
-    batch = write_records([part], &header)
+    batch = write_records(parts, &header)
     header.attributes = 0
     header.producer_id = path.producer_id
     header.producer_epoch = path.producer_epoch
@@ -163,8 +176,14 @@ cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
     cdef iovec iov[3]
     cdef uint32_t i
     cdef int64_t now
-    if not is_usual(slot, chunk) or chunk.count != part.count or not path.offered:
+    # In the child of a fork the chunk has no slot.
+    if chunk.slot is not slot or not is_usual(slot, chunk) or not path.offered:
         return False
+    if chunk.count != part.count:
+        return False
+    for i in range(part.count):
+        if chunk.rows[i].partition != path.partition:
+            return False
     if link.fd < 0 or link.request is not None or path.next_sequence != request.first_sequence:
         return False
     if link.quiet is slot:
@@ -194,7 +213,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
     request.sent = now / <double>_NS
     request.written = kernel_write(link.fd, iov, 3, 0)
     if request.written != total:
-        link.hand_over(request)
+        link.hand_over(request, False)
     return True
 
 
@@ -206,20 +225,24 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
     cdef pollfd fds[2]
     cdef int found
     cdef Py_ssize_t count
+    cdef bint waits_for_another = False
     while request.state == IN_FLIGHT:
         left = (end - kernel_clock(0) + 999999) // 1000000
         if left <= 0:
             break
         fds[0].fd, fds[0].events, fds[0].revents = link.fd, 1, 0
         fds[1].fd, fds[1].events, fds[1].revents = link.bell, 1, 0
+        if waits_for_another:
+            left = 1
         with nogil:
-            found = poll_once(fds, 2, <int>left)
+            found = poll_once(fds, 1 if waits_for_another else 2, <int>left)
             want_gil()
         got_gil()
-        if fds[1].revents:
-            silence(link.bell)
         if request.state != IN_FLIGHT:
+            silence(link.bell)
             return
+        # The bell rings for the caller before this one, which has not run since.
+        waits_for_another = fds[1].revents != 0
         if found < 0:
             break                       # a signal: its handler may run for long
         if not fds[0].revents:
@@ -234,144 +257,7 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
         found = settle_as_caller(request)
         if found != 0:
             break
-    link.hand_over(request)
-
-
-cdef int settle_as_caller(CallerRequest request) noexcept:
-    """Settle *request* if the response is as expected.
-
-    Returns 1 if it is settled, 0 if the response is incomplete, and -1 if it is unexpected.
-    """
-    cdef CallerPath path = request.path
-    cdef CallerLink link = path.link
-    cdef int64_t base_offset = -1, timestamp = -1
-    cdef Slice part = request.part
-    cdef Chunk chunk = part.chunk
-    cdef int found = read_response(request, &base_offset, &timestamp)
-    cdef int64_t now_ns
-    cdef double now
-    cdef TopicSlot slot = chunk.slot
-    if found <= 0:
-        return found
-    if not has_no_callbacks(chunk) or link.watched < 0:
-        return -1
-    now_ns = kernel_clock(0)
-    now = now_ns / <double>_NS
-    request.state = ANSWERED
-    link.request = path.request = None
-    link.used_at = now
-    slot.last_path = path
-    set_watched(link.watch, link.watched, True)
-    settle_rows(path, part, base_offset, timestamp, now, now_ns)
-    count_as_caller(request, now)
-    if chunk.waiters:
-        wake_waiters(part)
-    if chunk.callbacks == NULL:
-        part.finish()
-    else:
-        part.report(None)
-    return 1
-
-
-cdef void settle_rows(CallerPath path, Slice part, int64_t base_offset, int64_t timestamp,
-                      double now, int64_t now_ns) noexcept:
-    cdef Chunk chunk = part.chunk
-    cdef Sample *sample = path.delivery.sample_at(now)
-    cdef Row *row
-    cdef Run run
-    cdef uint32_t i
-    memset(&run, 0, sizeof(Run))
-    with chunk.lock:
-        for i in range(part.count):
-            row = &chunk.rows[i]
-            add_age(path.delivery, sample, &run, now_ns - accepted_at(chunk, row))
-            row.deadline = base_offset + i if base_offset >= 0 else -1
-            if timestamp >= 0:
-                row.timestamp = timestamp
-            add_flags(&row.flags, SETTLED)
-        end_run(path.delivery, sample, &run)
-
-
-cdef void count_as_caller(CallerRequest request, double now) noexcept:
-    """Record what the stages record for a batch, a request and a response."""
-    cdef CallerPath path = request.path
-    cdef Slice part = request.part
-    cdef RecordBatch batch = request.batch
-    cdef double took = now - request.sent
-    path.records.record(request.sent, part.count, 1)
-    path.batches.record(request.sent, batch.size, 1)
-    path.compression.record(request.sent, 1, 1)
-    path.largest.record(request.sent, batch.largest_record, 1)
-    path.queue.record(request.sent, request.sent - part.chunk.opened, part.count)
-    path.requests.record(request.sent, part.count, 1)
-    path.outgoing.record(request.sent, request.written, 1)
-    path.incoming.record(now, request.filled, 1)
-    path.request_time.record(now, took, 1)
-    path.latency.record(now, took, 1)
-    path.throttle.record(now, 0, 1)
-    path.partition_bytes.record(now, part.nbytes / <double>part.count, part.count)
-
-
-cdef int read_response(CallerRequest request, int64_t *base_offset, int64_t *timestamp) noexcept:
-    """Read the response if it has one partition, as requested, and no error.
-
-    Returns 1, 0 if it is incomplete, or -1 for anything else: the stages decode that.
-    """
-    cdef const uint8_t *p = request.response
-    cdef int64_t length
-    if request.filled < 4:
-        return 0
-    length = <int64_t>get_be(p, 4)
-    if length > <int64_t>sizeof(request.response) - 4:
-        return -1
-    if request.filled < 4 + length:
-        return 0
-    if request.filled > 4 + length or length < len(request.path.name) + 40:
-        return -1
-    if <int32_t>get_be(p + 4, 4) != request.correlation_id:
-        return -1
-    p = read_topic(request.path, p + 8)
-    if p == NULL or <int32_t>get_be(p, 4) != request.path.partition or get_be(p + 4, 2) != 0:
-        return -1
-    base_offset[0] = <int64_t>get_be(p + 6, 8)
-    timestamp[0] = <int64_t>get_be(p + 14, 8)
-    return 1 if is_expected_end(request.path, p + 22, request.response + 4 + length) else -1
-
-
-cdef const uint8_t *read_topic(CallerPath path, const uint8_t *p) noexcept:
-    """Return the end of the header of the only topic and partition, NULL if it is another one."""
-    cdef bint flexible = path.version >= _FLEXIBLE_PRODUCE
-    cdef Py_ssize_t name = len(path.name)
-    if flexible:
-        # No tags, one topic, its name. Lengths are one byte each, as the name is not longer.
-        if name > 126 or p[0] or p[1] != 2 or p[2] != name + 1:
-            return NULL
-        p += 3
-    else:
-        if get_be(p, 4) != 1 or get_be(p + 4, 2) != <uint64_t>name:
-            return NULL
-        p += 6
-    if memcmp(p, PyBytes_AS_STRING(path.name), name) != 0:
-        return NULL
-    p += name
-    if flexible:
-        return p + 1 if p[0] == 2 else NULL
-    return p + 4 if get_be(p, 4) == 1 else NULL
-
-
-cdef bint is_expected_end(CallerPath path, const uint8_t *p, const uint8_t *end) noexcept:
-    """Return whether nothing unusual follows the timestamp: no error texts, no throttling."""
-    if path.version >= 5:
-        p += 8                          # log start offset
-    if path.version >= _FLEXIBLE_PRODUCE:
-        # Record errors: none; message: null; tags: none, none; throttle time: 0; tags: none.
-        return (end - p == 9 and p[0] == 1 and not p[1] and not p[2] and not p[3]
-                and get_be(p + 4, 4) == 0 and not p[8])
-    if path.version >= 8:
-        if end - p < 6 or get_be(p, 4) != 0 or get_be(p + 4, 2) != 0xffff:
-            return False
-        p += 6
-    return end - p == 4 and get_be(p, 4) == 0
+    link.hand_over(request, False)
 
 
 def take_callers(slots):
@@ -383,6 +269,6 @@ def take_callers(slots):
         for path in list(((<TopicSlot>slot).paths or {}).values()):
             request = path.link.request
             if request is not None and request.path is path:
-                path.link.hand_over(request)
+                path.link.hand_over(request, True)
                 found.append(request.part.chunk)
     return found

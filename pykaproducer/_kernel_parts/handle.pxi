@@ -151,8 +151,7 @@ cdef class Delivery:
             ForkedProducerError: the message was pending when this process was forked; only the
                 parent receives the outcome.
         """
-        send_if_open(self, timeout)
-        return _delivery_functions.result(self, timeout)
+        return _delivery_functions.result(self, timeout, send_if_open(self, timeout))
 
     def exception(self, timeout=None):
         """Wait for the outcome and return the message's error, or None if it was delivered.
@@ -166,8 +165,7 @@ cdef class Delivery:
         Raises:
             OutcomeTimeoutError, CallbackThreadError, ForkedProducerError: as for :meth:`result`.
         """
-        send_if_open(self, timeout)
-        return _delivery_functions.exception(self, timeout)
+        return _delivery_functions.exception(self, timeout, send_if_open(self, timeout))
 
     def done(self):
         """Return whether the message has its outcome."""
@@ -192,8 +190,7 @@ cdef class Delivery:
         ``OutcomeTimeoutError`` (there is no outcome yet) and of ``DeliveryTimeoutError`` (the
         message has failed at its deadline).
         """
-        send_if_open(self, timeout)
-        return _delivery_functions.result(self, timeout)
+        return _delivery_functions.result(self, timeout, send_if_open(self, timeout))
 
     def add_callback(self, function, *args, **kwargs):
         """Have ``function(*args, record_metadata, **kwargs)`` called on delivery; return self."""
@@ -235,19 +232,26 @@ cdef class Delivery:
         return _delivery_functions.describe(self)
 
 
-cdef inline bint send_if_open(Delivery handle, timeout) except -1:
-    """Send the message in this thread, if it is in the open chunk and the stages are idle."""
+cdef inline double send_if_open(Delivery handle, timeout) except -1:
+    """Send the message in this thread, if it is in the open chunk and the stages are idle.
+
+    Returns how long that has taken (seconds).
+    """
     cdef TopicSlot slot = handle.chunk.slot
     cdef double seconds = 3600
+    cdef int64_t start
     if slot is None or slot.chunk is not handle.chunk:
-        return False
+        return 0
     if PyFloat_CheckExact(timeout):
         seconds = timeout
     elif PyLong_CheckExact(timeout):
         seconds = 3600 if timeout > 3600 else <double>timeout
     elif timeout is not None:
-        return False
-    return seconds > 0 and send_as_caller(slot, handle.chunk, seconds)
+        return 0
+    start = kernel_clock(0)
+    if not (seconds > 0 and send_as_caller(slot, handle.chunk, seconds)):
+        return 0
+    return (kernel_clock(0) - start) / <double>_NS
 
 
 # Functions, not methods: a C method would cost each handle a pointer to a method table.

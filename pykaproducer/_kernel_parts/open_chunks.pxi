@@ -15,6 +15,7 @@ cdef class TopicSlot:
     # For callers that wait: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
+    cdef int64_t told                   # when it was announced last (ns)
     cdef CallerPath last_path           # used by the last message; None: sent by the stages
 
     def lend_route(self, CallerRoute route):
@@ -189,7 +190,7 @@ cdef class OpenChunks:
         Only if no others are in progress; see caller.pxi. *seconds*: how long to wait at most.
         """
         cdef TopicSlot slot, found = None
-        for slot in self.slots.values():
+        for slot in list(self.slots.values()):
             if slot.in_progress or slot.full:
                 return
             if slot.chunk is not None:
@@ -202,14 +203,14 @@ cdef class OpenChunks:
     def _is_at_rest(self):
         """Return whether all accepted messages are settled and reported."""
         cdef TopicSlot slot
-        for slot in self.slots.values():
+        for slot in list(self.slots.values()):
             if slot.in_progress or slot.chunk is not None or slot.full:
                 return False
         return True
 
     def _take_callers(self):
         """Take the messages for which callers wait, and return their chunks."""
-        return take_callers(self.slots.values())
+        return take_callers(list(self.slots.values()))
 
     def _open_rows(self):
         """Return ``(rows, bytes, time at which the oldest was opened)`` of the chunks not taken."""

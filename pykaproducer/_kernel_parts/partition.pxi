@@ -159,6 +159,7 @@ def partition_for(int hashing, bytes key not None, int32_t partitions):
 # -- splitting a chunk by partition --------------------------------------------------------
 
 cdef struct Census:             # of a chunk's rows, by partition
+    uint32_t rows               # their number: if the chunk is open, it may grow meanwhile
     int32_t partitions          # their number; as an index it means rows of unknown partitions
     int32_t *found              # the partitions that have rows, in the order of their first one
     int32_t n_found
@@ -169,7 +170,7 @@ cdef struct Census:             # of a chunk's rows, by partition
 cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions, bytes available):
     """See ``Chunk.split``."""
     cdef Census census
-    cdef list parts
+    cdef list parts = []        # before the census: this may run Python code, which adds rows
     if not 0 <= partitions < 0x7fffffff:
         raise ValueError(f"a topic cannot have {partitions} partitions")
     with chunk.lock:            # pin it, so that the row table stays even if its rows expire
@@ -179,7 +180,7 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
     memset(&census, 0, sizeof(Census))
     try:
         take_census(&census, chunk, partitioner, partitions, available)
-        parts = cut(&census, chunk)
+        cut(&census, chunk, parts)
     finally:
         free(census.found)
         free(census.counts)
@@ -199,6 +200,7 @@ cdef take_census(Census *census, Chunk chunk, Partitioner partitioner, int32_t p
     cdef int32_t n_writable = len(available) // sizeof(int32_t)
     cdef int64_t most = min(<int64_t>partitions, <int64_t>chunk.count) + 2
     census.partitions = partitions
+    census.rows = chunk.count
     census.found = <int32_t *>new_numbers(most * sizeof(int32_t))
     census.counts = <uint32_t *>new_numbers((partitions + 1) * sizeof(uint32_t))
     census.sizes = <int64_t *>new_numbers((partitions + 1) * sizeof(int64_t))
@@ -237,7 +239,7 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
     cdef int32_t p
     cdef uint32_t i
     cdef Row *row
-    for i in range(chunk.count):
+    for i in range(census.rows):
         row = &chunk.rows[i]
         if has_ended(row):
             continue
@@ -251,16 +253,16 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
         census.sizes[p] += payload_size(row)
 
 
-cdef list cut(Census *census, Chunk chunk):
-    """Return a slice for each partition that has rows, and one for unknown partitions."""
-    cdef list parts = []
+cdef cut(Census *census, Chunk chunk, list parts):
+    """Add to *parts* a slice for each partition with rows, and one for unknown partitions."""
     cdef Slice part
     cdef int32_t i, p
     cdef uint32_t row
     if census.n_found == 1:
         part = chunk.whole()
         part.partition = census.found[0]
-        return [part]
+        parts.append(part)
+        return
     for i in range(census.n_found):
         p = census.found[i]
         part = Slice.__new__(Slice)
@@ -271,14 +273,13 @@ cdef list cut(Census *census, Chunk chunk):
         part.nbytes = census.sizes[p]
         parts.append(part)
         census.counts[p] = <uint32_t>i      # from now on the index of the slice
-    for row in range(chunk.count):
+    for row in range(census.rows):
         if has_ended(&chunk.rows[row]):
             continue
         p = partition_or_unknown(&chunk.rows[row], census.partitions)
         part = <Slice>parts[census.counts[p]]
         part.rows[part.count] = row
         part.count += 1
-    return parts
 
 
 cdef inline int32_t partition_or_unknown(const Row *row, int32_t partitions) noexcept nogil:

@@ -36,19 +36,30 @@ cdef wake_waiters(Slice settled):
     a chunk together then cost no more than its rows.
     """
     cdef Chunk chunk = settled.chunk
+    cdef list locks = []
     cdef uint32_t i
     if settled.count <= <uint32_t>len(chunk.waiters):
         for i in range(settled.count):
-            release_waiters(chunk, settled.at(i))
-        return
-    for row in list(chunk.waiters):
-        if flags_of(chunk, <uint32_t>row) & SETTLED:
-            release_waiters(chunk, row)
+            locks += chunk.waiters.pop(settled.at(i), ())
+    else:
+        for row in list(chunk.waiters):
+            if flags_of(chunk, <uint32_t>row) & SETTLED:
+                locks += chunk.waiters.pop(row, ())
+    release_all(locks)
 
 
-cdef release_waiters(Chunk chunk, row):
-    for lock in chunk.waiters.pop(row, ()):
-        lock.release()
+cdef release_all(list locks):
+    """Release all *locks*, even if one of them raises: an event loop's runs Python code."""
+    while locks:
+        lock = locks.pop(0)
+        try:
+            lock.release()
+        except BaseException:           # a KeyboardInterrupt, in a caller that has settled them
+            try:
+                lock.release()          # it may have been interrupted before it had any effect
+            finally:
+                release_all(locks)
+            raise
 
 
 cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:

@@ -18,6 +18,7 @@ from typing import Any
 
 from pykaproducer._kernel import CallerLink, CallerRequest, Chunk, TopicSlot
 from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
 from pykaproducer._net.transport import Network
@@ -291,6 +292,7 @@ class Bridge(SocketWorker):
     # Callers -------------------------------------------------------------------------------------
 
     def lend(self) -> None:
+        self.take_back()  # again, if there was no memory for it
         connection = self._connection
         if self.produce_version is not None and connection is not None and connection.is_idle:
             self.caller_link.lend()
@@ -300,9 +302,10 @@ class Bridge(SocketWorker):
         if begun is not None:
             self._adopt(begun)
             self.caller_link.adopted()  # not before: there may be no memory for the steps above
-        quiet = self.caller_link.take_quiet()
+        quiet = self.caller_link.quiet_slot
         if quiet is not None:
             self._callers.announce(quiet)
+            self.caller_link.announced()
         if self.caller_link.used_at > self._last_caller:
             self._last_caller = self.caller_link.used_at
             self._used_at(self._last_caller)
@@ -405,12 +408,12 @@ def adopted(begun: CallerRequest, config: Config) -> ProduceRequest:
         number=begun.number if begun.first_sequence >= 0 else 0,
         buffer=buffer,
     )
-    timeout = config.request_timeout_ms
-    return begun.adopt_as(
-        ProduceRequest(
-            [batch], begun.sent + timeout / 1000, int(timeout), begun.sent, len(begun.batch)
-        )
-    )
+    timeout = config.request_timeout_ms / 1000
+    # As in Window.request_deadline().
+    least = begun.sent + min(timeout, MIN_REQUEST_TIMEOUT)
+    deadline = min(begun.sent + timeout, max(least, part.oldest_deadline() or 0.0))
+    request = ProduceRequest([batch], deadline, int(timeout * 1000), begun.sent, len(begun.batch))
+    return begun.adopt_as(request)
 
 
 def _encoded_already(version: int, correlation_id: int) -> list[Any]:

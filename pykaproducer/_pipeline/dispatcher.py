@@ -173,6 +173,7 @@ class Dispatcher(Worker):
                 self._take_held()
             case CallersChunk():
                 self._watch(item.chunk)
+                self._use(item.chunk.topic, item.chunk.opened)
             case ViewChanged():
                 self._metadata_came()
             case TopicAtRest():

@@ -78,6 +78,14 @@ def test_faults_of_every_kind(
 
 
 @pytest.mark.usefixtures("_kafka")
+def test_callers_that_send_their_messages_themselves(tmp_path: Path) -> None:
+    only = ["--only", "cut before", "--only", "cut within", "--only", "cut after"]
+    words = ["--waiting", "--faults", "60" if NIGHTLY else "2", "--seed", str(SEED)]
+    act = play(tmp_path / "chaos.json", *words, *only)
+    assert not any(act["found"].values())
+
+
+@pytest.mark.usefixtures("_kafka")
 def test_without_idempotence_a_retry_may_double_and_nothing_else(tmp_path: Path) -> None:
     only = ["--only", "cut before", "--only", "cut within", "--only", "cut after"]
     words = ["--no-idempotence", "--faults", "6", "--seed", "7", *only]

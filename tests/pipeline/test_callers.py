@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import re
@@ -19,12 +21,15 @@ from pykaproducer import (
     AbortedError,
     Delivery,
     DeliveryFailures,
+    DeliveryTimeoutError,
     FlushTimeoutError,
     ForkedProducerError,
     OutcomeTimeoutError,
     Producer,
+    RecordMetadata,
     Status,
 )
+from pykaproducer._kernel import refuse_memory
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import (
     Action,
@@ -60,12 +65,19 @@ def last_caller(producer: Producer) -> float:
 
 
 def warm(producer: Producer, *, topic: str = "t", partition: int = 0) -> int:
-    """Send until a caller sends: return the number of messages."""
-    before = last_caller(producer) if producer.accepted else 0.0
-    for count in range(1, TRIES):
-        producer.send(topic, b"warm", partition=partition).result(SOON)
+    """Send until a caller sends; return the offset of the next message."""
+    producer.send(topic, b"warm", partition=partition).result(SOON)
+    found = sent_by_caller(producer, lambda: producer.send(topic, b"warm", partition=partition))
+    return found.offset + 1
+
+
+def sent_by_caller(producer: Producer, send: Callable[[], Delivery]) -> RecordMetadata:
+    """Send and wait until a caller was faster than the stages; return its result."""
+    for _ in range(TRIES):
+        before = last_caller(producer)
+        found = send().result(SOON)
         if last_caller(producer) > before:
-            return count
+            return found
     raise AssertionError("no caller has sent its message")
 
 
@@ -183,10 +195,11 @@ def test_every_version_of_the_request(version: int) -> None:
         cluster.producer(client_id="c") as p,
     ):
         count = warm(p, partition=1)
-        before = last_caller(p)
-        found = p.send("t", b"value", b"key", [("h", b"1")], 1, 1_700_000_000_000).result(SOON)
-        assert last_caller(p) > before
-        assert (found.topic, found.partition, found.offset) == ("t", 1, count)
+        found = sent_by_caller(
+            p, lambda: p.send("t", b"value", b"key", [("h", b"1")], 1, 1_700_000_000_000)
+        )
+        assert (found.topic, found.partition) == ("t", 1)
+        assert found.offset == len(cluster.log("t", 1)) - 1 >= count
         record = cluster.log("t", 1)[-1]
         assert (record.key, record.value, record.timestamp) == (b"key", b"value", 1_700_000_000_000)
         assert list(record.headers) == [("h", b"1")]
@@ -228,10 +241,8 @@ def test_a_message_that_nobody_waits_for_is_sent_all_the_same() -> None:
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
         for _ in range(20):
             count = warm(p)
-            seen = len(log(cluster))
             p.send("t", b"it")
-            wait_until(lambda: len(log(cluster)) == seen + 1)  # noqa: B023
-            assert count
+            wait_until(lambda: log(cluster)[count:] == [b"it"])  # noqa: B023
 
 
 def flushed_by_caller(producer: Producer) -> bool:
@@ -602,6 +613,203 @@ def test_threads_with_a_partition_each_share_the_connection() -> None:
             each.result(SOON * 4)
         for number in range(3):
             assert log(cluster, partition=number) == numbers(200)
+
+
+# Python code that runs in between: finalizers, event loops --------------------------------------
+
+
+class _Finalized:
+    """Garbage in a cycle, whose finalizer calls a function."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function, self.itself = function, self
+
+    def __del__(self) -> None:
+        self.function()
+
+
+@contextmanager
+def collected_often() -> Iterator[None]:
+    """Have garbage collected at each opportunity. Before Python 3.12 that is any allocation."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("partition", [None, 2], ids=["any partition", "another partition"])
+def test_a_finalizer_sends_while_the_caller_prepares_its_request(partition: int | None) -> None:
+    with ScriptedCluster(topics={"t": 3}) as cluster, cluster.producer() as p:
+        count = [warm(p, partition=number) for number in range(3)]
+        later: list[Delivery] = []
+
+        def send_more() -> None:
+            later.extend(p.send("t", b"later", partition=partition) for _ in range(100))
+
+        for _ in range(20):
+            first = [p.send("t", b"first", partition=number) for number in range(2)]
+            gc.disable()
+            _Finalized(send_more)
+            kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
+            with collected_often():
+                gc.enable()
+                first[1].result(SOON)
+            del kept
+        p.flush(SOON)
+        for delivery in later:
+            found = delivery.result(SOON)
+            assert partition is None or found.partition == partition
+            assert cluster.log("t", found.partition)[found.offset].value == b"later"
+        for number in range(2):
+            assert log(cluster, partition=number)[count[number] :].count(b"first") == 20
+
+
+def test_a_finalizer_sends_to_new_topics_while_a_flush_looks_for_callers() -> None:
+    topics = {f"new{number}": 1 for number in range(200)}
+    names = iter(topics)
+
+    def send_to_another() -> None:
+        if (name := next(names, None)) is not None:
+            later.append(p.send(name, b"it"))
+            _Finalized(send_to_another)
+
+    later: list[Delivery] = []
+    with ScriptedCluster(topics={"t": 1, **topics}) as cluster, cluster.producer() as p:
+        warm(p)
+        with collected_often():
+            _Finalized(send_to_another)
+            for _ in range(20):
+                p.send("t", b"it")
+                p.flush(SOON)
+        assert later
+        for delivery in later:
+            delivery.result(SOON)
+
+
+def test_every_thread_that_waits_for_a_row_of_the_caller_is_woken() -> None:
+    """One waits in an event loop, whose wake-up is Python code that a signal may interrupt."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer() as p,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+        deliveries = [p.send("t", b"%d" % number) for number in range(3)]
+
+        async def wait() -> int:
+            return (await deliveries[0]).offset
+
+        waiting = [pool.submit(asyncio.run, wait()), pool.submit(deliveries[1].result, SOON)]
+        caller = threading.Thread(target=deliveries[2].result, args=(SOON,))
+        caller.start()
+        hold.wait_until_held()
+        hold.release()
+        assert [each.result(SOON) for each in waiting]
+        caller.join(SOON)
+        assert p._budget.used == 0
+
+
+def test_a_released_waiter_that_raises_keeps_no_other_waiting() -> None:
+    class Raises:
+        tries = 0
+
+        def release(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                self.tries += 1
+                raise KeyboardInterrupt
+
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        for _ in range(TRIES):
+            before = last_caller(p) if p.accepted else 0.0
+            delivery, interrupted, lock = p.send("t", b"it"), Raises(), threading.Lock()
+            lock.acquire()
+            if not (delivery.watch(interrupted) and delivery.watch(lock)):
+                continue
+            try:
+                delivery.result(SOON)
+            except KeyboardInterrupt:
+                assert interrupted.tries == 2, "the interrupt may have come before the effect"
+                assert lock.acquire(timeout=SOON)
+                assert last_caller(p) > before
+                break
+            finally:
+                delivery.unwatch(interrupted)
+        else:
+            raise AssertionError("no caller has sent its message")
+        p.send("t", b"after").result(SOON)
+        assert p._budget.used == 0
+
+
+# Time ---------------------------------------------------------------------------------------------
+
+
+def test_the_time_as_a_caller_is_a_part_of_the_timeout() -> None:
+    """The rest of the wait is what is left, not the whole timeout again."""
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+        clock = p._clock
+        asked: list[float] = []
+        acquire = clock.acquire
+
+        def noted(lock: Any, deadline: float | None) -> bool:
+            assert deadline is not None
+            asked.append(deadline)
+            return acquire(lock, deadline)
+
+        delivery = p.send("t", b"it")
+        start = clock.monotonic()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(clock, "acquire", noted)
+            with pytest.raises(OutcomeTimeoutError, match=r"within 0\.3 s"):
+                delivery.result(0.3)
+        assert all(deadline < start + 0.45 for deadline in asked)
+        hold.release()
+        delivery.result(SOON)
+
+
+def test_a_silent_broker_blocks_the_partition_no_longer_than_without_a_caller() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(enable_idempotence=False) as p,
+    ):
+        warm(p)
+        hold = Hold()
+        cluster.next("produce", hold)
+        first = p.send("t", b"first", delivery_timeout_ms=1000)
+        assert isinstance(first.exception(SOON), DeliveryTimeoutError)
+        second = p.send("t", b"second", delivery_timeout_ms=15_000)
+        second.result(SOON)
+        hold.release()
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_without_memory_a_message_is_sent_by_the_stages(step: int) -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer(**FAST) as p:
+        count = warm(p)
+        delivery = p.send("t", b"it")
+        try:
+            refuse_memory(step, 1)
+            found = delivery.result(SOON)
+        finally:
+            refuse_memory(0, 0)
+        assert found.offset == count
+        p.flush(SOON)
+        assert p._budget.used == 0
+
+
+def test_a_topic_that_only_callers_use_is_in_use() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as p:
+        warm(p)
+        dispatcher = pipeline_of(p).dispatcher
+        used = dispatcher._used["t"]
+        wait_until(lambda: p.send("t", b"it").result(SOON) and dispatcher._used["t"] > used)
 
 
 # What is left to the stages -----------------------------------------------------------------------
