@@ -1,7 +1,7 @@
 """Many partitions: the send loop at 1 to 5,000 partitions, and at 1,000 topics in turn.
 
 Each client's partitioner assigns messages without a key, to few partitions at a time; ``--keyed``
-spreads them over all.
+spreads them over all. ``own-threads`` has ``stage_threads="own"``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks import options, peers, send
 from benchmarks.report import Column
 from benchmarks.runner import Session
 
-PEERS = peers.NAMES[1:]
+PEERS = (*peers.NAMES[1:], "own-threads")
 
 HELP = "throughput, memory and threads at many partitions, and at many topics"
 

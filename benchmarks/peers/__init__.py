@@ -31,6 +31,6 @@ NAMES = tuple(TABLE)
 
 #: pykaproducer with other settings.
 VARIANTS: dict[str, Peer] = {
-    name: PythonClient(name, "pykaproducer") for name in ("metrics-off", "watched")
+    name: PythonClient(name, "pykaproducer") for name in ("metrics-off", "watched", "own-threads")
 }
 TABLE |= VARIANTS

@@ -49,6 +49,7 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
+from tests._support.programs import run
 
 from .helper import FAST, SOON, log, numbers, pipeline_of
 
@@ -563,6 +564,28 @@ def test_a_fork_while_a_caller_waits() -> None:
             assert future.result(SOON).offset == count
         p.send("t", b"after").result(SOON)
         assert log(cluster)[count:] == [b"held", b"after"]
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "sys.exit(0)"], ids=["end", "_exit", "exit"])
+def test_the_interpreter_ends_while_a_caller_waits(end: str) -> None:
+    script = f"""
+        import os, sys, threading
+        from pykaproducer.testing import ScriptedCluster
+        from pykaproducer.testing.scripted import Hold
+        cluster = ScriptedCluster(topics={{"t": 1}})
+        producer = cluster.producer(delivery_timeout_ms=3000)
+        for _ in range(200):
+            producer.send("t", b"warm").result(10)
+        hold = Hold()
+        cluster.next("produce", hold)
+        wait = lambda: producer.send("t", b"held").result(10)
+        threading.Thread(target=wait, daemon=True).start()
+        hold.wait_until_held()
+        threading.Timer(0.2, hold.release).start()
+        print("ends", flush=True)
+        {end}
+    """
+    assert run(script) == "ends\n"
 
 
 # Several threads ----------------------------------------------------------------------------------
