@@ -407,6 +407,9 @@ def drain(fd: int) -> None:
 def pool_use() -> tuple[int, int]:
     """Return ``(mapped, in use)``: bytes of the memory pool of this process."""
 
+def limit_next_write(nbytes: int) -> None:
+    """Let the next write of a caller take at most *nbytes* bytes, for tests."""
+
 def refuse_memory(after: int, times: int) -> None:
     """Let the kernel's next *after* allocations succeed, then fail *times* of them, for tests."""
 
@@ -664,12 +667,12 @@ class CallerLink:
         """Let no caller begin to use the socket. Return whether none is using it."""
     def take_back(self) -> CallerRequest | None:
         """Let no caller use the socket. Return the request in flight, to be adopted, or None."""
-    def adopted(self) -> None:
+    def forget_request(self) -> None:
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
     @property
     def quiet_slot(self) -> TopicSlot | None:
         """Return the slot that is to be announced now, or None."""
-    def announced(self) -> None:
+    def forget_quiet_slot(self) -> None:
         """Forget the quiet slot, which has been announced."""
 
 @final
@@ -847,7 +850,7 @@ class Admission:
     def _take_all(self) -> list[Chunk]:
         """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
     def _send_open(self, seconds: float) -> None:
-        """Send the messages that are not taken in this thread, if all are in one open chunk.
+        """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 
         Only if no others are in progress. *seconds*: how long to wait at most.
         """
@@ -935,7 +938,7 @@ class EventQueue:
 
 @final
 class PolledOutcomes:
-    """The receiver of a producer's outcomes, in its Reports thread.
+    """The receiver of a producer's outcomes, in its Reports thread or in a caller's thread.
 
     Args:
         queue: the events that poll() serves.

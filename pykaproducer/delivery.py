@@ -90,7 +90,7 @@ def _never() -> bool:
 def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool:
     """Wait for the outcome; return False if there is none after *timeout* seconds.
 
-    *waited*: the part of them that has passed.
+    *waited*: how much of *timeout* has already passed (seconds).
     """
     if delivery.settled():
         return True

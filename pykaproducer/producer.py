@@ -51,7 +51,7 @@ log = GuardedLogger("pykaproducer.producer")
 _STOP_TIME = 0.5
 #: How long close() waits for the thread of the producer that stops the others (seconds).
 _END_TIME = 0.9
-#: The time that a caller waits for a response, at most, is shorter than this (seconds).
+#: Stands for "no timeout": longer than any wait of a caller (``_CALLER_WAIT`` in the kernel).
 _LONG = 3600.0
 
 
@@ -198,7 +198,8 @@ class Producer(AdmissionHooks, NoTransactions):
         self._check_may_wait("flush()")
         deadline = self._clock.after(timeout)
         self._send_open(_LONG if timeout is None else timeout)
-        # A chunk is known to the one or the other until its failures are remembered.
+        # A chunk is counted by its slot, or is in IncompleteChunks, until its failures are in
+        # UnreportedFailures. So none is missed here.
         if self._is_at_rest() and not pipeline.incomplete.chunks():
             self._flushed(pipeline.unreported.take())
             return

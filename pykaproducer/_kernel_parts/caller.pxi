@@ -9,9 +9,9 @@
 # never finds a message in between, and with the GIL no other thread does either. While the caller
 # waits, the message is in a `CallerRequest`, which has one owner:
 #
-# 1. The stages lend: a TopicWorker its partitioner (`CallerRoute`), a BrokerWorker a partition
-#    whose last batch was delivered (`CallerPath`), and a Bridge its connection while it waits
-#    (`CallerLink`).
+# 1. The stages lend: a TopicWorker its partitioner (`CallerRoute`), a BrokerWorker a partition of
+#    which nothing is pending or in flight (`CallerPath`), and a Bridge its connection while it
+#    waits (`CallerLink`).
 # 2. A caller that finds all three, and no other message of the topic in progress, sends.
 # 3. If the response is as expected, the caller settles it. No stage knows of the message.
 # 4. Otherwise the request is handed over: its state becomes HANDED_OVER, and the Bridge continues
@@ -29,7 +29,7 @@ cdef extern from *:
     #include <sys/eventfd.h>
     #include <sys/timerfd.h>
     static int new_watch(void) { return epoll_create1(EPOLL_CLOEXEC); }
-    static int new_bell(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+    static int new_wake_event(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
     static int new_timer(void) {
         return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     }
@@ -54,24 +54,24 @@ cdef extern from *:
         watch_control(watch, EPOLL_CTL_MOD, fd, wanted);
     }
     static void end_watch(int watch, int fd) { watch_control(watch, EPOLL_CTL_DEL, fd, 0); }
-    static void ring(int bell) {
+    static void set_wake_event(int wake_event) {
         uint64_t one = 1;
-        while (write(bell, &one, sizeof one) < 0 && errno == EINTR);
+        while (write(wake_event, &one, sizeof one) < 0 && errno == EINTR);
     }
-    static void silence(int bell) {
+    static void clear_wake_event(int wake_event) {
         uint64_t count;
-        while (read(bell, &count, sizeof count) < 0 && errno == EINTR);
+        while (read(wake_event, &count, sizeof count) < 0 && errno == EINTR);
     }
     #else
     static int new_watch(void) { return -1; }
-    static int new_bell(void) { return -1; }
+    static int new_wake_event(void) { return -1; }
     static int new_timer(void) { return -1; }
     static void set_timer(int timer, int64_t ns) {}
     static int begin_watch(int watch, int fd) { return -1; }
     static void set_watched(int watch, int fd, int wanted) {}
     static void end_watch(int watch, int fd) {}
-    static void ring(int bell) {}
-    static void silence(int bell) {}
+    static void set_wake_event(int wake_event) {}
+    static void clear_wake_event(int wake_event) {}
     #endif
     #ifdef Py_GIL_DISABLED
     #define CALLERS_MAY_SEND 0
@@ -104,14 +104,14 @@ cdef extern from *:
     """
     int CALLERS_MAY_SEND
     int new_watch()
-    int new_bell()
+    int new_wake_event()
     int new_timer()
     void set_timer(int timer, int64_t ns)
     int begin_watch(int watch, int fd)
     void set_watched(int watch, int fd, int wanted)
     void end_watch(int watch, int fd)
-    void ring(int bell)
-    void silence(int bell)
+    void set_wake_event(int wake_event)
+    void clear_wake_event(int wake_event)
     int runs_stages
     void set_runs_stages(int value)
     int poll_once(pollfd *fds, int count, int timeout) nogil
@@ -130,7 +130,7 @@ cdef int64_t _CALLER_LEAST = 200000000
 #: Maximum time for which a message waits for a caller that sends it, before it is announced (ns).
 cdef int64_t _QUIET = 200000
 #: The dispatcher learns at least this often that a topic is in use (ns).
-cdef int64_t _TOLD = 500000000
+cdef int64_t _ANNOUNCE_EVERY = 500000000
 #: From this version on, Produce has compact strings and tagged fields.
 cdef int _FLEXIBLE_PRODUCE = 9
 
@@ -189,8 +189,8 @@ cdef class CallerLink:
     """
 
     cdef readonly int watch             # an epoll descriptor; -1: not available
-    cdef int bell                       # wakes the caller
-    cdef int timer                      # ends the silence about `quiet`
+    cdef int wake_event                       # wakes the caller
+    cdef int timer                      # expires when `quiet` must be announced
     cdef int watched                    # the socket in `watch`; -1: none
     cdef int fd                         # the socket while it is lent; -1: it is not
     cdef int wakeup                     # a socket; a byte in it wakes the Bridge
@@ -200,13 +200,13 @@ cdef class CallerLink:
     cdef readonly double used_at        # when a caller used it last (monotonic seconds)
 
     def __cinit__(self):
-        self.watch = self.bell = self.timer = self.watched = self.fd = self.wakeup = -1
+        self.watch = self.wake_event = self.timer = self.watched = self.fd = self.wakeup = -1
 
     def __dealloc__(self):
         if self.watch >= 0:
             close_descriptor(self.watch)
-        if self.bell >= 0:
-            close_descriptor(self.bell)
+        if self.wake_event >= 0:
+            close_descriptor(self.wake_event)
         if self.timer >= 0:
             close_descriptor(self.timer)
 
@@ -226,14 +226,14 @@ cdef class CallerLink:
     cdef bint make_descriptors(self):
         if self.watch < 0:
             self.watch = new_watch()
-        if self.bell < 0:
-            self.bell = new_bell()
+        if self.wake_event < 0:
+            self.wake_event = new_wake_event()
         if self.timer < 0 and self.watch >= 0:
             self.timer = new_timer()
             if self.timer >= 0 and begin_watch(self.watch, self.timer) != 0:
                 close_descriptor(self.timer)
                 self.timer = -1
-        return self.watch >= 0 and self.bell >= 0 and self.timer >= 0
+        return self.watch >= 0 and self.wake_event >= 0 and self.timer >= 0
 
     def detach(self):
         """Forget the socket, which is about to be closed."""
@@ -241,11 +241,6 @@ cdef class CallerLink:
         if self.watched >= 0:
             end_watch(self.watch, self.watched)
             self.watched = -1
-
-    @property
-    def is_attached(self):
-        """Return whether it has a socket."""
-        return self.watched >= 0
 
     def lend(self):
         """Let a caller use the socket, until :meth:`take_back`. No request is in flight."""
@@ -264,7 +259,7 @@ cdef class CallerLink:
             self.hand_over(self.request, True)
         return self.request
 
-    def adopted(self):
+    def forget_request(self):
         """Forget the request that :meth:`take_back` has returned: it was adopted."""
         self.request = None
 
@@ -273,7 +268,7 @@ cdef class CallerLink:
         """Return the slot that is to be announced now, or None."""
         return self.quiet
 
-    def announced(self):
+    def forget_quiet_slot(self):
         """Forget the quiet slot, which has been announced."""
         self.quiet = None
         set_timer(self.timer, 0)
@@ -281,7 +276,7 @@ cdef class CallerLink:
     cdef void hand_over(self, CallerRequest request, bint wake) noexcept:
         """Give *request* to the stages. The Bridge adopts it when it runs next.
 
-        *wake*: the caller, which waits. It silences the bell itself: see wait_as_caller().
+        *wake*: the caller, which waits. It clears the event itself: see wait_as_caller().
         """
         if request.state != IN_FLIGHT:
             return
@@ -291,7 +286,7 @@ cdef class CallerLink:
         if self.watched >= 0:
             set_watched(self.watch, self.watched, True)
         if wake:
-            ring(self.bell)
+            set_wake_event(self.wake_event)
         kernel_poke(self.wakeup)
 
 

@@ -3,10 +3,11 @@
 cdef bint keep_quiet(TopicSlot slot) noexcept:
     """Return whether *slot*, which has a message, need not be announced yet.
 
-    The last message of the topic was sent by a caller, and so will this one, probably. Announcing
-    it would wake the dispatcher in vain, which costs more than sending the message. If no caller
-    comes in time, the timer wakes the Bridge, which announces the slot. The Bridge also does that
-    when it wakes up for another reason. It is waiting now, as its connection is lent.
+    The last message of the topic was sent by a caller, and so will this one, probably. Waking the
+    dispatcher costs more than sending the message. If no caller comes in time, the timer wakes the
+    Bridge, which announces the slot. The Bridge also does that when it wakes up for another reason.
+    It is waiting now, as its connection is lent. Every 500 ms the slot is announced all the same,
+    so that the dispatcher does not consider the topic idle.
     """
     cdef CallerPath path = slot.last_path
     cdef CallerLink link
@@ -14,8 +15,8 @@ cdef bint keep_quiet(TopicSlot slot) noexcept:
     if path is None or not path.offered or runs_stages or slot.full:
         return False
     now = kernel_clock(0)
-    if now - slot.told > _TOLD:
-        slot.told = now
+    if now - slot.announced_at > _ANNOUNCE_EVERY:
+        slot.announced_at = now
         return False
     link = path.link
     if link.fd < 0 or link.request is not None:
@@ -164,6 +165,27 @@ cdef bytes head_for(CallerPath path, Py_ssize_t size):
     return head
 
 
+cdef Py_ssize_t _write_limit = -1       # for tests
+
+
+def limit_next_write(Py_ssize_t nbytes):
+    """Let the next write of a caller take at most *nbytes* bytes, for tests."""
+    global _write_limit
+    _write_limit = nbytes
+
+
+cdef inline void limit_write(iovec *iov, int count) noexcept:
+    global _write_limit
+    cdef Py_ssize_t left = _write_limit
+    cdef int i
+    if left < 0:
+        return
+    for i in range(count):
+        iov[i].iov_len = min(<Py_ssize_t>iov[i].iov_len, left)
+        left -= iov[i].iov_len
+    _write_limit = -1
+
+
 cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
     """Take *chunk* and write *request*. Return False if anything has changed in the meantime.
 
@@ -211,6 +233,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
     total = iov[0].iov_len + iov[1].iov_len + iov[2].iov_len
     now = kernel_clock(0)
     request.sent = now / <double>_NS
+    limit_write(iov, 3)
     request.written = kernel_write(link.fd, iov, 3, 0)
     if request.written != total:
         link.hand_over(request, False)
@@ -231,7 +254,7 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
         if left <= 0:
             break
         fds[0].fd, fds[0].events, fds[0].revents = link.fd, 1, 0
-        fds[1].fd, fds[1].events, fds[1].revents = link.bell, 1, 0
+        fds[1].fd, fds[1].events, fds[1].revents = link.wake_event, 1, 0
         if waits_for_another:
             left = 1
         with nogil:
@@ -239,9 +262,15 @@ cdef void wait_as_caller(CallerRequest request, int patience) noexcept:
             want_gil()
         got_gil()
         if request.state != IN_FLIGHT:
-            silence(link.bell)
+            clear_wake_event(link.wake_event)
             return
-        # The bell rings for the caller before this one, which has not run since.
+        # The event may have been set for another caller:
+        #
+        # 1. a stage takes over that caller's request, and sets the event;
+        # 2. this caller writes its request before the other one runs;
+        # 3. the other one clears the event when it runs.
+        #
+        # Until then this caller waits for the socket only, for 1 ms.
         waits_for_another = fds[1].revents != 0
         if found < 0:
             break                       # a signal: its handler may run for long

@@ -15,7 +15,7 @@ cdef class TopicSlot:
     # For callers that wait: see caller.pxi. None: a stage has not lent it.
     cdef CallerRoute route
     cdef dict paths                     # partition -> CallerPath
-    cdef int64_t told                   # when it was announced last (ns)
+    cdef int64_t announced_at           # when keep_quiet() last let it be announced (ns)
     cdef CallerPath last_path           # used by the last message; None: sent by the stages
 
     def lend_route(self, CallerRoute route):
@@ -185,7 +185,7 @@ cdef class OpenChunks:
         return chunks
 
     def _send_open(self, double seconds):
-        """Send the messages that are not taken in this thread, if all are in one open chunk.
+        """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 
         Only if no others are in progress; see caller.pxi. *seconds*: how long to wait at most.
         """

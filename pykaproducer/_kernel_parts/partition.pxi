@@ -159,7 +159,7 @@ def partition_for(int hashing, bytes key not None, int32_t partitions):
 # -- splitting a chunk by partition --------------------------------------------------------
 
 cdef struct Census:             # of a chunk's rows, by partition
-    uint32_t rows               # their number: if the chunk is open, it may grow meanwhile
+    uint32_t rows               # their number when the count began: an open chunk may grow
     int32_t partitions          # their number; as an index it means rows of unknown partitions
     int32_t *found              # the partitions that have rows, in the order of their first one
     int32_t n_found

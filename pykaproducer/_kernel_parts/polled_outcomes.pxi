@@ -249,7 +249,7 @@ cdef class ReportTo:
 
 @cython.final
 cdef class PolledOutcomes:
-    """The receiver of a producer's outcomes, in its Reports thread, or in a caller's that waits.
+    """The receiver of a producer's outcomes, in its Reports thread or in a caller's thread.
 
     *queue*: the events that poll() serves. *waiters*: a list; if it is not empty, *wake()* is
     called after each outcome. *only_errors*: do not queue delivered messages. *kind*: a subclass of

@@ -97,7 +97,7 @@ class RequestsLost:
 
 @dataclass(frozen=True, slots=True)
 class CallerSent:
-    """The bridge has adopted *request*, which a caller has written."""
+    """A caller has handed *request* over. The bridge continues with it, or reports it as lost."""
 
     request: ProduceRequest
 
@@ -119,7 +119,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class CallerHooks:
-    """What the stages do instead of a caller."""
+    """Functions with which the Bridge passes a caller's messages to the other stages."""
 
     #: Makes a chunk, which a caller has taken, known to the stages.
     enter: Callable[[Chunk], None]
@@ -301,18 +301,19 @@ class Bridge(SocketWorker):
         begun = self.caller_link.take_back()
         if begun is not None:
             self._adopt(begun)
-            self.caller_link.adopted()  # not before: there may be no memory for the steps above
+            # Not before: there may be no memory for the steps above.
+            self.caller_link.forget_request()
         quiet = self.caller_link.quiet_slot
         if quiet is not None:
             self._callers.announce(quiet)
-            self.caller_link.announced()
+            self.caller_link.forget_quiet_slot()
         if self.caller_link.used_at > self._last_caller:
             self._last_caller = self.caller_link.used_at
             self._used_at(self._last_caller)
 
     def _adopt(self, begun: CallerRequest) -> None:
         """Continue with a request that a caller has begun, as if it had been put into the inbox."""
-        request = adopted(begun, self._config)
+        request = produce_request_of(begun, self._config)
         self._callers.enter(begun.part.chunk)
         # Before its response.
         self._report(CallerSent(request))
@@ -388,7 +389,7 @@ def check_complete(request: ProduceRequest, answer: ProduceAnswer) -> None:
             raise WireError(f"no result for topic {batch.topic!r} partition {batch.partition}")
 
 
-def adopted(begun: CallerRequest, config: Config) -> ProduceRequest:
+def produce_request_of(begun: CallerRequest, config: Config) -> ProduceRequest:
     """Return the stages' representation of *begun*, always the same one.
 
     The BrokerWorker and the Bridge may need it at the same time.

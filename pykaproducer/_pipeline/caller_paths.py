@@ -1,9 +1,9 @@
 """The partitions of one broker that callers may use, and the requests that they have begun.
 
 Part of BrokerWorker. A caller that waits for its message sends it itself if the stages have nothing
-to do; ``_kernel_parts/caller.pxi`` describes how. A partition is lent when its last batch was
-delivered and nothing of it is left. It is taken back before anything else is done with it, and its
-sequence numbers with it.
+to do; ``_kernel_parts/caller.pxi`` describes how. A partition is lent when a response has come and
+nothing of it is pending or in flight. It is taken back before anything else is done with it, and
+its sequence numbers with it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import crc32c
 
 from pykaproducer._kernel import CallerPath, TopicSlot
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._pipeline.bridge import Bridge, ProduceRequest, adopted
+from pykaproducer._pipeline.bridge import Bridge, ProduceRequest, produce_request_of
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.produce import one_batch_frame
 from pykaproducer.config import Config
 
-#: After a request was handed over, nothing is lent for a time (seconds), first and at most: other
-#: threads send too, or the broker is slow, and then handing over costs more than it saves.
+#: After a request was handed over, no partition is lent for a pause (seconds), first and at most:
+#: other threads send too, or the broker is slow, and handing over costs more than it saves.
 _PAUSE: Final = 0.01, 1.0
 #: The pause is the shortest one again after this number of requests without a hand-over.
 _WORTHWHILE: Final = 20
@@ -148,7 +148,7 @@ class CallerPaths:
         if begun is not None:
             self._pause = _PAUSE[0] if sent > _WORTHWHILE else min(2 * self._pause, _PAUSE[1])
             self._not_before = self._clock.monotonic() + self._pause
-            request = adopted(begun, self._config)
+            request = produce_request_of(begun, self._config)
             for batch in request.batches:
                 buffer.sent(batch)
             self._sent(request)
