@@ -63,6 +63,7 @@ cdef extern from "Python.h":
     bint PyUnicode_CheckExact(object o)
     bint PyLong_CheckExact(object o)
     bint PyFloat_CheckExact(object o)
+    long long PyLong_AsLongLongAndOverflow(object o, int *overflow)
     void PyObject_GC_Track(PyObject *o)
     void PyObject_GC_UnTrack(PyObject *o)
     bint PyObject_GC_IsTracked(PyObject *o)

@@ -197,7 +197,8 @@ class Producer(AdmissionHooks, NoTransactions):
             return
         self._check_may_wait("flush()")
         deadline = self._clock.after(timeout)
-        self._send_open(_LONG if timeout is None else timeout)
+        left = _LONG if deadline is None else deadline - self._clock.monotonic()
+        self._send_open(left)
         # A chunk is counted by its slot, or is in IncompleteChunks, until its failures are in
         # UnreportedFailures. So none is missed here.
         if self._is_at_rest() and not pipeline.incomplete.chunks():

@@ -240,12 +240,15 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
     cdef TopicSlot slot = handle.chunk.slot
     cdef double seconds = 3600
     cdef int64_t start
+    cdef int too_large
     if slot is None or slot.chunk is not handle.chunk:
         return 0
     if PyFloat_CheckExact(timeout):
         seconds = timeout
     elif PyLong_CheckExact(timeout):
-        seconds = 3600 if timeout > 3600 else <double>timeout
+        seconds = min(3600, PyLong_AsLongLongAndOverflow(timeout, &too_large))
+        if too_large:
+            seconds = 3600 * too_large  # -1: too small
     elif timeout is not None:
         return 0
     start = kernel_clock(0)

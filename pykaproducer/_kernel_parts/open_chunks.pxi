@@ -203,6 +203,8 @@ cdef class OpenChunks:
     def _is_at_rest(self):
         """Return whether all accepted messages are settled and reported."""
         cdef TopicSlot slot
+        if gil_is_wanted():
+            let_stages_run()            # a thread that looks again and again must not starve them
         for slot in list(self.slots.values()):
             if slot.in_progress or slot.chunk is not None or slot.full:
                 return False

@@ -197,6 +197,12 @@ def until(found: Callable[[], bool]) -> None:
     raise AssertionError("the condition did not become true")
 
 
+def metadata_is_idle(producer: Producer) -> bool:
+    """Return whether no metadata request is in flight: it would time out if the clock jumps."""
+    connection = pipeline_of(producer).metadata._connection
+    return connection is not None and connection.is_idle
+
+
 # Faults
 
 

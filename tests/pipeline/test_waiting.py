@@ -34,6 +34,7 @@ from .helper import (
     error_of,
     let_pass,
     log,
+    metadata_is_idle,
     numbers,
     offsets,
     outcomes,
@@ -584,6 +585,7 @@ def test_metadata_is_asked_for_again_by_age() -> None:
         ) as producer,
     ):
         warm_up(producer)
+        until(lambda: metadata_is_idle(producer))  # or a request would be lost with the jump
         before = len(cluster.received("metadata"))
         clock.jump(301)
         came(cluster, "metadata", before + 1)
