@@ -198,11 +198,20 @@ async def _ask(port: int, method: str, target: str, content: str) -> tuple[int, 
     return int(head.split()[1]), rest
 
 
-def stop_after(program: Program, requests: int) -> Callable[[Answers], None]:
-    """Return an ``each`` that sends SIGTERM after *requests* accepted requests."""
+def stop_after(program: Program, requests: int, *, different: int = 1) -> Callable[[Answers], None]:
+    """Return an ``each`` that sends SIGTERM after *requests* accepted requests.
+
+    But not before there are as many *different* answers: one worker may be ready long before the
+    others.
+    """
+    seen: set[str] = set()
+    stopped = False
 
     def look(answers: Answers) -> None:
-        if len(answers.accepted) == requests:
+        nonlocal stopped
+        seen.add(next(reversed(answers.accepted.values())))
+        if not stopped and len(answers.accepted) >= requests and len(seen) >= different:
+            stopped = True
             program.terminate()
 
     return look

@@ -36,7 +36,7 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     )
     with running(command, tmp_path, env, port) as server:
         # More than a busy machine serves between the signal and the end.
-        answers = load(server, REQUESTS, each=stop_after(server, 600))
+        answers = load(server, REQUESTS, each=stop_after(server, 600, different=2))
         assert server.wait() == 0, server.output
     assert 600 <= len(answers.accepted) < REQUESTS
     assert len(set(answers.accepted.values())) > 1  # workers
