@@ -13,6 +13,10 @@ from pykaproducer.delivery import RecordMetadata
 CHUNK_ROWS: int
 #: A chunk is closed at this many payload bytes.
 CHUNK_BYTES: int
+#: A caller that waits sends at most this many rows itself.
+CALLER_ROWS: int
+#: A caller that waits sends at most this many payload bytes itself.
+CALLER_BYTES: int
 #: Bytes of ``buffer_memory`` that a row takes besides its payload.
 ROW_COST: int
 #: Upper bound on the bytes that the record format adds to a payload.
@@ -849,10 +853,10 @@ class Admission:
         """Close the topic's open chunk and return all waiting chunks, in order."""
     def _take_all(self) -> list[Chunk]:
         """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
-    def _send_open(self, seconds: float) -> None:
+    def _send_open(self, seconds: float | None) -> None:
         """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 
-        Only if no others are in progress. *seconds*: how long to wait at most.
+        Only if no others are in progress. *seconds*: how long to wait at most; None: no limit.
         """
     def _is_at_rest(self) -> bool:
         """Return whether all accepted messages are settled and reported."""

@@ -120,6 +120,10 @@ ROW_COST = sizeof(Row) + sizeof(void *)
 #: A chunk is closed at this many rows or bytes, and the next one is opened.
 CHUNK_ROWS = 32768
 CHUNK_BYTES = 4 << 20
+#: A caller that waits sends its messages itself if there are not more rows or bytes of payload. So
+#: few bytes are encoded without releasing the GIL.
+CALLER_ROWS = 64
+CALLER_BYTES = 8192
 #: An upper bound on the bytes that the record format adds to a row's payload: length, attributes,
 #: timestamp and offset deltas, key and value lengths, header count.
 RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 1

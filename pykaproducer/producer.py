@@ -51,8 +51,6 @@ log = GuardedLogger("pykaproducer.producer")
 _STOP_TIME = 0.5
 #: How long close() waits for the thread of the producer that stops the others (seconds).
 _END_TIME = 0.9
-#: Stands for "no timeout": longer than any wait of a caller (``_CALLER_WAIT`` in the kernel).
-_LONG = 3600.0
 
 
 class Producer(AdmissionHooks, NoTransactions):
@@ -197,8 +195,7 @@ class Producer(AdmissionHooks, NoTransactions):
             return
         self._check_may_wait("flush()")
         deadline = self._clock.after(timeout)
-        left = _LONG if deadline is None else deadline - self._clock.monotonic()
-        self._send_open(left)
+        self._send_open(None if deadline is None else deadline - self._clock.monotonic())
         # A chunk is counted by its slot, or is in IncompleteChunks, until its failures are in
         # UnreportedFailures. So none is missed here.
         if self._is_at_rest() and not pipeline.incomplete.chunks():

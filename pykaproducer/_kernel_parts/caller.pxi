@@ -120,11 +120,12 @@ cdef extern from *:
     uint8_t *put_uvarint(uint8_t *p, uint32_t n) nogil
     int close_descriptor "close"(int fd)
 
-#: A chunk with more rows or bytes is left to the stages.
-cdef uint32_t _CALLER_ROWS = 64
-cdef Py_ssize_t _CALLER_BYTES = 8192      # less than _SHORT_WORK: nothing releases the GIL
+cdef uint32_t _CALLER_ROWS = CALLER_ROWS
+cdef Py_ssize_t _CALLER_BYTES = CALLER_BYTES
 #: Maximum time that a caller waits for the response before it hands the request over (ms).
 cdef int _CALLER_WAIT = 1000
+#: Stands for "no timeout" of a caller (seconds).
+cdef double _NO_TIMEOUT = 3600
 #: A message with less time left is left to the stages (ns).
 cdef int64_t _CALLER_LEAST = 200000000
 #: Maximum time for which a message waits for a caller that sends it, before it is announced (ns).

@@ -125,7 +125,7 @@ cdef bint encode_as_caller(CallerRequest request) except -1:
     cdef RecordBatch batch
     cdef list parts = [part]
     cdef uint32_t i
-    # A list of its own, so that the outcome needs no memory: see Slice.empty_part().
+    # Give the slice its own array: settling it then needs no memory (Slice.empty_part()).
     part.allocate(part.count)
     for i in range(part.count):
         part.rows[i] = i

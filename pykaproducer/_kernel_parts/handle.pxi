@@ -238,7 +238,7 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
     Returns how long that has taken (seconds).
     """
     cdef TopicSlot slot = handle.chunk.slot
-    cdef double seconds = 3600
+    cdef double seconds = _NO_TIMEOUT
     cdef int64_t start
     cdef int too_large
     if slot is None or slot.chunk is not handle.chunk:
@@ -246,9 +246,9 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
     if PyFloat_CheckExact(timeout):
         seconds = timeout
     elif PyLong_CheckExact(timeout):
-        seconds = min(3600, PyLong_AsLongLongAndOverflow(timeout, &too_large))
+        seconds = PyLong_AsLongLongAndOverflow(timeout, &too_large)
         if too_large:
-            seconds = 3600 * too_large  # -1: too small
+            seconds = _NO_TIMEOUT * too_large   # -1: too small
     elif timeout is not None:
         return 0
     start = kernel_clock(0)

@@ -184,12 +184,14 @@ cdef class OpenChunks:
             chunks += self._take(slot)
         return chunks
 
-    def _send_open(self, double seconds):
+    def _send_open(self, seconds):
         """Send, in this thread, the messages that no stage has taken, if all are in one open chunk.
 
-        Only if no others are in progress; see caller.pxi. *seconds*: how long to wait at most.
+        Only if no others are in progress; see caller.pxi. *seconds*: how long to wait at most;
+        None: no limit.
         """
         cdef TopicSlot slot, found = None
+        cdef double left = _NO_TIMEOUT if seconds is None else seconds
         for slot in list(self.slots.values()):
             if slot.in_progress or slot.full:
                 return
@@ -197,8 +199,8 @@ cdef class OpenChunks:
                 if found is not None:
                     return
                 found = slot
-        if found is not None and seconds > 0:
-            send_as_caller(found, found.chunk, seconds)
+        if found is not None and left > 0:
+            send_as_caller(found, found.chunk, left)
 
     def _is_at_rest(self):
         """Return whether all accepted messages are settled and reported."""

@@ -293,8 +293,8 @@ cdef class PolledOutcomes:
                 report.fill(chunk, row, error, to.started)
                 self.queue.add(to.callback, report)
         finally:
-            # After the event, so that a sum of both counts never misses the message. Also without
-            # memory for the report: flush() would wait for the message for ever.
+            # After the event, so that a sum of both counts never misses the message. Also if there
+            # is no memory for the report, because flush() would wait for the message forever.
             self.finished += 1
         if self.waiters:
             self.wake()

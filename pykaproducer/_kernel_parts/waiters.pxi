@@ -49,17 +49,24 @@ cdef wake_waiters(Slice settled):
 
 
 cdef release_all(list locks):
-    """Release all *locks*, even if one of them raises: an event loop's runs Python code."""
+    """Release all *locks*, even if one of them raises.
+
+    An event loop's runs Python code. In a caller that has settled the rows, a KeyboardInterrupt may
+    interrupt it before it has any effect, so it is called once more.
+    """
+    cdef bint released
     while locks:
         lock = locks.pop(0)
+        released = False
         try:
             lock.release()
-        except BaseException:           # a KeyboardInterrupt, in a caller that has settled them
-            try:
-                lock.release()          # it may have been interrupted before it had any effect
-            finally:
-                release_all(locks)
-            raise
+            released = True
+        finally:
+            if not released:
+                try:
+                    lock.release()
+                finally:
+                    release_all(locks)
 
 
 cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:

@@ -29,7 +29,10 @@ class LendableConnection(Connection):
         if not link.attach(transport.fileno(), self.wakeup.writer()):
             return None
         self._link = link
-        self._selector.watch_instead(transport, link.watch)
+        try:
+            self._selector.watch_instead(transport, link.watch)
+        except MemoryError:
+            return None
         return self._session.versions.get(api_key)
 
     def adopt(self, request: Request, begun: CallerRequest) -> None:

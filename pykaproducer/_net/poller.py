@@ -29,7 +29,7 @@ class Poller(selectors.BaseSelector):
     def watch_instead(self, fileobj: Any, fd: int) -> None:
         """Poll *fd* to learn when the registered *fileobj* can be read."""
         self._instead[fileobj] = fd
-        self.modify(fileobj, self._keys[fileobj].events)
+        self.modify(fileobj, self._keys[fileobj].events)  # without memory, only from the next time
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if fileobj in self._keys:

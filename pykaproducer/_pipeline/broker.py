@@ -171,7 +171,7 @@ class BrokerWorker(Worker):
             case RequestsLost():
                 self._on_requests_lost(item)
             case CallerSent():
-                # Unless that was noticed before: see _put().
+                # It may have been counted already: _put() takes the buffer back first.
                 self._callers.take_back(item.request.batches[0].in_buffer)
             case Up():
                 self._up = True
@@ -413,7 +413,7 @@ class BrokerWorker(Worker):
             self.bridge.put(request)
 
     def _sent(self, request: ProduceRequest) -> None:
-        """Count *request*, which is or was given to the bridge."""
+        """Count *request* as in flight: the bridge gets it, or a caller has written it."""
         self._ahead.sent(request.batches)
         self._requests += 1
         self._watch.sent(request)

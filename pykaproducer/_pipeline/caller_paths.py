@@ -13,7 +13,14 @@ from typing import Final
 
 import crc32c
 
-from pykaproducer._kernel import CallerPath, TopicSlot
+from pykaproducer._kernel import (
+    BATCH_HEADER,
+    CALLER_BYTES,
+    CALLER_ROWS,
+    RECORD_OVERHEAD,
+    CallerPath,
+    TopicSlot,
+)
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest, produce_request_of
 from pykaproducer._pipeline.metadata import Metadata
@@ -26,9 +33,8 @@ from pykaproducer.config import Config
 _PAUSE: Final = 0.01, 1.0
 #: The pause is the shortest one again after this number of requests without a hand-over.
 _WORTHWHILE: Final = 20
-#: With smaller batches the kernel's limit of a caller's batch would be too large.
-_LEAST_BATCH: Final = 32 << 10
-_LEAST_MESSAGES: Final = 64
+#: The largest batch of a caller: with a lower limit, the stages would divide it.
+_LARGEST: Final = BATCH_HEADER + CALLER_BYTES + CALLER_ROWS * RECORD_OVERHEAD
 
 
 class CallerPaths:
@@ -63,8 +69,8 @@ class CallerPaths:
             and config.acks != 0
             and config.compression_type is None
             and config.linger_ms == 0
-            and min(config.batch_size, config.max_request_size) >= _LEAST_BATCH
-            and (most == 0 or most >= _LEAST_MESSAGES)
+            and min(config.batch_size, config.max_request_size) >= _LARGEST
+            and (most == 0 or most >= CALLER_ROWS)
         )
 
     def offer(self, request: ProduceRequest, slot: TopicSlot) -> None:

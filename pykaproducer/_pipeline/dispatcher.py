@@ -54,7 +54,7 @@ class TakeHeld:
 
 @dataclass(frozen=True, slots=True)
 class CallersChunk:
-    """A caller has taken *chunk* and sent it, and the stages have adopted its request."""
+    """A caller has taken *chunk* and sent it, and has handed its request over to the stages."""
 
     chunk: Chunk
 
@@ -95,6 +95,8 @@ class DispatcherCollaborators:
     config: Config
     #: Takes the open chunks of a slot.
     take: Callable[[TopicSlot], list[Chunk]]
+    #: Takes the chunks that callers have sent and wait for.
+    take_callers: Callable[[], list[Chunk]]
     #: Releases the slot of a topic's open chunk; returns False if a message has just arrived in it.
     release_slot: Callable[[str], bool]
     #: Returns how long messages for these leaders may stay in the open chunk, as they could not be
@@ -107,8 +109,6 @@ class DispatcherCollaborators:
     incomplete: IncompleteChunks
     settler: Settler
     last_errors: LastErrors
-    #: Takes the messages that callers have sent and wait for.
-    take_callers: Callable[[], list[Chunk]] = list
 
 
 class Dispatcher(Worker):

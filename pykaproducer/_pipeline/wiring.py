@@ -16,6 +16,7 @@ import functools
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
@@ -55,9 +56,6 @@ from pykaproducer.errors import AbortedError, DeliveryError, ProducerBrokenError
 
 W = TypeVar("W", bound=Worker)
 
-#: Called when a stage has crashed: nothing more is admitted.
-OnBroken = Callable[[], None]
-
 log = GuardedLogger("pykaproducer.producer")
 
 #: Maximum time for which messages stay in the open chunk while no broker takes more (seconds).
@@ -70,6 +68,22 @@ _MANY_MESSAGES: Final = 1_000
 _LOG_TIMEOUT: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class AdmissionFunctions:
+    """The functions of the producer's admission that its pipeline calls."""
+
+    #: Takes the open chunks of a slot.
+    take: Callable[[TopicSlot], list[Chunk]]
+    #: Takes the chunks of all slots, and of all callers.
+    take_all: Callable[[], list[Chunk]]
+    #: Takes the chunks that callers have sent and wait for.
+    take_callers: Callable[[], list[Chunk]]
+    #: Releases the slot of a topic; returns False if a message has just arrived in it.
+    release_slot: Callable[[str], bool]
+    #: Called when a stage has crashed: nothing more is admitted.
+    on_broken: Callable[[], None]
+
+
 class Pipeline:
     """All stages of one producer."""
 
@@ -79,21 +93,15 @@ class Pipeline:
         clock: Clock,
         network: Network,
         name: str,
-        take: Callable[[TopicSlot], list[Chunk]],
-        take_all: Callable[[], list[Chunk]],
-        on_broken: OnBroken,
-        release_slot: Callable[[str], bool],
+        admission: AdmissionFunctions,
         metrics: ProducerMetrics | None = None,
-        take_callers: Callable[[], list[Chunk]] = list,
     ) -> None:
         self.config = config
         self.metrics = ProducerMetrics.of(config) if metrics is None else metrics
         self.clock = clock
         self.network = network
         self.name = name
-        self._take_all = take_all
-        self._take_callers = take_callers
-        self._on_broken = on_broken
+        self._admission = admission
         self.broken: BaseException | None = None
         self.ended = False
         # The dispatcher has ended, and everything that was accepted has entered and failed.
@@ -131,7 +139,7 @@ class Pipeline:
             idempotent=config.idempotent,
         )
         self.metadata = self._new_metadata()
-        self.dispatcher = self._new_dispatcher(take, release_slot)
+        self.dispatcher = self._new_dispatcher()
         self.metadata.subscribe(self.dispatcher)
         self.retry = self._add(
             RetryHandler(self._context, RetryHandlerCollaborators(self.dispatcher.put))
@@ -153,16 +161,12 @@ class Pipeline:
         )
         return self._add(Metadata(self._context, collaborators))
 
-    def _new_dispatcher(
-        self,
-        take: Callable[[TopicSlot], list[Chunk]],
-        release_slot: Callable[[str], bool],
-    ) -> Dispatcher:
+    def _new_dispatcher(self) -> Dispatcher:
         collaborators = DispatcherCollaborators(
             config=self.config,
-            take=take,
-            take_callers=self._take_callers,
-            release_slot=release_slot,
+            take=self._admission.take,
+            take_callers=self._admission.take_callers,
+            release_slot=self._admission.release_slot,
             hold_time=self.hold_time,
             new_topic_worker=self._new_topic_worker,
             release_topic=self._release_topic,
@@ -327,7 +331,7 @@ class Pipeline:
         stages = [s for s in list(self.stages) if s not in (self.reports, self.dispatcher)]
         self.dispatcher.stop()
         late = [] if self.dispatcher.join(deadline) else [self.dispatcher.name]
-        for chunk in self._take_all():
+        for chunk in self._admission.take_all():
             self.incomplete.enter_late(chunk)
         self.abort("the producer was closed while it was sent")
         self._arm_barriers()
@@ -352,7 +356,7 @@ class Pipeline:
         if first:
             self.broken = error
         # For each crash: a second one may settle everything before the first gets to this line.
-        self._on_broken()
+        self._admission.on_broken()
         # The errors of all failed messages and of later send() calls have this cause. The original
         # would keep the frames of the stages alive.
         cause = copied(error)
@@ -363,7 +367,7 @@ class Pipeline:
         if isinstance(worker, BrokerWorker):
             worker.bridge.stop()  # as in on_stop(), which may not be called now
         self.metadata.waiting_threads.wake_all()
-        for chunk in self._take_all():
+        for chunk in self._admission.take_all():
             self.incomplete.enter_late(chunk)
 
         def make_error(topic: str, status: Status) -> DeliveryError:

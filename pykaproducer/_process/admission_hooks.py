@@ -18,7 +18,7 @@ from pykaproducer._errors.formatting import check_topic
 from pykaproducer._kernel import TopicSlot, Turn
 from pykaproducer._net.transport import Network
 from pykaproducer._observability.observed_producer import ObservedProducer
-from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._pipeline.wiring import AdmissionFunctions, Pipeline
 from pykaproducer._process import lifecycle
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.block import BlockProducer, RefusedRows
@@ -61,12 +61,14 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
                 self._clock,
                 self._network_type(self.config),
                 self._name,
-                self._take,
-                self._take_all,
-                self._broke,
-                self._let_go,
+                AdmissionFunctions(
+                    take=self._take,
+                    take_all=self._take_all,
+                    take_callers=self._take_callers,
+                    release_slot=self._let_go,
+                    on_broken=self._broke,
+                ),
                 self._metrics,
-                self._take_callers,
             )
             pipeline = self._made.setdefault("pipeline", made)
             self._ref.in_own_thread = pipeline.own_threads()

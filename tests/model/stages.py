@@ -22,7 +22,7 @@ from pykaproducer._pipeline.bridge import Bridge, ProduceRequest
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
-from pykaproducer._pipeline.wiring import Pipeline
+from pykaproducer._pipeline.wiring import AdmissionFunctions, Pipeline
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.config import Config
@@ -284,10 +284,9 @@ class ModelPipeline(Pipeline):
                 clock,
                 no_network,
                 "model",
-                door._take,
-                door._take_all,
-                lambda: None,
-                door._let_go,
+                AdmissionFunctions(
+                    door._take, door._take_all, door._take_callers, door._let_go, lambda: None
+                ),
             )
 
     def is_flushing(self) -> bool:

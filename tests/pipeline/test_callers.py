@@ -215,14 +215,14 @@ def test_callers_and_stages_number_the_batches_together(idempotent: bool) -> Non
         cluster.producer(enable_idempotence=idempotent) as p,
     ):
         count = warm(p)
-        told: list[Any] = []
+        errors: list[Any] = []
         for number in range(20):
             delivery = p.send("t", b"%d" % number)
             if number % 5 == 4:
-                p.send("t", b"and", on_delivery=lambda error, _: told.append(error))
+                p.send("t", b"and", on_delivery=lambda error, _: errors.append(error))
             delivery.result(SOON)
         p.flush(SOON)
-        assert told == [None] * 4
+        assert errors == [None] * 4
         values = [value for value in log(cluster)[count:] if value != b"and"]
         assert values == numbers(20)
         firsts = [batch.base_sequence for batch in cluster.batches("t")]
