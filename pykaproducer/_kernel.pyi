@@ -269,7 +269,8 @@ class Slice:
             now: monotonic seconds.
 
         Returns:
-            A slice of the rows that this call settled, to be passed to :meth:`report`, or None.
+            A slice of the rows that this call settled, to be passed to :meth:`report`: this one if
+            it settled all of them, None if it settled none.
         """
     def fail(
         self,
@@ -355,6 +356,16 @@ def partition_for(hashing: int, key: bytes, partitions: int) -> int:
     """Return the partition of *key*, hashed by MURMUR2, CRC32 or FNV1A.
 
     Raises ValueError if *partitions* is less than 1.
+    """
+
+def deliver_parts(
+    parts: list[Slice], base_offset: int, timestamp: int, latency: SampledStat, now: float
+) -> tuple[list[Slice], int, int]:
+    """Settle *parts*, the slices of one confirmed batch in its order: see :meth:`Slice.deliver`.
+
+    Returns:
+        ``(settled, rows, nbytes)``: slices of the rows that this call settled, the number of these
+        rows, and their payload bytes. No thread is woken.
     """
 
 def encode_batch(

@@ -185,32 +185,17 @@ cdef class Slice:
         wake the threads that wait for one of the rows; if false, the caller must call
         ``wake_waiters`` of the returned Slice. *latency*: records the age of each row at *now*
         (monotonic seconds). Returns a Slice of the rows that this call settled, to be passed to
-        ``report``, or None if there are none. An expired row keeps its earlier outcome.
+        ``report``: this one if it settled all of them, None if it settled none. An expired row
+        keeps its earlier outcome.
         """
-        cdef Chunk chunk = self.chunk
-        cdef Slice settled = self.empty_part()
-        cdef int64_t now_ns = as_ns(now)
-        cdef Sample *sample = NULL if latency is None else latency.sample_at(now)
-        cdef Run run
-        cdef uint32_t i
-        cdef Row *row
-        memset(&run, 0, sizeof(Run))
-        with chunk.lock:
-            for i in range(0 if chunk.is_done() else self.count):
-                row = &chunk.rows[self.at(i)]
-                if row.flags & SETTLED:
-                    continue
-                if sample != NULL:
-                    add_age(latency, sample, &run, now_ns - accepted_at(chunk, row))
-                row.deadline = base_offset + i if base_offset >= 0 else -1
-                if timestamp >= 0:
-                    row.timestamp = timestamp
-                add_flags(&row.flags, SETTLED)
-                settled.rows[settled.count] = self.at(i)
-                settled.count += 1
-            end_run(latency, sample, &run)
-            self.size_of(settled)
-        return self.settled_part(settled, wake)
+        cdef Delivering delivering
+        cdef Slice settled
+        begin_delivering(&delivering, timestamp, latency, now)
+        settled = deliver_part(self, base_offset, &delivering, latency)
+        end_run(latency, delivering.sample, &delivering.run)
+        if settled is not None and wake:
+            settled.wake_waiters()
+        return settled
 
     def fail(self, not_persisted, possibly_persisted, *, bint wake=True):
         """Settle these rows as failed.

@@ -58,6 +58,19 @@ class Batcher:
         """
         return bool(self._ready) or self._nbytes >= size
 
+    def has_many_for(self, size: int) -> bool:
+        """Return whether many buffers fill the next request of *size* bytes, each with one batch.
+
+        As the buffers take turns, messages that arrive now could not be in it.
+        """
+        if self._nbytes < size or len(self._open) <= _FEW_BUFFERS:
+            return False
+        for buffer in self._open:
+            size -= min(buffer.nbytes, self.batch_size)
+            if size <= 0:
+                return True
+        return False
+
     def is_small(self, limit: int) -> bool:
         """Return whether at most *limit* bytes are pending.
 
@@ -70,7 +83,14 @@ class Batcher:
     def add(self, buffer: PartitionBuffer, item: Slice | Batch | Backlog, now: float) -> None:
         """Put *item* into *buffer*."""
         buffer.add(item, now)
-        self.reschedule(buffer)
+        if len(buffer.pending) == 1 or buffer not in self.waiting:
+            self.reschedule(buffer)
+        elif buffer in self._open:
+            # Its first item is the same, and so are its turn and its timer.
+            self._nbytes += buffer.nbytes - buffer.counted
+            buffer.counted = buffer.nbytes
+            if buffer not in self._ready and self._is_ready(buffer):
+                self._ready.add(buffer)
 
     def reschedule(self, buffer: PartitionBuffer) -> None:
         """Update the schedule after *buffer* has changed: its items, its batches, or a failure.

@@ -198,6 +198,17 @@ class Ordering:
         self._pass_on(item, effects)
         return effects
 
+    def passes_on_new(self) -> bool:
+        """Handle a new item in the ordinary state, in which :meth:`item` would only forward it.
+
+        Return False in any other state, in which nothing has been done: messages are being retried,
+        or there is no path. The caller forwards the item, which is of level 0.
+        """
+        if self.high_watermark or not self.has_path:
+            return False
+        self.taken[Transition.PASS_ON] += 1
+        return True
+
     def chaser(self, level: int) -> list[Effect]:
         """Handle the return of the chaser of *level*: everything older has returned too."""
         effects: list[Effect] = []

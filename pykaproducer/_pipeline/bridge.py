@@ -22,10 +22,11 @@ from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.current_thread import DeferredWakeups
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
-from pykaproducer._pipeline.worker import DeferredWakeups, StageContext
+from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.produce import ProduceAnswer, decode_produce, produce_request

@@ -14,7 +14,6 @@ Relies on: its bridge reports each request once, as answered, lost, or (``acks=0
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -43,13 +42,17 @@ from pykaproducer._pipeline.bridge import (
 )
 from pykaproducer._pipeline.broker_events import (
     Enqueue,
+    EnqueueNew,
     Event,
     FlushStarted,
     Shutdown,
     Unused,
+    is_small,
+    unused_time,
 )
 from pykaproducer._pipeline.caller_paths import CallerPaths
 from pykaproducer._pipeline.connection_log import ConnectionLog
+from pykaproducer._pipeline.held_puller import HeldPuller
 from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
@@ -65,11 +68,6 @@ from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer.config import Config
-
-#: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
-_UNUSED_LEAST = 30.0
-#: An unused worker ends after this if idle connections are never closed (seconds).
-_UNUSED_WITHOUT_LIMIT = 540.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,6 @@ class BrokerWorker(Worker):
         self._metadata = metadata = collaborators.metadata
         self._last_errors = last_errors = collaborators.last_errors
         self._is_flushing, self._end_unused = collaborators.is_flushing, collaborators.end_unused
-        self._held, self._take_held = collaborators.held, collaborators.take_held
         self.bridge = self._new_bridge(context, collaborators)
         self._callers = CallerPaths(self, self.bridge, config, metadata, sent=self._sent)
         self._batch_size = min(config.batch_size, config.max_request_size)
@@ -118,6 +115,8 @@ class BrokerWorker(Worker):
             timeout=config.request_timeout_ms / 1000,
         )
         self.batcher = batcher_for(config, self._batch_size)
+        held, take_held = collaborators.held, collaborators.take_held
+        self._held = HeldPuller(self, held, take_held, self.batcher, window, self._opens_at)
         self._buffers = AttachedBuffers(broker_id)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
         self._log = ConnectionLog(broker_id, last_errors)
@@ -161,6 +160,8 @@ class BrokerWorker(Worker):
         match item:
             case Enqueue():
                 self._put(item.buffer, item.item)
+            case EnqueueNew():
+                self._put_new(item.items)
             case ResponseReceived():
                 self._on_response(item)
             case RequestWritten():
@@ -194,9 +195,7 @@ class BrokerWorker(Worker):
             case FlushStarted():
                 pass  # on_inbox_drained() seals what is due now
             case Unused():
-                idle = self._config.connections_max_idle_ms / 1000
-                idle = max(idle, _UNUSED_LEAST) if idle > 0 else _UNUSED_WITHOUT_LIMIT
-                self._end_at = self.clock.monotonic() + idle
+                self._end_at = self.clock.monotonic() + unused_time(self._config)
 
     def _on_response(self, item: ResponseReceived) -> None:
         self._log.answered()
@@ -216,11 +215,7 @@ class BrokerWorker(Worker):
     def can_run_inline(self, item: Event) -> bool:
         # Large batches are encoded in this stage's own thread. The calling thread, which may be the
         # dispatcher's, continues with its next item and is never late for a deadline.
-        if not isinstance(item, Enqueue | ResponseReceived) or not self.batcher.is_small(SMALL):
-            return False
-        return not (isinstance(item, Enqueue) and isinstance(item.item, Slice | Backlog)) or (
-            item.item.nbytes <= SMALL
-        )
+        return self.batcher.is_small(SMALL) and is_small(item, SMALL)
 
     def opens_in(self, now: float) -> float:
         """Return after how long (seconds) a small request may be sealed. May be out of date.
@@ -229,8 +224,7 @@ class BrokerWorker(Worker):
         """
         if not self._up:
             return math.inf if self.batcher.waiting else 0.0
-        opens = self._opens_at(full=False)
-        return math.inf if opens is None else max(0.0, opens - now)
+        return self._held.opens_in(now)
 
     @property
     def requests(self) -> int:
@@ -250,11 +244,9 @@ class BrokerWorker(Worker):
             and (self._throttle.until is None or self._requests)
         ):
             due = check
-        if self._held and self._up and self._throttle.until is None:
-            # The window may open by time. If it is open, TakeHeld is under way.
-            opens = self._opens_at(full=False)
-            if opens is not None and opens > self.clock.monotonic():
-                due = earlier(due, opens)
+        if self._up and self._throttle.until is None:
+            opens = self._held.opens_later(self.clock.monotonic())
+            due = due if opens is None else earlier(due, opens)
         return due if self._end_at is None else earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
@@ -344,10 +336,27 @@ class BrokerWorker(Worker):
         if buffer.failing:
             self.responses.drain_for_retry(buffer)
 
+    def _put_new(self, items: list[tuple[PartitionBuffer, Slice]]) -> None:
+        """Do the same as :meth:`_put` for slices of new messages, which usually only linger."""
+        ordinary = self.broker_id not in self._last_errors.brokers and self.metrics.trace is None
+        self._end_at = None
+        for buffer, part in items:
+            if not ordinary or buffer.failing:
+                self._put(buffer, part)
+                continue
+            self._callers.take_back(buffer)
+            self._buffers.attach(buffer)
+            self.batcher.add(buffer, part, part.chunk.opened)
+
     def on_inbox_drained(self) -> None:
         """Seal the batches that are due, within the limits of the window."""
-        if self._up and self._held:
-            self._pull_held()
+        self._seal_due()
+        if self._held.look():
+            self._seal_due()
+
+    def _seal_due(self) -> None:
+        if self._up:
+            self._held.pull()
         if self._buffers.to_check:
             self._check_leaders()
         if not self._up:
@@ -372,20 +381,6 @@ class BrokerWorker(Worker):
             self._window.sealed(now)
             self._ahead.add(batches)
             self._send_ahead(batches)
-
-    def _pull_held(self) -> None:
-        """Have the messages in the open chunks taken, if the window is open.
-
-        Many of them are taken in this stage's own thread, as large batches are encoded there.
-        """
-        full = self._held.fill_batches(self.batcher.batch_size, self.batcher.batch_messages)
-        opens = self._opens_at(full)
-        if opens is None or opens > self.clock.monotonic():
-            return
-        if self.thread is threading.current_thread() or self._held.nbytes() <= SMALL:
-            self.pull(self._take_held)
-        else:
-            self.wake()
 
     def _opens_at(self, full: bool) -> float | None:
         """Return when the next request may be sealed, None if only after a response."""

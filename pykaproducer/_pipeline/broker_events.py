@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._pipeline.bridge import BridgeEvent
+from pykaproducer._pipeline.bridge import BridgeEvent, ResponseReceived
 from pykaproducer._pipeline.metadata import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
+from pykaproducer.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,18 @@ class Enqueue:
 
     buffer: PartitionBuffer
     item: Slice | Batch | Backlog | Chaser | Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueNew:
+    """A topic's worker adds new messages to several buffers, a slice of one chunk to each."""
+
+    items: list[tuple[PartitionBuffer, Slice]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the messages."""
+        return sum([part.nbytes for _, part in self.items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +50,21 @@ class Unused:
     """The last PartitionWorker has released this worker."""
 
 
+#: An unused worker ends after connections_max_idle_ms, but not before this (seconds).
+_UNUSED_LEAST: Final = 30.0
+#: An unused worker ends after this if idle connections are never closed (seconds).
+_UNUSED_WITHOUT_LIMIT: Final = 540.0
+
+
+def unused_time(config: Config) -> float:
+    """Return after how long an unused worker ends (seconds)."""
+    idle = config.connections_max_idle_ms / 1000
+    return max(idle, _UNUSED_LEAST) if idle > 0 else _UNUSED_WITHOUT_LIMIT
+
+
 Event = (
     Enqueue
+    | EnqueueNew
     | BridgeEvent
     | ViewChanged
     | ProducerIdCame
@@ -46,3 +73,15 @@ Event = (
     | Unused
     | Shutdown
 )
+
+
+def is_small(event: Event, limit: int) -> bool:
+    """Return whether *event* is handled fast: a response, or at most *limit* bytes of messages."""
+    match event:
+        case EnqueueNew():
+            return event.nbytes <= limit
+        case Enqueue(item=Slice() | Backlog() as messages):
+            return messages.nbytes <= limit
+        case Enqueue() | ResponseReceived():
+            return True
+    return False

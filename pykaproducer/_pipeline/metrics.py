@@ -222,7 +222,7 @@ class ProducerMetrics:
 
     # Updates --------------------------------------------------------------------------------------
 
-    def slice_delivered(
+    def batch_delivered(
         self, topic: str, partition: int, now: float, rows: int, nbytes: int
     ) -> None:
         """Count delivered messages of one partition."""

@@ -144,6 +144,21 @@ class PartitionWorker(Worker):
                     waits = "waits in order" if self._buffer else "waits for a leader"
                     trace.note(waits, self, item)
 
+    def borrow_path(self) -> tuple[BrokerWorker, PartitionBuffer] | None:
+        """Return where to put a slice of new messages, if it would only be forwarded; else None.
+
+        Then this stage has handled the slice, and is borrowed: the caller puts the slice into the
+        buffer, and calls :meth:`give_back` afterwards. So no chaser can come between.
+        """
+        if self._has_own_thread or not self.borrow():
+            return None
+        broker, buffer = self._broker, self._buffer
+        if broker is None or buffer is None or not self.ordering.passes_on_new():
+            self.give_back()
+            return None
+        self._when_at_rest = None
+        return broker, buffer
+
     def _perform(self, effects: list[Effect]) -> None:
         former = None
         for effect in effects:

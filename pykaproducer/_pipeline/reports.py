@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
 from pykaproducer._kernel import Slice
+from pykaproducer._machines.batch import Batch
+from pykaproducer._pipeline.current_thread import wake
 from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Failures, Holder, Part, UnreportedFailures
-from pykaproducer._pipeline.worker import StageContext, Worker, wake
+from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.errors import DeliveryError, Status, reasons
@@ -102,17 +105,19 @@ class Settler:
         """Settle without callbacks from now on, because the stage Reports has crashed."""
         self._no_reports = True
 
-    def deliver(self, part: Slice, base_offset: int, timestamp: int, now: float) -> None:
-        """Settle *part* as delivered, at offsets from *base_offset* on."""
+    def deliver(self, batch: Batch, base_offset: int, timestamp: int, now: float) -> None:
+        """Settle the rows of *batch* as delivered, at offsets from *base_offset* on."""
         metrics = self._metrics
-        settled = part.deliver(
-            base_offset, timestamp, wake=False, latency=metrics.delivery, now=now
+        settled, rows, nbytes = _kernel.deliver_parts(
+            batch.parts, base_offset, timestamp, metrics.delivery, now
         )
-        if settled is not None:
-            metrics.slice_delivered(part.topic, part.partition, now, settled.count, settled.nbytes)
-            if (trace := metrics.trace) is not None:
-                trace.note("settled", None, settled, detail="delivered")
-        self._report(part, settled)
+        if not settled:
+            return
+        metrics.batch_delivered(batch.topic, batch.partition, now, rows, nbytes)
+        if (trace := metrics.trace) is not None:
+            for part in settled:
+                trace.note("settled", None, part, detail="delivered")
+        self._report(settled)
 
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """Settle *part* as failed; *make_error* is called for either status."""
@@ -123,24 +128,30 @@ class Settler:
             self._metrics.slice_failed(part.topic, now, settled.count, settled.nbytes)
             if (trace := self._metrics.trace) is not None:
                 trace.note("settled", None, settled, detail=str(errors[0]))
-        self._report(part, settled)
+            self._report([settled])
 
-    def _report(self, part: Slice, settled: Slice | None) -> None:
-        if settled is None:
-            return
-        if part.chunk.has_waiters:
-            wake(settled.wake_waiters)
-        if settled.wants_report and not self._no_reports:
-            self._reports.put(settled)
-            return
+    def _report(self, settled: list[Slice]) -> None:
+        with_callbacks: list[Slice] = []
+        for part in settled:
+            if part.chunk.has_waiters:
+                wake(part.wake_waiters)
+            if part.wants_report and not self._no_reports:
+                with_callbacks.append(part)
+            else:
+                self._finish(part)
+        if with_callbacks:
+            self._reports.put_all(with_callbacks)
+
+    def _finish(self, part: Slice) -> None:
+        """Release the settled rows of *part*, which have no callbacks to run."""
         if (trace := self._metrics.trace) is not None:
-            trace.note("reported", None, settled, detail="no callback")
-        last = settled.finish()
+            trace.note("reported", None, part, detail="no callback")
+        last = part.finish()
         # Before leave(), after which a waiting flush may return.
-        if self._unreported.remember(settled, settled.chunk) and not self._no_reports:
+        if self._unreported.remember(part, part.chunk) and not self._no_reports:
             self._reports.wake()
         if last:
-            self._incomplete.leave(settled.chunk)
+            self._incomplete.leave(part.chunk)
 
     def refuse(self, part: Part, holder: Holder) -> None:
         """Remember the failure of *part*, which was rejected without an exception being raised.

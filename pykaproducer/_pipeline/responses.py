@@ -76,7 +76,7 @@ class ProduceResponseHandler:
         for batch in request.batches:
             batch.in_buffer.answered(batch)
             self._buffer_changed(batch.in_buffer)
-            self._deliver(batch, -1, -1, now)
+            self._settler.deliver(batch, -1, -1, now)
         # A buffer that ended while the request was being written has its chaser left.
         self._drain_all_for_retry([request])
 
@@ -150,7 +150,7 @@ class ProduceResponseHandler:
                 self._last_errors.delivered(batch.topic, batch.partition)
                 if batch.sequenced:
                     buffer.sequencer.delivered(batch.number)
-                self._deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
+                self._settler.deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
             case Action.FAILED:
                 if not self._fail_rejected_records(buffer, batch, answer):
                     self._fail_rejected(buffer, batch, answer, verdict)
@@ -160,13 +160,6 @@ class ProduceResponseHandler:
                 self._fail_rejected(buffer, batch, answer, verdict, batch.retries_used)
             case action:
                 self._retry_batch(buffer, batch, answer, action)
-
-    def _deliver(self, batch: Batch, base_offset: int, log_append_time_ms: int, now: float) -> None:
-        index = 0
-        for part in batch.parts:
-            offset = base_offset + index if base_offset >= 0 else -1
-            index += part.count
-            self._settler.deliver(part, offset, log_append_time_ms, now)
 
     def _retry_batch(
         self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition, action: Action

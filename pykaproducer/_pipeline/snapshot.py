@@ -23,7 +23,7 @@ from pykaproducer._pipeline.bridge import (
     ResponseReceived,
 )
 from pykaproducer._pipeline.broker import BrokerWorker
-from pykaproducer._pipeline.broker_events import Enqueue
+from pykaproducer._pipeline.broker_events import Enqueue, EnqueueNew
 from pykaproducer._pipeline.metrics import copied
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.retry import RetryItems
@@ -57,6 +57,8 @@ class HeldMessages:
                 self.count(item.count, len(item.payload), item.parts[0].chunk.opened)
             case Enqueue():
                 self.add(item.item)
+            case EnqueueNew():
+                self.add_all(part for _, part in item.items)
             case RetryItems():
                 self.add_all(item.items)
             case ProduceRequest():

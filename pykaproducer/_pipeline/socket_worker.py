@@ -35,8 +35,9 @@ from pykaproducer._net.connection import (
     SessionState,
 )
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.current_thread import in_a_stage
 from pykaproducer._pipeline.metrics import ConnectionMetrics
-from pykaproducer._pipeline.worker import STOP, StageContext, Worker, in_a_stage
+from pykaproducer._pipeline.worker import STOP, StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random

@@ -23,7 +23,10 @@ from pykaproducer._machines import adaptive_partitioning
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
+from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_events import EnqueueNew
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
@@ -134,13 +137,38 @@ class TopicWorker(Worker):
             self.retry_later(item, "partitioning")
             return
         self._lend_route(item, view)
-        trace = self.metrics.trace
-        for part in slices:
-            if trace is not None:
-                trace.note("partitioned", self, part)
-            self._partition(part.partition).put(part)
+        self._pass_on(slices)
         if unknown is not None and unknown.waiting():
             self._keep(unknown)
+
+    def _pass_on(self, slices: list[Slice]) -> None:
+        """Put each slice into its partition's worker, or into the path to the leader.
+
+        A chunk may have a slice for each of a thousand partitions. Most partitions would only
+        forward it, so their slices are put into the brokers' workers together.
+        """
+        trace = self.metrics.trace
+        new: dict[BrokerWorker, list[tuple[PartitionBuffer, Slice]]] = {}
+        borrowed: list[PartitionWorker] = []
+        try:
+            for part in slices:
+                worker = self._partition(part.partition)
+                if trace is not None:
+                    trace.note("partitioned", self, part)
+                path = worker.borrow_path()
+                if path is None:
+                    worker.put(part)
+                    continue
+                borrowed.append(worker)
+                broker, buffer = path
+                new.setdefault(broker, []).append((buffer, part))
+                if trace is not None:
+                    trace.note("forwarded", worker, part, broker=broker.broker_id)
+            for broker, items in new.items():
+                broker.put(EnqueueNew(items))
+        finally:
+            for worker in borrowed:
+                worker.give_back()
 
     def _lend_route(self, chunk: Chunk, view: TopicView) -> None:
         """Let callers that wait partition their messages, with *view*."""

@@ -29,6 +29,7 @@ from pykaproducer._pipeline.bridge import CallerHooks
 from pykaproducer._pipeline.broker import BrokerWorker, BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
+from pykaproducer._pipeline.current_thread import in_a_stage_with
 from pykaproducer._pipeline.dispatcher import (
     CallersChunk,
     Dispatcher,
@@ -47,7 +48,7 @@ from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
 from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.unreported import UnreportedFailures
-from pykaproducer._pipeline.worker import StageContext, Worker, in_a_stage_with
+from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import compression
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger

@@ -33,6 +33,10 @@ order is preserved:
 2. thread C finds the lock free, but the deque not empty: it appends its item after B's;
 3. the stage's own thread takes the lock and handles B's item, then C's.
 
+A stage with an item for each of a thousand others *borrows* them (:meth:`Worker.borrow`): it takes
+their locks, handles all of the items in one step, and gives the stages back. Each of them has
+handled its item before any item that was put in the meantime.
+
 **Without a thread.** If the system refuses to start the thread, ``put`` does not raise: the items
 stay in the inbox, and the thread is started later (``_util/threads.py``).
 """
@@ -46,6 +50,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pykaproducer._kernel as _kernel
+from pykaproducer._pipeline.current_thread import CrashPolicy, here
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
@@ -60,66 +65,6 @@ STOP: Final = _Stop()
 
 #: on_inbox_drained() is called after this many items, even if the inbox never empties.
 _ITEMS_PER_ROUND: Final = 64
-
-CrashPolicy = Callable[["Worker", BaseException], None]
-
-
-class _Here(threading.local):
-    """State of the current thread."""
-
-    is_stage = False
-    #: Deferred wake-ups; None: they are not deferred.
-    later: list[Callable[[], None]] | None = None
-    #: The crash policy of the stage whose thread this is.
-    on_crash: CrashPolicy | None = None
-
-
-_here = _Here()
-
-
-def forget_stages() -> None:
-    """Make the current thread a user thread, in the child of a fork made from a callback."""
-    _here.is_stage = False
-    _here.on_crash = None
-    _kernel.this_thread_runs_stages(False)
-    threads.forget_all()
-    guarded_log.pass_lines_to(None)
-    guarded_log.forget_threads()
-
-
-class DeferredWakeups:
-    """Context manager that defers the waking of user threads until the block exits.
-
-    For a stage that will sleep soon. Woken earlier, a user thread would only contend for the GIL
-    with the stage. The block must not take long and must not run user code (a callback, a
-    partitioner): that might wait for the very thread that is to be woken.
-    """
-
-    def __enter__(self) -> None:
-        _here.later = []
-
-    def __exit__(self, *_: object) -> None:
-        later, _here.later = _here.later, None
-        for function in later or ():
-            function()
-
-
-def wake(function: Callable[[], None]) -> None:
-    """Call *function*, which wakes a user thread, now or at the end of ``DeferredWakeups``."""
-    if _here.later is None:
-        function()
-    else:
-        _here.later.append(function)
-
-
-def in_a_stage() -> bool:
-    """Return whether the calling thread belongs to a stage, of any producer."""
-    return _here.is_stage
-
-
-def in_a_stage_with(on_crash: CrashPolicy) -> bool:
-    """Return whether the calling thread belongs to a stage of the producer with this policy."""
-    return _here.on_crash == on_crash
 
 
 def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> threading.Thread:
@@ -246,7 +191,7 @@ class Worker:
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
-        if _here.is_stage:
+        if here.is_stage:
             if self._puller is not None and self._puller == threading.get_ident():
                 self._items.append(item)
                 return
@@ -258,6 +203,11 @@ class Worker:
         except BaseException:  # KeyboardInterrupt in a user thread: see "Wake-ups"
             self.wake()
             raise
+
+    def put_all(self, items: list[Any]) -> None:
+        """Hand *items* to the stage, which handles none of them inline. For other stages."""
+        self._items.extend(items)
+        self.wake()
 
     def stop(self) -> None:
         """Stop the thread after the items in the inbox, without waiting for it.
@@ -276,7 +226,7 @@ class Worker:
 
     def wake(self, *, on_stop: bool = False) -> None:
         """Wake the stage's own thread, and start it if needed; *on_stop*: after ``stop`` too."""
-        if not _here.is_stage or not self._wake_event.is_set:
+        if not here.is_stage or not self._wake_event.is_set:
             self._wake_event.set()
             _kernel.stage_wanted()
         self._need_thread(on_stop)
@@ -307,6 +257,23 @@ class Worker:
         if earlier or self.shortage.until is not None:
             self.wake()
         return True
+
+    def borrow(self) -> bool:
+        """Run the stage on the calling thread until :meth:`give_back`; return whether it does.
+
+        It does not if the caller is a user thread, if another thread runs the stage, or if items
+        wait for it. Then the caller puts its item into the inbox.
+        """
+        if self._items or not here.is_stage or not self._running.acquire(blocking=False):
+            return False
+        if self._items:  # appended in the meantime
+            self._running.release()
+            return False
+        return True
+
+    def give_back(self) -> None:
+        """End :meth:`borrow`. Items that were put since have woken the stage's own thread."""
+        self._running.release()
 
     def pull(self, ask: Callable[[], None]) -> None:
         """Call *ask*, which has other stages put items into this one, and handle these items.
@@ -361,7 +328,7 @@ class Worker:
         if self.thread is not None or (self.stopping and not on_stop):
             return
         # If a stage runs, so does one that starts missing threads. A user thread tries at once.
-        if not (_here.is_stage and threads.is_missing(self)):
+        if not (here.is_stage and threads.is_missing(self)):
             threads.start(self)
 
     def start_thread(self) -> None:
@@ -371,12 +338,12 @@ class Worker:
 
     def _run_here(self) -> None:
         """Run the stage to its end in the calling thread, which may be a user thread."""
-        was_stage, on_crash = _here.is_stage, _here.on_crash
+        was_stage, on_crash = here.is_stage, here.on_crash
         lines = guarded_log.pass_lines_to(None)
         try:
             self._run()
         finally:
-            _here.is_stage, _here.on_crash = was_stage, on_crash
+            here.is_stage, here.on_crash = was_stage, on_crash
             _kernel.this_thread_runs_stages(was_stage)
             guarded_log.pass_lines_to(lines)
             threads.give_up(self)
@@ -391,8 +358,8 @@ class Worker:
         if self.stopping:
             self._items.append(STOP)
         if not self.is_user_thread:
-            _here.is_stage = True
-            _here.on_crash = self._on_crash
+            here.is_stage = True
+            here.on_crash = self._on_crash
             _kernel.this_thread_runs_stages(True)
         guarded_log.pass_lines_to(self._pass_on_line)
         if self.keeps_threads:

@@ -14,7 +14,8 @@ import threading
 import weakref
 from typing import Protocol
 
-from pykaproducer._pipeline.worker import forget_stages, spawn
+from pykaproducer._pipeline.current_thread import forget_stages
+from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import app_servers
 from pykaproducer._util.guarded_log import GuardedLogger
 

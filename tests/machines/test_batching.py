@@ -1015,3 +1015,30 @@ def test_a_batch_that_was_refused_needs_no_older_one() -> None:
     buffer.sequencer.missing(*second.numbered)
     buffer.fail(first)
     assert buffer.drain_for_retry() == ([], [])
+
+
+# A request that is full anyway --------------------------------------------------------------------
+
+
+def test_many_buffers_fill_a_request_with_one_batch_each() -> None:
+    broker = Broker(batch_size=100)
+    buffers = [broker.buffer(number) for number in range(20)]
+    for buffer in buffers:
+        broker.put(buffer, 60)
+    assert broker.batcher.has_many_for(20 * 60)
+    assert not broker.batcher.has_many_for(20 * 60 + 1)
+    broker.put(buffers[0], 600)  # only one batch of it fits into a request
+    assert broker.batcher.has_many_for(19 * 60 + 100)
+    assert not broker.batcher.has_many_for(19 * 60 + 101)
+    for buffer in buffers:
+        broker.seal(buffer)
+        broker.seal(buffer) if buffer.pending else None
+    assert not broker.batcher.has_many_for(101)
+
+
+def test_few_buffers_do_not_count_as_many() -> None:
+    """Then messages that arrive now may be in the next request but one, so they are taken."""
+    broker = Broker(batch_size=100)
+    for number in range(16):
+        broker.put(broker.buffer(number), 100)
+    assert not broker.batcher.has_many_for(100)

@@ -58,7 +58,10 @@ class Schedule:
         """Replace the inboxes of all workers; no thread starts."""
         with (
             mock.patch.object(Worker, "put", lambda worker, item: self.put(worker, item)),
+            mock.patch.object(Worker, "put_all", lambda worker, items: self.put_all(worker, items)),
             mock.patch.object(Worker, "pull", lambda worker, ask: self.pull(worker, ask)),
+            mock.patch.object(Worker, "borrow", lambda worker: self.borrow(worker)),
+            mock.patch.object(Worker, "give_back", lambda worker: self.running.remove(worker)),
             mock.patch.object(Worker, "stop", lambda worker: self.stop(worker)),
             mock.patch.object(Worker, "is_alive", lambda worker: worker not in self._ended),
         ):
@@ -67,13 +70,24 @@ class Schedule:
     def put(self, worker: Worker, item: Any) -> None:
         """Replace Worker.put."""
         inbox = self.inboxes.setdefault(worker, deque())
-        idle = not inbox and worker not in self.running and worker not in self.held_up
+        idle = self._is_idle(worker)
         if self.direct and self.running and idle and worker.can_run_inline(item):
             with self._runs(worker):
                 worker.handle(item)
                 worker.on_inbox_drained()
         else:
             inbox.append(item)
+
+    def put_all(self, worker: Worker, items: list[Any]) -> None:
+        """Replace Worker.put_all."""
+        self.inboxes.setdefault(worker, deque()).extend(items)
+
+    def borrow(self, worker: Worker) -> bool:
+        """Replace Worker.borrow."""
+        if not self.direct or not self.running or not self._is_idle(worker):
+            return False
+        self.running.append(worker)
+        return True
 
     def pull(self, worker: Worker, ask: Callable[[], None]) -> None:
         """Replace Worker.pull."""
@@ -127,6 +141,10 @@ class Schedule:
             if worker is not without and worker not in self._ended
         ]
         return min((deadline for deadline in found if deadline is not None), default=None)
+
+    def _is_idle(self, worker: Worker) -> bool:
+        has_items = bool(self.inboxes.get(worker))
+        return not (has_items or worker in self.running or worker in self.held_up)
 
     @contextlib.contextmanager
     def _runs(self, worker: Worker) -> Iterator[None]:

@@ -13,7 +13,7 @@ import pytest
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._pipeline.broker_events import Enqueue
+from pykaproducer._pipeline.broker_events import Enqueue, EnqueueNew
 from pykaproducer._pipeline.retry import RetryItems
 from pykaproducer.errors import DeliveryTimeoutError
 from tests.kernel.helper import TOPIC
@@ -95,6 +95,8 @@ def _size(held: object) -> int:
             return sum(map(_size, held.items))
         case Enqueue():
             return _size(held.item)
+        case EnqueueNew():
+            return len(held.items)
         case Backlog():
             return len(held)
     return 1

@@ -73,6 +73,45 @@ def test_a_window_that_opens_by_time_has_them_taken() -> None:
         assert offsets(deliveries) == [1, 2, 3, 4]
 
 
+def test_they_are_not_taken_for_a_request_that_is_full_without_them() -> None:
+    """Taking them costs a slice for each partition. All are sent, although no time passes.
+
+    A request has room for 7 messages.
+    """
+    held = [Held() for _ in range(4)]
+    with (
+        ScriptedCluster(topics={"t": 20}) as cluster,
+        ended(
+            cluster.producer(clock=FakeClock(), batch_size=1_000, max_request_size=5_000, **ONE)
+        ) as producer,
+    ):
+        for partition in range(20):
+            warm_up(producer, partition=partition)
+        dispatcher = pipeline_of(producer).dispatcher
+        (broker,) = pipeline_of(producer).brokers.all()
+        cluster.next("produce", *held)
+        deliveries = send(producer, [b"in flight"])
+        held[0].wait_until_held()
+        for partition in range(20):
+            deliveries += send(producer, [bytes(600)], partition=partition)
+        until(lambda: bool(dispatcher.held))
+        held[0].release()
+        held[1].wait_until_held()  # with 7 of 20 messages
+        late = send(producer, [b"late"], partition=19)
+        until(lambda: bool(dispatcher.held))
+        held[1].release()
+        held[2].wait_until_held()  # 6 are left
+        quiet(broker)
+        assert dispatcher.held
+        held[2].release()
+        held[3].wait_until_held()
+        quiet(broker)
+        assert not dispatcher.held
+        held[3].release()
+        offsets(deliveries)
+        assert offsets(late) == [2]
+
+
 def test_a_dispatcher_that_has_ended_takes_nothing() -> None:
     """Nothing would give these messages an outcome.
 
@@ -173,17 +212,17 @@ def test_a_leader_that_changes_while_they_are_taken_is_noticed() -> None:
         held.wait_until_held()
         send(producer, [b"2"], partition=1)
         until(lambda: bool(pipeline.dispatcher.held))
-        take = broker._take_held
+        take = broker._held._take
 
         def take_and_be_overtaken() -> None:
             take()  # the items are in the inbox
-            broker._take_held = take
+            broker._held._take = take
             cluster.move_leader("t", 1, 1)
             pipeline.metadata.want()
             clock.jump(0.5)
             until(lambda: any("ViewChanged" in type(each).__name__ for each in broker.inbox()))
 
-        broker._take_held = take_and_be_overtaken
+        broker._held._take = take_and_be_overtaken
         held.release()
         until(lambda: any(each.partition == 1 for each in sent(cluster)))
         assert [each.broker for each in sent(cluster) if each.partition == 1] == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pykaproducer._pipeline.worker import Worker
@@ -47,3 +48,56 @@ def test_a_deadline_does_not_wait_for_all_that_is_in_the_inbox() -> None:
     assert stage.on_time_after is not None
     assert stage.on_time_after <= 10 + 2 * 64
     assert stage.steps == 10_000
+
+
+class _Caller(Worker):
+    """A stage that calls its items."""
+
+    def handle(self, item: Callable[[], None]) -> None:
+        item()
+
+
+class _Recorder(Worker):
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__("recorder", stage_context(clock))
+        self.items: list[Any] = []
+        self.handled = threading.Semaphore(0)
+
+    def handle(self, item: Any) -> None:
+        self.items.append(item)
+        self.handled.release()
+
+    def can_run_inline(self, item: Any) -> bool:
+        return True
+
+
+def test_a_borrowed_stage_handles_what_is_put_meanwhile_after_it_is_given_back() -> None:
+    clock = FakeClock()
+    recorder = _Recorder(clock)
+    borrower, other = (_Caller(name, stage_context(clock)) for name in ("borrower", "other"))
+    borrowed, was_put = threading.Event(), threading.Event()
+    again: list[bool] = []
+
+    def borrow() -> None:
+        assert recorder.borrow()
+        borrowed.set()
+        assert was_put.wait(SOON)
+        again.append(recorder.borrow())
+        recorder.items.append("handled by the borrower")
+        recorder.give_back()
+
+    def put() -> None:
+        again.append(recorder.borrow())
+        recorder.put("put meanwhile")
+        was_put.set()
+
+    borrower.put(borrow)
+    assert borrowed.wait(SOON)
+    other.put(put)
+    assert recorder.handled.acquire(timeout=SOON)
+    assert recorder.items == ["handled by the borrower", "put meanwhile"]
+    assert again == [False, False]
+    assert not recorder.borrow()  # this is a user thread
+    for stage in (recorder, borrower, other):
+        stage.stop()
+        assert stage.join(clock.monotonic() + SOON)

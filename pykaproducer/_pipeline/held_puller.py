@@ -1,0 +1,88 @@
+"""When a BrokerWorker has the messages in the open chunks taken. Part of BrokerWorker.
+
+The dispatcher holds messages that could not be sent yet (``Dispatcher._hold``), because taking a
+chunk costs a slice for each of its partitions. The BrokerWorker has them taken when it can use
+them:
+
+* its window is open, so the next request may be sealed;
+* and the partitions with pending messages do not fill that request anyway. They take turns, so
+  messages that are taken later than these could not be in it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from pykaproducer._machines.batcher import Batcher
+from pykaproducer._machines.window import Window
+from pykaproducer._pipeline.bridge import SMALL
+from pykaproducer._pipeline.held_slots import HeldSlots
+from pykaproducer._pipeline.worker import Worker
+
+
+class HeldPuller:
+    """Has the messages of the dispatcher's *held* slots taken for one BrokerWorker, *worker*.
+
+    *take*: has the dispatcher take them. *opens_at*: returns when the next request may be sealed,
+    as :meth:`Window.opens_at`; its argument is whether the request is full.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        held: HeldSlots,
+        take: Callable[[], None],
+        batcher: Batcher,
+        window: Window,
+        opens_at: Callable[[bool], float | None],
+    ) -> None:
+        self._worker = worker
+        self._held = held
+        self._take = take
+        self._batcher = batcher
+        self._window = window
+        self._opens_at = opens_at
+        # Whether the next request was full when look() was called.
+        self._is_full = False
+
+    def opens_in(self, now: float) -> float:
+        """Return after how long (seconds) a small request may be sealed. For any thread.
+
+        May be out of date. Infinity: after a response, which has the messages taken.
+        """
+        opens = None if self._is_full else self._opens_at(False)
+        return math.inf if opens is None else max(0.0, opens - now)
+
+    def opens_later(self, now: float) -> float | None:
+        """Return when held messages can be taken if that only depends on time, else None."""
+        opens = self._opens_at(False) if self._held else None
+        # If the window is open, TakeHeld is under way.
+        return opens if opens is not None and opens > now else None
+
+    def look(self) -> bool:
+        """Find out whether the next request is full. Return whether it no longer is.
+
+        Then the dispatcher may have left messages in the open chunk because of it. None is
+        overlooked: it (1) adds the slot, (2) calls :meth:`opens_in`; this method (1) records that
+        the request is not full, (2) looks for slots.
+        """
+        was_full, self._is_full = self._is_full, self._batcher.has_many_for(self._window.most)
+        return was_full and not self._is_full and bool(self._held)
+
+    def pull(self) -> None:
+        """Have the messages taken if they can be used.
+
+        Many of them are taken in the worker's own thread, as large batches are encoded there.
+        """
+        if not self._held or self._batcher.has_many_for(self._window.most):
+            return
+        full = self._held.fill_batches(self._batcher.batch_size, self._batcher.batch_messages)
+        opens = self._opens_at(full)
+        if opens is None or opens > self._worker.clock.monotonic():
+            return
+        if self._worker.thread is threading.current_thread() or self._held.nbytes() <= SMALL:
+            self._worker.pull(self._take)
+        else:
+            self._worker.wake()
