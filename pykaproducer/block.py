@@ -256,10 +256,12 @@ class BlockProducer(_kernel.BlockAdmission):
 
         If it raises, nothing was accepted.
 
-        The length of a sequence is the number of items that it yields. Arrays are read in place
-        and must not be modified until the call returns. Lengths, offsets and indices of Arrow
-        arrays are checked, but the sizes of their buffers are known to their exporter only and are
-        trusted.
+        The length of a sequence is the number of items that it yields. NumPy arrays are read in
+        place and must not be modified until the call returns. Arrow arrays, and bytes objects that
+        are not short, are not copied: the producer refers to them until the messages have their
+        outcome, or have to wait long. Their cells count as part of ``buffer_memory``. Lengths,
+        offsets and indices of Arrow arrays are checked, but the sizes of their buffers are known
+        to their exporter only and are trusted.
         """
         columns = (values, keys, headers, partitions, timestamps_ms)
         if self._interceptors is None:

@@ -34,6 +34,7 @@ cdef class BlockAdmission(Admission):
                 bad = measure(columns, most, &size)
             if bad >= 0:
                 self.refuse_row(topic, columns, bad, block.count)
+            columns.size = size
             if columns.count:
                 parts.append((columns, self.routes_of(topic, columns, block.count), block.count))
             total += size + columns.count * _ROW_COST
@@ -104,7 +105,7 @@ cdef class BlockAdmission(Admission):
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
                    int64_t start, int64_t end, Terms *terms, int64_t *left):
-        """Copy rows into new chunks, which are added to *segments*. *left*: see fill()."""
+        """Put rows into new chunks, which are added to *segments*. *left*: see fill()."""
         cdef int64_t now = self.now()
         cdef int64_t i = start
         cdef int32_t route
@@ -114,6 +115,8 @@ cdef class BlockAdmission(Admission):
             route = routes.route[i] if routes.route != NULL else 0
             segment = Segment.__new__(Segment)
             segment.chunk = self.new_chunk(routes.slots[route])
+            if can_be_referred_to(columns):
+                refer_to(segment.chunk, columns)
             held_whole(segment.chunk, 1)
             segment.first = base + i
             segments.append(segment)

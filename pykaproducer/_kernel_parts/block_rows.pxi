@@ -1,8 +1,9 @@
-# Blocks: many rows in one call. Measured, admitted, copied into chunks, published.
+# Blocks: many rows in one call. Measured, admitted, put into chunks, published.
 #
 # 1. `measure` validates every row before anything is accepted.
 # 2. Bytes are reserved for the whole block, or for a piece if it is larger than buffer_memory.
-# 3. `fill` copies the rows into chunks that no other thread knows yet, without the GIL.
+# 3. `fill` puts the rows into chunks that no other thread knows yet, without the GIL. They refer to
+#    the caller's memory if that cannot change (refer.pxi); otherwise it is copied.
 # 4. `publish` appends the chunks to those that wait in their topics' slots. On a KeyboardInterrupt
 #    the block (or the piece) is either not accepted, or accepted and will be sent.
 
@@ -184,16 +185,13 @@ cdef int64_t piece_end(Columns columns, int64_t start, int64_t room, int64_t *co
 
 cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payload,
                           const Terms *terms, int64_t now) noexcept nogil:
-    """Copy row *i*, which *payload* refers to, into *chunk*. Return false without memory."""
-    cdef Row *row = chunk.new_row(False)
-    cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL
+    """Add row *i*, which *payload* refers to, to *chunk*. Return false without memory."""
+    cdef Row *row
     cdef int64_t given
-    if p == NULL:
+    if not (add_reference(chunk, payload) if chunk.source is not None
+            else copy_row(chunk, columns, i, payload)):
         return False
-    if columns.headers.there and payload.size[2]:
-        payload.data[2] = NULL
-        put_headers(&columns.headers, i, p + payload.total - payload.size[2])
-    put_payload(row, p, payload)
+    row = &chunk.rows[chunk.count]
     put_terms(chunk, row, terms, now)
     if columns.partition.there and find_number(&columns.partition, i, &given) == NUMBER:
         row.partition = <int32_t>given
@@ -201,6 +199,19 @@ cdef inline bint fill_row(Chunk chunk, Columns columns, int64_t i, Payload *payl
         row.timestamp = given
     chunk.nbytes += payload.total
     chunk.count += 1
+    return True
+
+
+cdef inline bint copy_row(Chunk chunk, Columns columns, int64_t i, Payload *payload) noexcept nogil:
+    """Copy row *i* into *chunk*. Return false without memory."""
+    cdef Row *row = chunk.new_row(False)
+    cdef uint8_t *p = chunk.room(payload.total) if row != NULL else NULL
+    if p == NULL:
+        return False
+    if columns.headers.there and payload.size[2]:
+        payload.data[2] = NULL
+        put_headers(&columns.headers, i, p + payload.total - payload.size[2])
+    put_payload(row, p, payload)
     return True
 
 
@@ -310,7 +321,7 @@ cdef enum NotFilled:
 
 cdef int64_t fill(Routes routes, Columns columns, int64_t start, int64_t end, int64_t base,
                   const Terms *terms, int64_t now, int64_t *left) noexcept nogil:
-    """Copy rows up to *end*. Return the first row without a chunk with room, or *end*.
+    """Add rows up to *end* to chunks. Return the first row without a chunk with room, or *end*.
 
     *left*: the remaining reserved bytes. Returns _CHANGED if the rows differ from those that were
     measured, because another thread writes to the memory of a column, and _NO_MEMORY.

@@ -17,6 +17,7 @@ cdef class Chunk:
     cdef Budget budget
     cdef Row *rows
     cdef Block *blocks
+    cdef object source                  # the columns to which its rows refer, or None: refer.pxi
     cdef PyObject **callbacks
     cdef readonly list errors
     cdef dict done_callbacks            # row -> [callable]: add_done_callback()
@@ -355,6 +356,8 @@ cdef class Chunk:
                         free_block(&self.blocks[i])
         if self.is_done():
             self.release_rows()
+        if self.source is not None:
+            release_source(self)
         if freed:
             self.budget.give_back(freed)
             self.budget.wake()

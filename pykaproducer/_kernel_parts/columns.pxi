@@ -167,6 +167,7 @@ cdef class Columns:
     """The columns of one block, with a cell of each for each row. Owns the cells' memory."""
 
     cdef readonly int64_t count
+    cdef int64_t size                   # payload bytes, once they are measured
     cdef Cells value, key, topic
     cdef Cells encoded                  # headers in wire form, from Python objects
     cdef HeaderCells headers

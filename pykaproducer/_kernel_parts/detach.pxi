@@ -27,7 +27,8 @@ cdef void detach_rows(Chunk chunk, Slice part) noexcept nogil:
 cdef Py_ssize_t find_shared(Chunk chunk, Slice part, uint32_t *shared) noexcept nogil:
     """Set *shared* for each block, to a value other than 0 if *part* should leave the block.
 
-    That is the case if the block holds over a quarter more bytes than those of *part* in it.
+    That is the case if the block holds over a quarter more bytes than those of *part* in it, or if
+    it is the caller's memory.
     Returns the payload bytes of *part* in these blocks; -1 if there is no such block.
     """
     cdef uint32_t i
@@ -40,7 +41,8 @@ cdef Py_ssize_t find_shared(Chunk chunk, Slice part, uint32_t *shared) noexcept 
             # The bytes plus one: 0 means that the block has none of its rows.
             shared[row.block] += <uint32_t>payload_size(row) + (shared[row.block] == 0)
     for i in range(chunk.n_blocks):
-        if shared[i] and chunk.blocks[i].used <= <int64_t>(shared[i] - 1) * 5 // 4:
+        if shared[i] and chunk.blocks[i].used <= <int64_t>(shared[i] - 1) * 5 // 4 \
+                and not (i == 0 and chunk.source is not None):
             shared[i] = 0
     for i in range(part.count):
         row = &chunk.rows[part.at(i)]
@@ -74,11 +76,9 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
             continue
         source = &chunk.blocks[row.block]
         length = payload_size(row)
-        memcpy(p, row.key, length)          # key, value and headers lie side by side
-        row.value = p + (row.value - row.key)
-        row.headers = p + (row.headers - row.key)
-        row.key = p
-        p += length
+        p = moved(&row.key, row.key_size, p)
+        p = moved(&row.value, row.value_size, p)
+        p = moved(&row.headers, row.headers_size, p)
         row.block = <uint16_t>chunk.n_blocks
         source.used -= <uint32_t>length
         source.live -= 1
@@ -88,3 +88,10 @@ cdef Py_ssize_t move_into_last(Chunk chunk, Slice part, const uint32_t *shared,
             free_block(source)
     chunk.n_blocks += 1
     return freed
+
+
+cdef inline uint8_t *moved(const uint8_t **data, int32_t size, uint8_t *p) noexcept nogil:
+    """Copy the *size* bytes at *data* to *p*, let *data* refer to the copy; return its end."""
+    cdef uint8_t *end = put_bytes(p, data[0], size)
+    data[0] = p
+    return end

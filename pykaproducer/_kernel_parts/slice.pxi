@@ -173,6 +173,8 @@ cdef class Slice:
         belongs to the chunk, and is freed with its last row.
         """
         detach_rows(self.chunk, self)
+        if self.chunk.source is not None:
+            release_source(self.chunk)
         self.chunk.budget.wake()
 
     # -- settling: each row once -------------------------------------------------------------
@@ -331,6 +333,8 @@ cdef class Slice:
         if last:
             chunk.free_callbacks()
             chunk.release_rows()
+        if chunk.source is not None:
+            release_source(chunk)
         chunk.budget.wake()
         return last
 
