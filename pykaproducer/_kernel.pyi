@@ -368,6 +368,17 @@ def deliver_parts(
         rows, and their payload bytes. No thread is woken.
     """
 
+def count_sealed(
+    batch: RecordBatch,
+    count: int,
+    now: float,
+    records: SampledStat,
+    batches: SampledStat,
+    compression: SampledStat,
+    largest: SampledStat,
+) -> None:
+    """Add a sealed *batch* of *count* records to the statistics of its topic and its producer."""
+
 def encode_batch(
     parts: list[Slice],
     checksum: Callable[[Any], int],

@@ -11,22 +11,20 @@ cdef int settle_as_caller(CallerRequest request) noexcept:
     cdef Slice part = request.part
     cdef Chunk chunk = part.chunk
     cdef int found = read_response(request, &base_offset, &timestamp)
-    cdef int64_t now_ns
     cdef double now
     cdef TopicSlot slot = chunk.slot
     if found <= 0:
         return found
     if not has_no_callbacks(chunk) or link.watched < 0:
         return -1
-    now_ns = kernel_clock(0)
-    now = now_ns / <double>_NS
+    now = kernel_clock(0) / <double>_NS
     request.state = ANSWERED
     link.request = path.request = None
     link.used_at = now
     if slot is not None:
         slot.last_path = path
     set_watched(link.watch, link.watched, True)
-    settle_rows(path, part, base_offset, timestamp, now, now_ns)
+    settle_rows(path, part, base_offset, timestamp, now)
     count_as_caller(request, now)
     if chunk.callbacks == NULL:
         part.finish()
@@ -36,22 +34,16 @@ cdef int settle_as_caller(CallerRequest request) noexcept:
 
 
 cdef void settle_rows(CallerPath path, Slice part, int64_t base_offset, int64_t timestamp,
-                      double now, int64_t now_ns) noexcept:
+                      double now) noexcept:
     cdef Chunk chunk = part.chunk
-    cdef Sample *sample = path.delivery.sample_at(now)
-    cdef Row *row
-    cdef Run run
+    cdef Delivering delivering
     cdef uint32_t i
-    memset(&run, 0, sizeof(Run))
+    begin_delivering(&delivering, timestamp, path.delivery, now)
     with chunk.lock:
         for i in range(part.count):
-            row = &chunk.rows[i]
-            add_age(path.delivery, sample, &run, now_ns - accepted_at(chunk, row))
-            row.deadline = base_offset + i if base_offset >= 0 else -1
-            if timestamp >= 0:
-                row.timestamp = timestamp
-            add_flags(&row.flags, SETTLED)
-        end_run(path.delivery, sample, &run)
+            deliver_row(chunk, &chunk.rows[i], base_offset + i if base_offset >= 0 else -1,
+                        &delivering, path.delivery)
+    end_run(path.delivery, delivering.sample, &delivering.run)
 
 
 cdef void count_as_caller(CallerRequest request, double now) noexcept:

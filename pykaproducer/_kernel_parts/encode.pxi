@@ -36,6 +36,16 @@ def encode_batch(list parts not None, checksum, *, compress=None, int attributes
     return batch, header.count
 
 
+def count_sealed(RecordBatch batch not None, int64_t count, double now,
+                 SampledStat records not None, SampledStat batches not None,
+                 SampledStat compression not None, SampledStat largest not None):
+    """Add a sealed *batch* of *count* records to the statistics of its topic and its producer."""
+    records.record(now, count, 1)
+    batches.record(now, batch.size, 1)
+    compression.record(now, batch.size / <double>batch.plain_size if batch.plain_size else 1.0, 1)
+    largest.record(now, batch.largest_record, 1)
+
+
 cdef RecordBatch write_records(list parts, BatchHeader *header):
     """Write the records of claimed slices, leaving room for a header, and unpin the slices."""
     cdef Py_ssize_t bound = _HEADER

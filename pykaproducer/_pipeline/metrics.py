@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import SampledStat
 
 if TYPE_CHECKING:
@@ -235,15 +236,18 @@ class ProducerMetrics:
 
     def batch_sealed(self, batch: Batch, now: float) -> None:
         """Count a batch that is ready to be sent, for the first time or for a retry."""
-        size, rows = len(batch.payload), batch.count
-        plain = batch.payload.plain_size
         topic = self.topic(batch.topic)
-        topic.records.add(now, rows)
-        topic.batches.add(now, size)
-        topic.compression.add(now, size / plain if plain else 1.0)
-        self.largest.add(now, batch.payload.largest_record)
+        _kernel.count_sealed(
+            batch.payload,
+            batch.count,
+            now,
+            topic.records,
+            topic.batches,
+            topic.compression,
+            self.largest,
+        )
         if not batch.level:
-            self.queue.add(now, now - batch.parts[0].chunk.opened, rows)
+            self.queue.add(now, now - batch.parts[0].chunk.opened, batch.count)
 
     def batch_retried(self, batch: Batch, now: float) -> None:
         """Count a batch that is being retried."""

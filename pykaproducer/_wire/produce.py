@@ -206,6 +206,8 @@ def decode_produce(version: int, payload: Buffer) -> ProduceAnswer:
     return ProduceAnswer(throttle_ms, partitions, endpoints)
 
 
+#: No record errors, no message and no tagged fields, in a flexible version.
+_NO_DETAILS = b"\x01\x00\x00"
 _with_log_start = struct.Struct(">ihqqq")
 _without_log_start = struct.Struct(">ihqq")
 
@@ -215,7 +217,7 @@ def _partition(reader: Reader, version: int, topic: str) -> ProducedPartition:
         index, error_code, base_offset, append_time = reader.fields(_without_log_start)
         return ProducedPartition(topic, index, error_code, base_offset, append_time)
     index, error_code, base_offset, append_time, log_start = reader.fields(_with_log_start)
-    if version < 8:
+    if version < 8 or (version >= _FLEXIBLE and reader.skip_if_next(_NO_DETAILS)):
         return ProducedPartition(topic, index, error_code, base_offset, append_time, log_start)
     record_errors = tuple(_record_error(reader) for _ in range(reader.array()))
     error_message = reader.string()

@@ -69,6 +69,14 @@ class Reader:
             raise WireError(f"an array of {count} elements in {self.left} bytes")
         return count
 
+    def skip_if_next(self, data: bytes) -> bool:
+        """Skip *data* if these are the next bytes; return whether they are."""
+        end = self._at + len(data)
+        if self._data[self._at : end] != data:
+            return False
+        self._at = end
+        return True
+
     def skip(self, size: int) -> None:
         """Skip *size* bytes."""
         self._take(size)
