@@ -3,7 +3,8 @@
 """The compiled hot path: rows in columnar chunks, partitioned, encoded and settled in C.
 
 A message is a *row*: one fixed-size ``Row`` in its chunk's table, with its key, value and encoded
-headers side by side in one of the chunk's *blocks* of memory. The only Python object per message is
+headers side by side in one of the chunk's *blocks* of memory, or in the caller's bytes
+objects (``refer.pxi``). The only Python object per message is
 the handle that ``send()`` returns, and the cyclic garbage collector does not track it. (In an
 earlier prototype, repeatedly traversing a million tracked objects was the largest cost.)
 
@@ -14,7 +15,7 @@ The life of a row:
 2. The dispatcher takes the chunk from its ``TopicSlot``; ``Chunk.split`` partitions it and
    gives one ``Slice`` (chunk + row numbers) per partition.
 3. ``encode_batch`` writes slices as one record batch of message format v2.
-4. ``Slice.deliver`` or ``Slice.fail`` settles rows, each once. ``Slice.report`` runs the
+4. ``deliver_parts`` or ``Slice.fail`` settles rows, each once. ``Slice.report`` runs the
    callbacks. The chunk's memory is released when its last row is settled and reported.
 
 Locks. One guard in ``Admission`` protects the open chunks and the topic slots. A lock in each

@@ -1,7 +1,7 @@
 """Many messages in one call: ``send_many()``, ``send_arrow()`` and their outcomes.
 
 The columns are read in place, without an object per message and without the GIL
-(``_kernel_parts/columns.pxi``, ``arrow.pxi``, ``block.pxi``). From their topic's slot on, the
+(``_kernel_parts/columns.pxi``, ``arrow.pxi``, ``block_rows.pxi``). From their topic's slot on, the
 messages are handled like those of ``send()``.
 """
 
@@ -256,10 +256,9 @@ class BlockProducer(_kernel.BlockAdmission):
 
         If it raises, nothing was accepted.
 
-        The length of a sequence is the number of items that it yields. NumPy arrays are read in
-        place and must not be modified until the call returns. Arrow arrays, and bytes objects that
-        are not short, are not copied: the producer refers to them until the messages have their
-        outcome, or have to wait long. Their cells count as part of ``buffer_memory``. Lengths,
+        The length of a sequence is the number of items that it yields. Arrays are copied, and
+        must not be modified until the call returns. bytes objects are not copied, but kept until
+        the messages have their outcome, if these have at least 256 bytes on average. Lengths,
         offsets and indices of Arrow arrays are checked, but the sizes of their buffers are known
         to their exporter only and are trusted.
         """

@@ -110,13 +110,14 @@ cdef class BlockAdmission(Admission):
         cdef int64_t i = start
         cdef int32_t route
         cdef Segment segment
+        cdef tuple objects = objects_to_refer_to(columns)
         routes.begin()
         while i < end:
             route = routes.route[i] if routes.route != NULL else 0
             segment = Segment.__new__(Segment)
             segment.chunk = self.new_chunk(routes.slots[route])
-            if can_be_referred_to(columns):
-                refer_to(segment.chunk, columns)
+            if objects is not None:
+                refer_to(segment.chunk, objects)
             held_whole(segment.chunk, 1)
             segment.first = base + i
             segments.append(segment)
@@ -130,8 +131,7 @@ cdef class BlockAdmission(Admission):
             if i == _CHANGED:
                 raise changed_columns()
             if i < 0:
-                raise MemoryError("out of memory for a block; buffer_memory is larger than the "
-                                  "memory that the process can allocate")
+                raise no_memory_for_block()
 
     cdef list slots_of(self, list segments):
         """Return the slot of each segment, adding missing ones to the table."""
@@ -235,3 +235,8 @@ cdef str broken(str name):
 cdef changed_columns():
     return ValueError("the memory of a column was modified during the call; do not modify the "
                       "arrays until send_many() or send_arrow() has returned")
+
+
+cdef no_memory_for_block():
+    return MemoryError("out of memory for a block; buffer_memory is larger than the memory that "
+                       "the process can allocate")

@@ -3,7 +3,7 @@
 # 1. `measure` validates every row before anything is accepted.
 # 2. Bytes are reserved for the whole block, or for a piece if it is larger than buffer_memory.
 # 3. `fill` puts the rows into chunks that no other thread knows yet, without the GIL. They refer to
-#    the caller's memory if that cannot change (refer.pxi); otherwise it is copied.
+#    bytes objects that are not short (refer.pxi); everything else is copied.
 # 4. `publish` appends the chunks to those that wait in their topics' slots. On a KeyboardInterrupt
 #    the block (or the piece) is either not accepted, or accepted and will be sent.
 

@@ -41,8 +41,7 @@ cdef void settle_rows(CallerPath path, Slice part, int64_t base_offset, int64_t 
     begin_delivering(&delivering, timestamp, path.delivery, now)
     with chunk.lock:
         for i in range(part.count):
-            deliver_row(chunk, &chunk.rows[i], base_offset + i if base_offset >= 0 else -1,
-                        &delivering, path.delivery)
+            deliver_row(chunk, i, base_offset, i, &delivering, path.delivery)
     end_run(path.delivery, delivering.sample, &delivering.run)
 
 

@@ -5,8 +5,8 @@
 cdef class Chunk:
     """Rows of one topic, in the order of their ``send()``.
 
-    The garbage collector does not track it. Its references (callbacks) are released when the rows
-    are reported, not when a cycle is found.
+    The garbage collector does not track it. Its references (callbacks, and the caller's objects)
+    are released when the rows are reported, not when a cycle is found.
     """
 
     cdef readonly str topic
@@ -17,7 +17,7 @@ cdef class Chunk:
     cdef Budget budget
     cdef Row *rows
     cdef Block *blocks
-    cdef object source                  # the columns to which its rows refer, or None: refer.pxi
+    cdef tuple source                   # the objects to which its rows refer, or None: refer.pxi
     cdef PyObject **callbacks
     cdef readonly list errors
     cdef dict done_callbacks            # row -> [callable]: add_done_callback()

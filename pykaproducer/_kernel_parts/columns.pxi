@@ -1,7 +1,7 @@
 # Columns: many keys and values in Python objects, NumPy arrays or Arrow arrays.
 #
 # A column is a C struct that locates cell i. Cells are read in place, without the GIL, and copied
-# only once, into the chunk.
+# once, into the chunk, or not at all (refer.pxi).
 
 cdef enum CellKind:
     ABSENT          # no such column: every cell is null
@@ -173,9 +173,11 @@ cdef class Columns:
     cdef HeaderCells headers
     cdef Numbers partition, timestamp
     cdef list owners
+    cdef list objects                   # tuples of bytes objects: the cells of kind OBJECTS
 
     def __cinit__(self):
         self.owners = []
+        self.objects = []
 
     cdef void *hold(self, Py_ssize_t size) except NULL:
         """Allocate zeroed memory that lives as long as this object."""
@@ -230,7 +232,7 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
         if item is not None and type(item) is not bytes:
             items = tuple([as_cell(one, name, number) for number, one in enumerate(items)])
             break
-    columns.owners.append(items)
+    columns.objects.append(items)
     cells.kind = OBJECTS
     cells.items = tuple_items(items)
     return len(items)
@@ -301,7 +303,7 @@ cdef take_header_lists(Columns columns, headers):
         except ValueError as error:
             raise ValueError(f"headers[{row}]: {error}") from error
     items = tuple(encoded)
-    columns.owners.append(items)
+    columns.objects.append(items)
     columns.encoded.kind = OBJECTS
     columns.encoded.items = tuple_items(items)
 

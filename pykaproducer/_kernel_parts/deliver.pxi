@@ -1,4 +1,4 @@
-# Delivering: rows of batches that the broker has confirmed.
+# Delivering: rows of batches that the broker has confirmed, or that were written with acks=0.
 
 cdef struct Delivering:
     int64_t timestamp           # the broker's, ms; -1: the rows keep their own
@@ -16,19 +16,54 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
     """
     cdef Delivering delivering
     cdef Slice part, done
-    cdef list settled = []
+    cdef list settled = parts[:]
+    cdef Py_ssize_t found = 0
     cdef int64_t rows = 0, nbytes = 0
+    cdef uint32_t count
+    for part in parts:
+        list_rows(part)
+    # From here on nothing raises: what is settled must be reported.
     begin_delivering(&delivering, timestamp, latency, now)
     for part in parts:
+        count = part.count              # deliver_part() may empty it: see Slice.empty_part
         done = deliver_part(part, base_offset, &delivering, latency)
         if base_offset >= 0:
-            base_offset += part.count
+            base_offset += count
         if done is not None:
-            settled.append(done)
+            settled[found] = done
+            found += 1
             rows += done.count
             nbytes += done.nbytes
     end_run(latency, delivering.sample, &delivering.run)
+    del settled[found:]
     return settled, rows, nbytes
+
+
+cdef list_rows(Slice part):
+    """Give *part* an array of its rows if it is a range with outcomes already.
+
+    Then it can be settled without memory: see ``Slice.empty_part``.
+    """
+    cdef uint32_t *rows
+    cdef uint32_t i
+    if part.rows != NULL or not has_settled(part):
+        return
+    rows = <uint32_t *>new_numbers((part.count + 1) * sizeof(uint32_t))
+    if rows == NULL:
+        raise MemoryError()
+    for i in range(part.count):
+        rows[i] = part.start + i
+    part.rows = rows
+
+
+cdef bint has_settled(Slice part) noexcept:
+    """Return whether a row of *part* has an outcome."""
+    cdef uint32_t i
+    with part.chunk.lock:
+        for i in range(0 if part.chunk.is_done() else part.count):
+            if part.chunk.rows[part.at(i)].flags & SETTLED:
+                return True
+    return False
 
 
 cdef void begin_delivering(Delivering *delivering, int64_t timestamp, SampledStat latency,
@@ -52,8 +87,7 @@ cdef Slice deliver_part(Slice part, int64_t base_offset, Delivering *delivering,
         for i in range(0 if chunk.is_done() else part.count):
             if chunk.rows[part.at(i)].flags & SETTLED:
                 continue
-            deliver_row(chunk, &chunk.rows[part.at(i)],
-                        base_offset + i if base_offset >= 0 else -1, delivering, latency)
+            deliver_row(chunk, part.at(i), base_offset, i, delivering, latency)
             settled.rows[settled.count] = part.at(i)
             settled.count += 1
         part.size_of(settled)
@@ -62,9 +96,9 @@ cdef Slice deliver_part(Slice part, int64_t base_offset, Delivering *delivering,
 
 cdef bint deliver_whole(Slice part, int64_t base_offset, Delivering *delivering,
                         SampledStat latency) noexcept:
-    """Settle the rows of *part*, unless one has an outcome already. Return whether that was done.
+    """Settle all rows of *part* if none has an outcome, else none. Return whether it settled them.
 
-    Then the slice of the settled rows is *part* itself, and no other has to be made.
+    Then *part* itself is the slice of the settled rows.
     """
     cdef Chunk chunk = part.chunk
     cdef uint32_t i
@@ -75,18 +109,18 @@ cdef bint deliver_whole(Slice part, int64_t base_offset, Delivering *delivering,
             if chunk.rows[part.at(i)].flags & SETTLED:
                 return False
         for i in range(part.count):
-            deliver_row(chunk, &chunk.rows[part.at(i)],
-                        base_offset + i if base_offset >= 0 else -1, delivering, latency)
+            deliver_row(chunk, part.at(i), base_offset, i, delivering, latency)
     return True
 
 
-cdef inline void deliver_row(Chunk chunk, Row *row, int64_t offset, Delivering *delivering,
-                             SampledStat latency) noexcept nogil:
-    """Settle an unsettled row. The caller holds the lock of *chunk*."""
+cdef inline void deliver_row(Chunk chunk, uint32_t number, int64_t base_offset, uint32_t i,
+                             Delivering *delivering, SampledStat latency) noexcept nogil:
+    """Settle the unsettled row *number* at offset *i*. The caller holds the lock of *chunk*."""
+    cdef Row *row = &chunk.rows[number]
     if delivering.sample != NULL:
         add_age(latency, delivering.sample, &delivering.run,
                 delivering.now - accepted_at(chunk, row))
-    row.deadline = offset
+    row.deadline = base_offset + i if base_offset >= 0 else -1
     if delivering.timestamp >= 0:
         row.timestamp = delivering.timestamp
     add_flags(&row.flags, SETTLED)

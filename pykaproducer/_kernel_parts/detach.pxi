@@ -1,4 +1,5 @@
-# Detaching: rows that wait long move their payload out of blocks shared with other rows.
+# Detaching: rows that wait long move their payload out of memory that they share with other rows,
+# or with the caller.
 
 cdef void detach_rows(Chunk chunk, Slice part) noexcept nogil:
     """Move the payload of *part* out of shared blocks; see Slice.detach_payload.

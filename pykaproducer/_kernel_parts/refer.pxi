@@ -1,45 +1,47 @@
-# Chunks that refer to the caller's memory: the cells of Arrow arrays, and bytes objects.
+# Chunks that refer to the caller's bytes objects.
 #
-# Neither changes, so the rows of a block need not be copied. They point into the columns, which the
-# chunk keeps until the last of these rows is reported, or has been detached. The following are
-# copied all the same:
+# They never change, so the rows of a block need not be copied. They point into the objects, which
+# the chunk keeps until the last of these rows is reported, or has been detached. Short ones are
+# copied all the same: an object takes more memory than its contents, which buffer_memory counts.
 #
-# - NumPy arrays: a program may well use them again once send_many() has returned;
-# - headers from Arrow, whose wire form has to be written;
-# - short bytes objects: they take more memory than their contents, which buffer_memory counts.
+# Arrow arrays and NumPy arrays are copied. Their memory may change, or be the mapping of a file
+# that is truncated. A slice of an array keeps all of it, of unknown size. And when an array is
+# released, its owner's code runs, which would be in a stage's thread.
 #
-# The payload counts as a block of its own, the first one of the chunk, with one byte of memory. So
-# it is released, and given back to buffer_memory, as other blocks are.
+# The payload counts as the chunk's first block, with one byte of memory. So it is released, and
+# given back to buffer_memory, as other blocks are.
 
-#: Rows of Python objects are referred to if they have at least this many bytes on average.
-cdef int64_t _LEAST_OBJECTS = 64
-
-
-cdef bint can_be_referred_to(Columns columns) noexcept nogil:
-    """Return whether chunks may refer to the keys, values and headers of *columns*."""
-    cdef bint is_short = columns.size < columns.count * _LEAST_OBJECTS
-    return not columns.headers.there and is_referable(&columns.key, is_short) \
-        and is_referable(&columns.value, is_short) and is_referable(&columns.encoded, is_short)
+#: Rows are referred to if they have at least this many bytes for each object, on average.
+cdef int64_t _LEAST_OBJECT = 256
 
 
-cdef inline bint is_referable(const Cells *cells, bint is_short) noexcept nogil:
-    if cells.kind == OBJECTS:
-        return not is_short
-    return cells.kind != FIXED or not cells.strip       # only those of NumPy are stripped
+cdef tuple objects_to_refer_to(Columns columns):
+    """Return the objects of the keys, values and headers of *columns*; None: copy them."""
+    cdef int64_t kinds = 0
+    if columns.headers.there:
+        return None
+    for kind in (columns.key.kind, columns.value.kind, columns.encoded.kind):
+        if kind == OBJECTS:
+            kinds += 1
+        elif kind != ABSENT:
+            return None
+    if columns.size < columns.count * kinds * _LEAST_OBJECT:
+        return None
+    return tuple(columns.objects)
 
 
-cdef refer_to(Chunk chunk, Columns columns):
-    """Let the rows of a new *chunk* refer to *columns*, from which all of them will come."""
+cdef refer_to(Chunk chunk, tuple objects):
+    """Let all rows of a new *chunk* refer to *objects*."""
     chunk.blocks = <Block *>malloc(sizeof(Block))
     if chunk.blocks == NULL:
-        raise MemoryError()
+        raise no_memory_for_block()
     chunk.blocks.data = <uint8_t *>new_memory(1)
     if chunk.blocks.data == NULL:
-        raise MemoryError()             # `n_blocks` is 0
+        raise no_memory_for_block()     # the chunk frees `blocks`
     chunk.blocks.capacity = 1
     chunk.blocks.used = chunk.blocks.live = 0
     chunk.n_blocks = 1
-    chunk.source = columns
+    chunk.source = objects
 
 
 cdef inline bint add_reference(Chunk chunk, const Payload *payload) noexcept nogil:
@@ -59,12 +61,11 @@ cdef inline bint add_reference(Chunk chunk, const Payload *payload) noexcept nog
 
 
 cdef release_source(Chunk chunk):
-    """Release the columns to which the rows of *chunk* referred, once none of them does any more.
+    """Release the objects to which the rows of *chunk* referred, once none of them does any more.
 
     The block of these rows has been freed then, and no reader is left that has pinned the chunk.
-    Releasing an array may run code of other libraries, so no lock is held.
     """
-    cdef object source = None
+    cdef tuple source = None            # released when this returns, without the lock
     with chunk.lock:
         if chunk.source is not None and chunk.pins == 0 and chunk.blocks.data == NULL:
             source = chunk.source

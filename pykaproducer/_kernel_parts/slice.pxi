@@ -166,7 +166,7 @@ cdef class Slice:
     # -- waiting -----------------------------------------------------------------------------
 
     def detach_payload(self):
-        """Copy the payload of these rows out of memory that they share with other rows.
+        """Copy the payload of these rows out of memory shared with other rows or with the caller.
 
         For a slice that has to wait long, so that one unavailable partition does not pin the memory
         of the others. None of its rows may be being encoded. The row table is not copied: it

@@ -20,6 +20,8 @@ from pykaproducer.config import Config
 
 #: Maximum number of buffers that Batcher.is_small() adds up.
 _FEW_BUFFERS = 16
+#: With at most this many open buffers, messages that arrive now are soon in turn, and cost little.
+_FEW_IN_TURN = 16
 #: Number of timers below which outdated ones are not pruned.
 _FEW_TIMERS = 64
 
@@ -58,15 +60,15 @@ class Batcher:
         """
         return bool(self._ready) or self._nbytes >= size
 
-    def has_many_for(self, size: int) -> bool:
+    def many_fill(self, size: int) -> bool:
         """Return whether many buffers fill the next request of *size* bytes, each with one batch.
 
         As the buffers take turns, messages that arrive now could not be in it.
         """
-        if self._nbytes < size or len(self._open) <= _FEW_BUFFERS:
+        if self._nbytes < size or len(self._open) <= _FEW_IN_TURN:
             return False
         for buffer in self._open:
-            size -= min(buffer.nbytes, self.batch_size)
+            size -= self.size_of_next(buffer)
             if size <= 0:
                 return True
         return False
@@ -87,8 +89,7 @@ class Batcher:
             self.reschedule(buffer)
         elif buffer in self._open:
             # Its first item is the same, and so are its turn and its timer.
-            self._nbytes += buffer.nbytes - buffer.counted
-            buffer.counted = buffer.nbytes
+            self._count_bytes(buffer)
             if buffer not in self._ready and self._is_ready(buffer):
                 self._ready.add(buffer)
 
@@ -107,8 +108,7 @@ class Batcher:
             self._nbytes -= buffer.counted
             buffer.counted = 0
             return
-        self._nbytes += buffer.nbytes - buffer.counted
-        buffer.counted = buffer.nbytes
+        self._count_bytes(buffer)
         if buffer not in self._open:
             self._open[buffer] = None
         if self._is_ready(buffer):
@@ -120,6 +120,10 @@ class Batcher:
             heapq.heappush(self._timers, (due, next(self._count), buffer))
             if len(self._timers) > self._prune_above:
                 self._prune_timers()
+
+    def _count_bytes(self, buffer: PartitionBuffer) -> None:
+        self._nbytes += buffer.nbytes - buffer.counted
+        buffer.counted = buffer.nbytes
 
     def _prune_timers(self) -> None:
         """Remove outdated timers, so that each open buffer has at most one.

@@ -198,11 +198,11 @@ class Ordering:
         self._pass_on(item, effects)
         return effects
 
-    def passes_on_new(self) -> bool:
-        """Handle a new item in the ordinary state, in which :meth:`item` would only forward it.
+    def pass_on_new(self) -> bool:
+        """Pass on a new item, of level 0, if :meth:`item` would only forward it.
 
-        Return False in any other state, in which nothing has been done: messages are being retried,
-        or there is no path. The caller forwards the item, which is of level 0.
+        Return whether it was passed on: the caller forwards it. If not, messages are being retried
+        or there is no path, and nothing has changed.
         """
         if self.high_watermark or not self.has_path:
             return False

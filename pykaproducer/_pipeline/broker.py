@@ -245,8 +245,7 @@ class BrokerWorker(Worker):
         ):
             due = check
         if self._up and self._throttle.until is None:
-            opens = self._held.opens_later(self.clock.monotonic())
-            due = due if opens is None else earlier(due, opens)
+            due = earlier(due, self._held.opens_later(self.clock.monotonic()))
         return due if self._end_at is None else earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
@@ -337,7 +336,7 @@ class BrokerWorker(Worker):
             self.responses.drain_for_retry(buffer)
 
     def _put_new(self, items: list[tuple[PartitionBuffer, Slice]]) -> None:
-        """Do the same as :meth:`_put` for slices of new messages, which usually only linger."""
+        """Put new slices into their buffers: :meth:`_put` without its rare cases."""
         ordinary = self.broker_id not in self._last_errors.brokers and self.metrics.trace is None
         self._end_at = None
         for buffer, part in items:
@@ -346,15 +345,16 @@ class BrokerWorker(Worker):
                 continue
             self._callers.take_back(buffer)
             self._buffers.attach(buffer)
-            self.batcher.add(buffer, part, part.chunk.opened)
+            self.batcher.add(buffer, part, part.chunk.opened)  # see lingers_since()
 
     def on_inbox_drained(self) -> None:
         """Seal the batches that are due, within the limits of the window."""
         self._seal_due()
         if self._held.look():
-            self._seal_due()
+            self._seal_due()  # with the messages that were left because the request was full
 
     def _seal_due(self) -> None:
+        """Take what is held and can be used, then seal and send requests until none is due."""
         if self._up:
             self._held.pull()
         if self._buffers.to_check:

@@ -75,11 +75,18 @@ Event = (
 )
 
 
+#: More slices than this take long to encode, however short they are.
+_FEW_SLICES: Final = 16
+
+
 def is_small(event: Event, limit: int) -> bool:
-    """Return whether *event* is handled fast: a response, or at most *limit* bytes of messages."""
+    """Return whether *event* brings at most *limit* bytes to encode. A batch is encoded already.
+
+    The stage that brings it may be the dispatcher, which must not be late for a deadline.
+    """
     match event:
         case EnqueueNew():
-            return event.nbytes <= limit
+            return len(event.items) <= _FEW_SLICES and event.nbytes <= limit
         case Enqueue(item=Slice() | Backlog() as messages):
             return messages.nbytes <= limit
         case Enqueue() | ResponseReceived():

@@ -7,34 +7,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._util import guarded_log, threads
 
-if TYPE_CHECKING:
-    from pykaproducer._pipeline.worker import Worker
 
-CrashPolicy = Callable[["Worker", BaseException], None]
-
-
-class _Here(threading.local):
+class _CurrentThread(threading.local):
     """State of the current thread."""
 
     is_stage = False
     #: Deferred wake-ups; None: they are not deferred.
-    later: list[Callable[[], None]] | None = None
+    deferred: list[Callable[[], None]] | None = None
     #: The crash policy of the stage whose thread this is.
-    on_crash: CrashPolicy | None = None
+    on_crash: object | None = None
 
 
-here = _Here()
+this_thread = _CurrentThread()
 
 
 def forget_stages() -> None:
     """Make the current thread a user thread, in the child of a fork made from a callback."""
-    here.is_stage = False
-    here.on_crash = None
+    this_thread.is_stage = False
+    this_thread.on_crash = None
     _kernel.this_thread_runs_stages(False)
     threads.forget_all()
     guarded_log.pass_lines_to(None)
@@ -50,27 +44,27 @@ class DeferredWakeups:
     """
 
     def __enter__(self) -> None:
-        here.later = []
+        this_thread.deferred = []
 
     def __exit__(self, *_: object) -> None:
-        later, here.later = here.later, None
-        for function in later or ():
+        deferred, this_thread.deferred = this_thread.deferred, None
+        for function in deferred or ():
             function()
 
 
 def wake(function: Callable[[], None]) -> None:
     """Call *function*, which wakes a user thread, now or at the end of ``DeferredWakeups``."""
-    if here.later is None:
+    if this_thread.deferred is None:
         function()
     else:
-        here.later.append(function)
+        this_thread.deferred.append(function)
 
 
 def in_a_stage() -> bool:
     """Return whether the calling thread belongs to a stage, of any producer."""
-    return here.is_stage
+    return this_thread.is_stage
 
 
-def in_a_stage_with(on_crash: CrashPolicy) -> bool:
+def in_a_stage_with(on_crash: object) -> bool:
     """Return whether the calling thread belongs to a stage of the producer with this policy."""
-    return here.on_crash == on_crash
+    return this_thread.on_crash == on_crash

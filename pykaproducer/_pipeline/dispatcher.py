@@ -275,8 +275,8 @@ class Dispatcher(Worker):
         ``send()`` announces the slot again.
 
         No message is left behind when a broker can take it. (1) This method adds the slot, (2) it
-        reads the windows; a BrokerWorker (1) opens its window, (2) reads :attr:`held`. If a window
-        opens by time, both stages have a deadline.
+        reads the windows; a BrokerWorker (1) opens its window, or finds that its next request is no
+        longer full, (2) reads :attr:`held`. If a window opens by time, both stages have a deadline.
         """
         now = self.clock.monotonic()
         may_wait = slot not in self.held and slot.next_deadline > now + _SHORT_TIME

@@ -1,12 +1,12 @@
-"""When a BrokerWorker has the messages in the open chunks taken. Part of BrokerWorker.
+"""Decides when a BrokerWorker takes the messages in the open chunks. Part of BrokerWorker.
 
 The dispatcher holds messages that could not be sent yet (``Dispatcher._hold``), because taking a
 chunk costs a slice for each of its partitions. The BrokerWorker has them taken when it can use
 them:
 
 * its window is open, so the next request may be sealed;
-* and the partitions with pending messages do not fill that request anyway. They take turns, so
-  messages that are taken later than these could not be in it.
+* and the partitions with pending messages do not fill that request anyway, if one is due. They take
+  turns, so messages that are taken later than these could not be in it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ class HeldPuller:
         self._batcher = batcher
         self._window = window
         self._opens_at = opens_at
-        # Whether the next request was full when look() was called.
+        # Whether the next request was full at the last look().
         self._is_full = False
+        # Whether pull() has left messages in the open chunks because of that.
+        self._skipped = False
 
     def opens_in(self, now: float) -> float:
         """Return after how long (seconds) a small request may be sealed. For any thread.
 
-        May be out of date. Infinity: after a response, which has the messages taken.
+        May be out of date. Infinity: after a response, or when the next request is no longer full.
         """
         opens = None if self._is_full else self._opens_at(False)
         return math.inf if opens is None else max(0.0, opens - now)
@@ -58,25 +60,35 @@ class HeldPuller:
     def opens_later(self, now: float) -> float | None:
         """Return when held messages can be taken if that only depends on time, else None."""
         opens = self._opens_at(False) if self._held else None
-        # If the window is open, TakeHeld is under way.
+        # An open window needs no deadline: TakeHeld is under way, or the next request is full.
         return opens if opens is not None and opens > now else None
 
     def look(self) -> bool:
-        """Find out whether the next request is full. Return whether it no longer is.
+        """Look whether the next request is full. Return whether to call :meth:`pull` again.
 
-        Then the dispatcher may have left messages in the open chunk because of it. None is
-        overlooked: it (1) adds the slot, (2) calls :meth:`opens_in`; this method (1) records that
-        the request is not full, (2) looks for slots.
+        The dispatcher may have seen that it was full. Then a request has been sealed since, and the
+        response has the messages taken. (If the pending ones have expired instead, the dispatcher
+        takes what it holds after 0.1 s.)
         """
-        was_full, self._is_full = self._is_full, self._batcher.has_many_for(self._window.most)
-        return was_full and not self._is_full and bool(self._held)
+        self._is_full = self._full_request_is_due()
+        skipped, self._skipped = self._skipped, False
+        return skipped and not self._is_full
+
+    def _full_request_is_due(self) -> bool:
+        if not self._batcher.many_fill(self._window.most):
+            return False
+        due = self._batcher.next_due()
+        return due is not None and due <= self._worker.clock.monotonic()
 
     def pull(self) -> None:
         """Have the messages taken if they can be used.
 
         Many of them are taken in the worker's own thread, as large batches are encoded there.
         """
-        if not self._held or self._batcher.has_many_for(self._window.most):
+        if not self._held:
+            return
+        if self._full_request_is_due():
+            self._skipped = True
             return
         full = self._held.fill_batches(self._batcher.batch_size, self._batcher.batch_messages)
         opens = self._opens_at(full)

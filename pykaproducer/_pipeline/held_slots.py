@@ -1,6 +1,7 @@
 """The slots whose messages the dispatcher leaves in the open chunk, until a broker takes more.
 
-Part of the dispatcher, which alone changes it. BrokerWorkers read it when a window opens.
+Part of the dispatcher, which alone changes it. BrokerWorkers read it when a window opens, or
+their next request is no longer full.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ reference to the leader's BrokerWorker.
 
 Guarantees: the buffer gets items in an order that preserves ``send()`` order in the log (P4). The
 last item of a released buffer is the chaser.
+In the ordinary state the TopicWorker borrows this stage and puts new slices into the path itself
+(:meth:`PartitionWorker.borrow_path`).
 Relies on: a failed buffer returns all its items, oldest first, before the chaser.
 """
 
@@ -145,19 +147,24 @@ class PartitionWorker(Worker):
                     trace.note(waits, self, item)
 
     def borrow_path(self) -> tuple[BrokerWorker, PartitionBuffer] | None:
-        """Return where to put a slice of new messages, if it would only be forwarded; else None.
+        """Borrow this stage for a slice of new messages, if it would only forward it.
 
-        Then this stage has handled the slice, and is borrowed: the caller puts the slice into the
-        buffer, and calls :meth:`give_back` afterwards. So no chaser can come between.
+        Return the broker and the buffer to put it into, or None. Until the caller has put it and
+        called :meth:`give_back`, no chaser can be sent.
         """
         if self._has_own_thread or not self.borrow():
             return None
-        broker, buffer = self._broker, self._buffer
-        if broker is None or buffer is None or not self.ordering.passes_on_new():
-            self.give_back()
-            return None
-        self._when_at_rest = None
-        return broker, buffer
+        path = None
+        try:
+            if self._broker is not None and self._buffer is not None:
+                found = self._broker, self._buffer
+                if self.ordering.pass_on_new():
+                    self._when_at_rest = None
+                    path = found
+        finally:
+            if path is None:
+                self.give_back()
+        return path
 
     def _perform(self, effects: list[Effect]) -> None:
         former = None

@@ -143,7 +143,7 @@ class Settler:
             self._reports.put_all(with_callbacks)
 
     def _finish(self, part: Slice) -> None:
-        """Release the settled rows of *part*, which have no callbacks to run."""
+        """Release the settled rows of *part*. Their callbacks, if any, are not run."""
         if (trace := self._metrics.trace) is not None:
             trace.note("reported", None, part, detail="no callback")
         last = part.finish()

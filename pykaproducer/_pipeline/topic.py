@@ -137,12 +137,12 @@ class TopicWorker(Worker):
             self.retry_later(item, "partitioning")
             return
         self._lend_route(item, view)
-        self._pass_on(slices)
+        self._forward(slices)
         if unknown is not None and unknown.waiting():
             self._keep(unknown)
 
-    def _pass_on(self, slices: list[Slice]) -> None:
-        """Put each slice into its partition's worker, or into the path to the leader.
+    def _forward(self, slices: list[Slice]) -> None:
+        """Pass each slice to its partition's worker, or directly to the leader's.
 
         A chunk may have a slice for each of a thousand partitions. Most partitions would only
         forward it, so their slices are put into the brokers' workers together.
@@ -155,11 +155,12 @@ class TopicWorker(Worker):
                 worker = self._partition(part.partition)
                 if trace is not None:
                     trace.note("partitioned", self, part)
+                borrowed.append(worker)  # first, so that it is given back if there is no memory
                 path = worker.borrow_path()
                 if path is None:
+                    borrowed.pop()
                     worker.put(part)
                     continue
-                borrowed.append(worker)
                 broker, buffer = path
                 new.setdefault(broker, []).append((buffer, part))
                 if trace is not None:

@@ -34,8 +34,8 @@ order is preserved:
 3. the stage's own thread takes the lock and handles B's item, then C's.
 
 A stage with an item for each of a thousand others *borrows* them (:meth:`Worker.borrow`): it takes
-their locks, handles all of the items in one step, and gives the stages back. Each of them has
-handled its item before any item that was put in the meantime.
+their locks, does in one step what they would do with the items, and gives the stages back. So each
+of these items comes before any that was put in the meantime.
 
 **Without a thread.** If the system refuses to start the thread, ``put`` does not raise: the items
 stay in the inbox, and the thread is started later (``_util/threads.py``).
@@ -50,7 +50,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pykaproducer._kernel as _kernel
-from pykaproducer._pipeline.current_thread import CrashPolicy, here
+from pykaproducer._pipeline.current_thread import this_thread
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
@@ -65,6 +65,9 @@ STOP: Final = _Stop()
 
 #: on_inbox_drained() is called after this many items, even if the inbox never empties.
 _ITEMS_PER_ROUND: Final = 64
+
+
+CrashPolicy = Callable[["Worker", BaseException], None]
 
 
 def spawn(name: str, target: Callable[[], None], *, daemon: bool = True) -> threading.Thread:
@@ -191,7 +194,7 @@ class Worker:
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""
-        if here.is_stage:
+        if this_thread.is_stage:
             if self._puller is not None and self._puller == threading.get_ident():
                 self._items.append(item)
                 return
@@ -205,7 +208,7 @@ class Worker:
             raise
 
     def put_all(self, items: list[Any]) -> None:
-        """Hand *items* to the stage, which handles none of them inline. For other stages."""
+        """Put *items*, from another stage. None is handled inline."""
         self._items.extend(items)
         self.wake()
 
@@ -226,7 +229,7 @@ class Worker:
 
     def wake(self, *, on_stop: bool = False) -> None:
         """Wake the stage's own thread, and start it if needed; *on_stop*: after ``stop`` too."""
-        if not here.is_stage or not self._wake_event.is_set:
+        if not this_thread.is_stage or not self._wake_event.is_set:
             self._wake_event.set()
             _kernel.stage_wanted()
         self._need_thread(on_stop)
@@ -259,12 +262,12 @@ class Worker:
         return True
 
     def borrow(self) -> bool:
-        """Run the stage on the calling thread until :meth:`give_back`; return whether it does.
+        """Hold the stage until :meth:`give_back`, so that no other thread runs it.
 
-        It does not if the caller is a user thread, if another thread runs the stage, or if items
-        wait for it. Then the caller puts its item into the inbox.
+        Return whether it is held. It is not if the caller is a user thread, if another thread runs
+        the stage, or if items wait for it. Then the caller puts its item into the inbox.
         """
-        if self._items or not here.is_stage or not self._running.acquire(blocking=False):
+        if self._items or not this_thread.is_stage or not self._running.acquire(blocking=False):
             return False
         if self._items:  # appended in the meantime
             self._running.release()
@@ -272,7 +275,7 @@ class Worker:
         return True
 
     def give_back(self) -> None:
-        """End :meth:`borrow`. Items that were put since have woken the stage's own thread."""
+        """End :meth:`borrow`. A thread that put an item since has woken the stage's own thread."""
         self._running.release()
 
     def pull(self, ask: Callable[[], None]) -> None:
@@ -328,7 +331,7 @@ class Worker:
         if self.thread is not None or (self.stopping and not on_stop):
             return
         # If a stage runs, so does one that starts missing threads. A user thread tries at once.
-        if not (here.is_stage and threads.is_missing(self)):
+        if not (this_thread.is_stage and threads.is_missing(self)):
             threads.start(self)
 
     def start_thread(self) -> None:
@@ -338,12 +341,12 @@ class Worker:
 
     def _run_here(self) -> None:
         """Run the stage to its end in the calling thread, which may be a user thread."""
-        was_stage, on_crash = here.is_stage, here.on_crash
+        was_stage, on_crash = this_thread.is_stage, this_thread.on_crash
         lines = guarded_log.pass_lines_to(None)
         try:
             self._run()
         finally:
-            here.is_stage, here.on_crash = was_stage, on_crash
+            this_thread.is_stage, this_thread.on_crash = was_stage, on_crash
             _kernel.this_thread_runs_stages(was_stage)
             guarded_log.pass_lines_to(lines)
             threads.give_up(self)
@@ -358,8 +361,8 @@ class Worker:
         if self.stopping:
             self._items.append(STOP)
         if not self.is_user_thread:
-            here.is_stage = True
-            here.on_crash = self._on_crash
+            this_thread.is_stage = True
+            this_thread.on_crash = self._on_crash
             _kernel.this_thread_runs_stages(True)
         guarded_log.pass_lines_to(self._pass_on_line)
         if self.keeps_threads:

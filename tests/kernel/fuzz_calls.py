@@ -243,7 +243,7 @@ class Calls(Stages):
             pass
         finally:
             del made
-            data.free()
+            data.memory.free()
 
     def _admit_block(self, topic: str, made: list[_kernel.Columns], expected: Any) -> None:
         """Accept columns; each row must match *expected*, column by column."""

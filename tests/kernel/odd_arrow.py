@@ -8,11 +8,10 @@ parts are malformed that a consumer can check: the structs, their pointers, coun
 from __future__ import annotations
 
 import ctypes
-import itertools
 import random
 import struct
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from .odd import ANY, Odd
 
@@ -76,15 +75,13 @@ Stream._fields_ = [
 
 @_RELEASE
 def _release_schema(at: int) -> None:
-    """Mark the schema as released. Its memory is needed no longer than that of its array."""
+    """Mark the schema as released; the memory belongs to the generator."""
     Schema.from_address(at).release = None
 
 
 @_RELEASE
 def _release_array(at: int) -> None:
-    array = Array.from_address(at)
-    array.release = None
-    Memory.of[array.private_data].release()
+    Array.from_address(at).release = None
 
 
 @_RELEASE
@@ -93,19 +90,10 @@ def _release_stream(at: int) -> None:
 
 
 class Memory:
-    """Pieces of ``malloc()``, freed together: by the generator, or with the last array in use."""
-
-    #: By the numbers in the arrays' ``private_data``.
-    of: ClassVar[dict[int, Memory]] = {}
-    _numbers = itertools.count(1)
+    """Pieces of ``malloc()``, freed together."""
 
     def __init__(self) -> None:
         self._pieces: list[int] = []
-        self.number = next(self._numbers)
-        self.of[self.number] = self
-        #: Arrays that a consumer has taken and not released; less those not known as taken yet.
-        self.in_use = 0
-        self._done = False
 
     def put(self, data: bytes) -> int:
         """Return the address of a copy of exactly these bytes."""
@@ -122,19 +110,10 @@ class Memory:
         """Return the address of a copy of *made*."""
         return self.put(bytes(made))
 
-    def release(self) -> None:
-        """Count an array as released."""
-        self.in_use -= 1
-        if self._done:
-            self.free()
-
     def free(self) -> None:
-        """Free all pieces, now or when the last array is released."""
-        self._done = True
-        if not self.in_use:
-            self.of.pop(self.number, None)
-            while self._pieces:
-                _libc.free(self._pieces.pop())
+        """Free all pieces."""
+        while self._pieces:
+            _libc.free(self._pieces.pop())
 
 
 class Node:
@@ -177,7 +156,6 @@ class Node:
             children=memory.pointers([each[1] for each in children]) if children else None,
             dictionary=inner[1],
             release=ctypes.cast(_release_array, ctypes.c_void_p),
-            private_data=memory.number,
         )
         for field, value in self.schema_fields.items():
             setattr(schema, field, value)
@@ -193,7 +171,6 @@ class Arrow:
         self._odd = odd
         self.memory = Memory()
         self.schema, self.array = node.write(self.memory)
-        self._was_released = self._is_released()
 
     def __arrow_c_array__(self, requested_schema: object = None) -> Any:
         self._odd.interfere()
@@ -203,15 +180,6 @@ class Arrow:
             return schema, made
         wrong = [(schema,), (), None, [schema, made], (made, schema), (5, None), (schema, schema)]
         return self._odd.chance.choice(wrong)
-
-    def free(self) -> None:
-        """Free the memory as soon as no consumer uses it."""
-        if self._is_released() and not self._was_released:
-            self.memory.in_use += 1  # a consumer has moved the struct
-        self.memory.free()
-
-    def _is_released(self) -> bool:
-        return Array.from_address(self.array).release is None
 
 
 class ArrowStream:
@@ -245,13 +213,8 @@ class ArrowStream:
             out.contents.release = None
             return 0
         ctypes.memmove(out, self._parts[self._next][1], ctypes.sizeof(Array))
-        self.memory.in_use += out.contents.release is not None
         self._next += 1
         return 0
-
-    def free(self) -> None:
-        """Free the memory as soon as no consumer uses it."""
-        self.memory.free()
 
     def _why(self, stream: int) -> int | None:
         return self._text if self._odd.often(0.5) else None

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import MURMUR2, STICKY, Chunk, Delivery, Partitioner, Slice
 
-from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, seal, split
+from .helper import TOPIC, Door, claim, deliver, encode, fail, pack, report, seal, split
 
 COUNT = 1000
 
@@ -113,6 +114,49 @@ def test_rows_that_expire_while_their_batch_is_encoded(kept: bool) -> None:
     assert door.budget.used == 0
     assert batch.deliver(0) is None
     assert all(handle.failed() for handle in handles)
+
+
+@pytest.mark.parametrize("refused", [0, 2], ids=["with memory", "without memory"])
+def test_the_offsets_after_a_row_that_has_expired(refused: int) -> None:
+    """The row counts, although it keeps its outcome. Without memory its slice is emptied."""
+    door = Door()
+    handles, parts = [], []
+    for _ in range(2):
+        handles += [door.send(TOPIC, b"v", partition=0) for _ in range(3)]
+        door.send(TOPIC, b"v", partition=1)
+        parts.append(claim(split(door.chunk(), 2)[0]))
+    encode(*parts)
+    fail(parts[0].chunk.pick([1]))
+    _kernel.refuse_memory(0, refused)
+    latency = _kernel.SampledStat(1.0, 1)
+    settled, rows, nbytes = _kernel.deliver_parts(parts, 100, -1, latency, 0.0)
+    _kernel.refuse_memory(0, 0)
+    assert [handle.offset for handle in handles] == [100, None, 102, 103, 104, 105]
+    assert (rows, nbytes, latency.count) == (5, 5, 5)
+    assert [len(part) for part in settled] == [2, 3]
+    assert _kernel.deliver_parts(parts, 7, -1, latency, 0.0) == ([], 0, 0)
+
+
+def test_without_memory_no_row_of_a_batch_is_settled_or_all_are() -> None:
+    """Rows that were settled and never reported would keep their memory."""
+    door = Door()
+    handles = [door.send(TOPIC, b"v", partition=0) for _ in range(3)]
+    first = door.chunk().whole()
+    handles += [door.send(TOPIC, b"v", partition=0) for _ in range(3)]
+    second = door.chunk().whole()
+    fail(second.chunk.pick([1]))
+    latency = _kernel.SampledStat(1.0, 1)
+    _kernel.refuse_memory(0, 2)
+    with pytest.raises(MemoryError):
+        _kernel.deliver_parts([first, second], 100, -1, latency, 0.0)
+    _kernel.refuse_memory(0, 0)
+    assert [handle.done() for handle in handles] == [False, False, False, False, True, False]
+    settled, rows, _ = _kernel.deliver_parts([first, second], 100, -1, latency, 0.0)
+    assert [handle.offset for handle in handles] == [100, 101, 102, 103, None, 105]
+    assert rows == 5
+    for part in settled:
+        report(part)
+    assert door.budget.used == 0
 
 
 def test_an_answer_for_a_batch_whose_rows_have_all_expired() -> None:

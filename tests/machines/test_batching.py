@@ -1025,15 +1025,15 @@ def test_many_buffers_fill_a_request_with_one_batch_each() -> None:
     buffers = [broker.buffer(number) for number in range(20)]
     for buffer in buffers:
         broker.put(buffer, 60)
-    assert broker.batcher.has_many_for(20 * 60)
-    assert not broker.batcher.has_many_for(20 * 60 + 1)
+    assert broker.batcher.many_fill(20 * 60)
+    assert not broker.batcher.many_fill(20 * 60 + 1)
     broker.put(buffers[0], 600)  # only one batch of it fits into a request
-    assert broker.batcher.has_many_for(19 * 60 + 100)
-    assert not broker.batcher.has_many_for(19 * 60 + 101)
+    assert broker.batcher.many_fill(19 * 60 + 100)
+    assert not broker.batcher.many_fill(19 * 60 + 101)
     for buffer in buffers:
-        broker.seal(buffer)
-        broker.seal(buffer) if buffer.pending else None
-    assert not broker.batcher.has_many_for(101)
+        while buffer.pending:
+            broker.seal(buffer)
+    assert not broker.batcher.many_fill(1)
 
 
 def test_few_buffers_do_not_count_as_many() -> None:
@@ -1041,4 +1041,4 @@ def test_few_buffers_do_not_count_as_many() -> None:
     broker = Broker(batch_size=100)
     for number in range(16):
         broker.put(broker.buffer(number), 100)
-    assert not broker.batcher.has_many_for(100)
+    assert not broker.batcher.many_fill(100)

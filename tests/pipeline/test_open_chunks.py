@@ -6,13 +6,18 @@ import itertools
 import threading
 from typing import Any
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_events import EnqueueNew
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Refuse
 
 from .helper import (
     Held,
+    backs_off,
     ended,
+    let_pass,
     offsets,
     pipeline_of,
     send,
@@ -76,40 +81,88 @@ def test_a_window_that_opens_by_time_has_them_taken() -> None:
 def test_they_are_not_taken_for_a_request_that_is_full_without_them() -> None:
     """Taking them costs a slice for each partition. All are sent, although no time passes.
 
-    A request has room for 7 messages.
+    A request has room for 7 messages; 17 partitions or more count as many.
     """
-    held = [Held() for _ in range(4)]
+    held = [Held() for _ in range(7)]
     with (
-        ScriptedCluster(topics={"t": 20}) as cluster,
+        ScriptedCluster(topics={"t": 30}) as cluster,
         ended(
-            cluster.producer(clock=FakeClock(), batch_size=1_000, max_request_size=5_000, **ONE)
+            cluster.producer(
+                clock=FakeClock(),
+                batch_size=1_000,
+                max_request_size=5_000,
+                max_in_flight_requests_per_connection=2,
+            )
         ) as producer,
     ):
-        for partition in range(20):
+        for partition in range(30):
             warm_up(producer, partition=partition)
         dispatcher = pipeline_of(producer).dispatcher
         (broker,) = pipeline_of(producer).brokers.all()
         cluster.next("produce", *held)
-        deliveries = send(producer, [b"in flight"])
+        deliveries = send(producer, [b"in flight"], partition=0)
         held[0].wait_until_held()
-        for partition in range(20):
+        deliveries += send(producer, [b"in flight"], partition=1)
+        under_way(producer, 2)
+        for partition in range(30):
             deliveries += send(producer, [bytes(600)], partition=partition)
         until(lambda: bool(dispatcher.held))
         held[0].release()
-        held[1].wait_until_held()  # with 7 of 20 messages
-        late = send(producer, [b"late"], partition=19)
+        until(lambda: not dispatcher.held)
+        quiet(broker)
+        assert len(broker.batcher.waiting) == 23  # the next request has 7 of 30 messages
+        late = send(producer, [b"late"], partition=29)
         until(lambda: bool(dispatcher.held))
         held[1].release()
-        held[2].wait_until_held()  # 6 are left
+        until(lambda: len(broker.batcher.waiting) < 23)
         quiet(broker)
-        assert dispatcher.held
+        assert dispatcher.held  # it would not have been in the request that was just sent
         held[2].release()
-        held[3].wait_until_held()
-        quiet(broker)
-        assert not dispatcher.held
-        held[3].release()
+        until(lambda: not dispatcher.held)  # 16 partitions are few: it may be in the next request
+        for each in held[3:]:
+            each.release()
         offsets(deliveries)
         assert offsets(late) == [2]
+
+
+def test_the_slices_of_a_chunk_come_to_the_broker_together() -> None:
+    """Also that of a partition whose path has failed: the path returns it, after older messages."""
+    held = Held()
+    items: list[Any] = []
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 20}) as cluster,
+        ended(cluster.producer(clock=clock, retry_backoff_ms=1_000, **ONE)) as producer,
+    ):
+        for partition in range(20):
+            warm_up(producer, partition=partition)
+        (broker,) = pipeline_of(producer).brokers.all()
+        dispatcher = pipeline_of(producer).dispatcher
+        cluster.next("produce", Refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+        retried = send(producer, [b"retried"], partition=7)
+        backs_off(clock)
+        cluster.next("produce", held)
+        send(producer, [b"in flight"])
+        held.wait_until_held()
+        messages = []
+        for partition in range(20):
+            messages += send(producer, [b"value"], partition=partition)
+        until(lambda: bool(dispatcher.held))
+        put = broker.put
+
+        def note(item: Any) -> None:
+            if isinstance(item, EnqueueNew):
+                items.append(item)
+            put(item)
+
+        broker.put = note  # type: ignore[method-assign]
+        held.release()
+        let_pass(clock, [*retried, *messages])
+        assert offsets(retried) == [1]
+        assert offsets(messages) == [2, *[1] * 6, 2, *[1] * 12]
+        shared = producer.config.stage_threads == "shared"
+        partitions = [[buffer.partition for buffer, _ in item.items] for item in items]
+        assert partitions == ([list(range(20))] if shared else [])
 
 
 def test_a_dispatcher_that_has_ended_takes_nothing() -> None:

@@ -71,7 +71,7 @@ class _Recorder(Worker):
         return True
 
 
-def test_a_borrowed_stage_handles_what_is_put_meanwhile_after_it_is_given_back() -> None:
+def test_items_put_while_a_stage_is_borrowed_are_handled_afterwards() -> None:
     clock = FakeClock()
     recorder = _Recorder(clock)
     borrower, other = (_Caller(name, stage_context(clock)) for name in ("borrower", "other"))
