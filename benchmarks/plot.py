@@ -36,7 +36,7 @@ _COLOURS = dict(
 )
 
 #: Inches.
-_PANEL, _BAR, _MARGIN, _EDGE, _HEAD, _AXIS, _LINE = 3.4, 0.24, 1.9, 0.15, 0.65, 0.65, 0.15
+_PANEL, _BAR, _MARGIN, _EDGE, _HEAD, _AXIS, _LINE = 3.4, 0.24, 2.1, 0.15, 0.65, 0.65, 0.15
 #: A name in the legend, a row of them, and the narrowest figure (inches).
 _NAME, _ROW, _NARROWEST = 1.3, 0.2, 8.5
 #: Letters of the notes per inch.
