@@ -3,10 +3,10 @@
 """The compiled hot path: rows in columnar chunks, partitioned, encoded and settled in C.
 
 A message is a *row*: one fixed-size ``Row`` in its chunk's table, with its key, value and encoded
-headers side by side in one of the chunk's *blocks* of memory, or in the caller's bytes
-objects (``refer.pxi``). The only Python object per message is
-the handle that ``send()`` returns, and the cyclic garbage collector does not track it. (In an
-earlier prototype, repeatedly traversing a million tracked objects was the largest cost.)
+headers side by side in one of the chunk's *blocks* of memory, or in the caller's bytes objects
+(``refer.pxi``). The only Python object per message is the handle that ``send()`` returns, and the
+cyclic garbage collector does not track it. (In an earlier prototype, repeatedly traversing a
+million tracked objects was the largest cost.)
 
 The life of a row:
 

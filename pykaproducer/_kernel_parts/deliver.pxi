@@ -22,7 +22,7 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
     cdef uint32_t count
     for part in parts:
         list_rows(part)
-    # From here on nothing raises: what is settled must be reported.
+    # Nothing below may raise, because settled rows must be reported.
     begin_delivering(&delivering, timestamp, latency, now)
     for part in parts:
         count = part.count              # deliver_part() may empty it: see Slice.empty_part

@@ -75,8 +75,8 @@ Event = (
 )
 
 
-#: More slices than this take long to encode, however short they are.
-_FEW_SLICES: Final = 16
+#: More slices than this take longer than a few milliseconds to encode, however short they are.
+_FEW_SLICES: Final = 128
 
 
 def is_small(event: Event, limit: int) -> bool:

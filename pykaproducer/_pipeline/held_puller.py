@@ -64,7 +64,7 @@ class HeldPuller:
         return opens if opens is not None and opens > now else None
 
     def look(self) -> bool:
-        """Look whether the next request is full. Return whether to call :meth:`pull` again.
+        """Find out whether the next request is full. Return whether to call :meth:`pull` again.
 
         The dispatcher may have seen that it was full. Then a request has been sealed since, and the
         response has the messages taken. (If the pending ones have expired instead, the dispatcher

@@ -149,18 +149,18 @@ class TopicWorker(Worker):
         """
         trace = self.metrics.trace
         new: dict[BrokerWorker, list[tuple[PartitionBuffer, Slice]]] = {}
-        borrowed: list[PartitionWorker] = []
+        # Its room is there before a stage is borrowed, so that each is given back without memory.
+        borrowed: list[PartitionWorker | None] = [None] * len(slices)
         try:
-            for part in slices:
+            for place, part in enumerate(slices):
                 worker = self._partition(part.partition)
                 if trace is not None:
                     trace.note("partitioned", self, part)
-                borrowed.append(worker)  # first, so that it is given back if there is no memory
                 path = worker.borrow_path()
                 if path is None:
-                    borrowed.pop()
                     worker.put(part)
                     continue
+                borrowed[place] = worker
                 broker, buffer = path
                 new.setdefault(broker, []).append((buffer, part))
                 if trace is not None:
@@ -168,8 +168,9 @@ class TopicWorker(Worker):
             for broker, items in new.items():
                 broker.put(EnqueueNew(items))
         finally:
-            for worker in borrowed:
-                worker.give_back()
+            for held in borrowed:
+                if held is not None:
+                    held.give_back()
 
     def _lend_route(self, chunk: Chunk, view: TopicView) -> None:
         """Let callers that wait partition their messages, with *view*."""

@@ -88,14 +88,14 @@ def test_items_put_while_a_stage_is_borrowed_are_handled_afterwards() -> None:
 
     def put() -> None:
         again.append(recorder.borrow())
-        recorder.put("put meanwhile")
+        recorder.put("put while it was borrowed")
         was_put.set()
 
     borrower.put(borrow)
     assert borrowed.wait(SOON)
     other.put(put)
     assert recorder.handled.acquire(timeout=SOON)
-    assert recorder.items == ["handled by the borrower", "put meanwhile"]
+    assert recorder.items == ["handled by the borrower", "put while it was borrowed"]
     assert again == [False, False]
     assert not recorder.borrow()  # this is a user thread
     for stage in (recorder, borrower, other):
