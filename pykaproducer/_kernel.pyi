@@ -3,6 +3,7 @@
 The implementation is in ``_kernel.pyx`` and, by subject, in ``_kernel_parts/*.pxi``.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from socket import socket
 from typing import Any, TypeVar, final
@@ -357,6 +358,310 @@ def partition_for(hashing: int, key: bytes, partitions: int) -> int:
 
     Raises ValueError if *partitions* is less than 1.
     """
+
+class SequencerState:
+    """The fields of a :class:`~pykaproducer._machines.sequencing.Sequencer`.
+
+    Compiled steps and the classes of ``_machines`` use the same fields.
+    """
+
+    #: A ``ProducerId``, or None.
+    producer: Any
+    next_sequence: int
+    #: The numbers after those in flight are invalid: the epoch must be bumped before the next batch
+    #: is sealed.
+    stale: bool
+    #: A producer id that must not be used again: the next id comes from the cluster.
+    spent_id: int | None
+    #: A broker has confirmed a batch with this id and epoch.
+    known: bool
+    #: Number of batches sealed so far. A batch's ordinal is this number when it was sealed.
+    sealed: int
+    #: Ordinal of the youngest batch that was delivered.
+    youngest_delivered: int
+    #: Ordinal of the youngest batch of this epoch that may be in the log or has no outcome yet.
+    youngest_expected: int
+
+    def __init__(
+        self, producer: Any = ..., next_sequence: int = ..., known: bool = ...
+    ) -> None: ...
+    def take(self, count: int) -> int:
+        """Take *count* sequence numbers for a batch; return the first. They wrap at 2**31."""
+    def delivered(self, number: int) -> None:
+        """Record that a broker has confirmed the *number*-th batch."""
+
+class BatchState:
+    """The fields of a :class:`~pykaproducer._machines.batch.Batch`."""
+
+    topic: str
+    partition: int
+    payload: RecordBatch
+    parts: list[Slice]
+    count: int
+    level: int
+    #: Number of retries after temporary broker errors; bounded by ``retries``.
+    retries_used: int
+    #: An attempt may have been appended, so any later failure is POSSIBLY_PERSISTED.
+    possibly_persisted: bool
+    producer_id: int
+    producer_epoch: int
+    #: -1 if it is unsequenced.
+    first_sequence: int
+    #: Ordinal of the batch within its partition; 0 if it is unsequenced.
+    number: int
+    #: Maximum number of messages of a batch when sealed again; 0: as many as fit.
+    most: int
+    #: The buffer in which it was sealed, or from which it was last sent.
+    buffer: BufferState | None
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        payload: RecordBatch,
+        parts: list[Slice],
+        count: int,
+        level: int,
+        *,
+        retries_used: int = ...,
+        producer_id: int = ...,
+        producer_epoch: int = ...,
+        first_sequence: int = ...,
+        number: int = ...,
+        buffer: BufferState | None = ...,
+    ) -> None: ...
+
+class BufferState:
+    """The fields of a :class:`~pykaproducer._machines.partition_buffer.PartitionBuffer`."""
+
+    topic: str
+    partition: int
+    sequencer: Any
+    #: Items to seal or send: a Slice, a Batch, or a Backlog, which is never the first one.
+    pending: Any
+    #: Bytes and rows of the slices in ``pending``.
+    nbytes: int
+    rows: int
+    #: When each item in ``pending`` was added (monotonic seconds).
+    enqueued_at: deque[float]
+    #: Batches in flight or sealed ahead, oldest first.
+    unanswered: Any
+    #: Answered batches to be retried, oldest first.
+    failed: Any
+    #: The buffer has failed: everything in it, and everything still added, is retried.
+    failing: bool
+    #: Nothing can be sealed until a producer id arrives.
+    waits_for_id: bool
+    #: Its items are retried only after a backoff.
+    needs_backoff: bool
+    #: An index into ``failed``: a sequenced batch will be missing in the log, so the sequence
+    #: numbers of the failed batches from here on, and of all that is pending, are invalid.
+    invalid_from: int | None
+    #: The Chaser that ends it, or None.
+    chaser: Any
+    #: Its broker's worker knows it.
+    attached: bool
+
+    def __init__(self, topic: str, partition: int, sequencer: SequencerState) -> None: ...
+    def add(self, item: Any, now: float) -> None:
+        """Add *item* as the youngest."""
+    def drop_head(self) -> None:
+        """Remove the first item, which has been taken."""
+    def requeue_front(self, slices: list[Slice]) -> None:
+        """Put *slices* before the pending items."""
+    def sent(self, batch: BatchState) -> None:
+        """Record that *batch* is in flight, or sealed ahead of being sent."""
+    def unpack(self) -> None:
+        """If a backlog is at the front, put its first slice before it. For a subclass."""
+
+#: Number of batches of a producer id that a broker remembers for each partition.
+REMEMBERED: int
+
+B = TypeVar("B", bound=BufferState)
+
+@final
+class Batcher:
+    """The partition buffers of one broker, ordered by when their batches are due.
+
+    A partition buffer's batch is due when it is full in bytes or in messages, has lingered long
+    enough, is needed by a flush, or is a retry.
+    """
+
+    #: How long a message waits for others (seconds).
+    linger: float
+    #: Maximum size of a batch in bytes, before compression.
+    batch_size: int
+    #: Maximum number of messages of a batch; the argument 0 means no limit.
+    batch_messages: int
+    #: Maximum number of unanswered batches of a buffer.
+    sealed_limit: int
+    #: Buffers with pending items that have not failed; changed by this class only.
+    waiting: dict[Any, None]
+    #: A heap of ``(time, ordinal, buffer)``: when buffers have lingered long enough.
+    timers: list[tuple[float, int, Any]]
+
+    def __init__(
+        self, *, linger: float, batch_size: int, batch_messages: int, sealed_limit: int
+    ) -> None: ...
+    def fills(self, size: int) -> bool:
+        """Return whether the next request is full: waiting would not make it larger.
+
+        That is the case if a batch is full or already sealed, or if *size* bytes are pending.
+        """
+    def many_fill(self, size: int) -> bool:
+        """Return whether many buffers fill the next request of *size* bytes, each with one batch.
+
+        As the buffers take turns, messages that arrive now could not be in it.
+        """
+    def is_small(self, limit: int) -> bool:
+        """Return whether at most *limit* bytes are pending.
+
+        Also False if there are too many buffers to add up cheaply.
+        """
+    def add(self, buffer: BufferState, item: Any, now: float) -> None:
+        """Put *item*, a Slice, a Batch or a Backlog, into *buffer*."""
+    def add_new(self, items: list[tuple[B, Slice]]) -> list[tuple[B, Slice]]:
+        """Put new slices into their buffers. Return the items that are not ordinary, in order.
+
+        Those of a buffer that has failed, or is not attached yet, are left to the caller.
+        """
+    def reschedule(self, buffer: BufferState) -> None:
+        """Update the schedule after *buffer* has changed: its items, its batches, or a failure.
+
+        The cost does not depend on the number of buffers.
+        """
+    def next_due(self) -> float | None:
+        """Return when the next buffer is due: 0 for at once, None if none may send."""
+    def due(self, now: float, *, flushing: bool) -> Generator[Any]:
+        """Yield the buffers of the next request, each once; none if none is due.
+
+        If one is due, all buffers that may send are included: one request for all partitions costs
+        the broker less than a request for each. The buffers take turns.
+        """
+    def begin_round(self, now: float, *, flushing: bool) -> bool:
+        """Begin a request if one is due: each open buffer has a turn. Return whether it is."""
+    def stays_first(self, buffer: BufferState) -> None:
+        """Keep *buffer* first for the next request, as it did not fit into this one."""
+    def put_back(self, batch: BatchState) -> None:
+        """Put back *batch*, just sealed, as the first of the next request: it did not fit."""
+    def size_of_next(self, buffer: BufferState) -> int:
+        """Estimate the size of the next batch of *buffer*, before compression."""
+    def take(self, buffer: BufferState) -> Any:
+        """Return the next batch of *buffer*: a sealed one, or claimed slices for a new one.
+
+        The list is empty if the pending items have expired. In each case, the caller calls
+        :meth:`reschedule` afterwards.
+        """
+
+#: Bytes that a request has for each batch in addition to the batch.
+BATCH_OVERHEAD: int
+
+@final
+class RequestSealer:
+    """Seals batches of new messages, each with the next sequence numbers of its partition."""
+
+    #: Bytes left in the request.
+    room: int
+    #: The buffer of which a batch was sealed last, or is to be sealed.
+    buffer: BufferState
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        batch_type: type[BatchState],
+        checksum: Callable[[Any], int],
+        compressor: Any,
+        metrics: Any,
+        *,
+        idempotent: bool,
+    ) -> None:
+        """Create a sealer for the buffers of *batcher*.
+
+        *checksum*: as for :func:`encode_batch`. *compressor*: a ``Compressor``, or None. *metrics*:
+        a ``ProducerMetrics``. *idempotent*: batches have sequence numbers.
+        """
+    def begin(self, room: int) -> None:
+        """Begin a request of at most *room* bytes."""
+    def seal(self, batches: list[Any], now: float, *, only_next: bool = ...) -> BufferState | None:
+        """Seal a batch of each ordinary buffer in turn, as far as they fit, into *batches*.
+
+        Return the first buffer that is not ordinary, for the caller to handle before it calls this
+        again; None when the request is complete. A buffer is ordinary if new messages are first in
+        it, and its sequence numbers are valid. With *only_next*, the next buffer is returned in
+        each case.
+
+        Raises:
+            MemoryError: there is no memory for a batch of :attr:`buffer`. Its slices are pending
+                again, and no sequence number was used.
+        """
+    def fits(self, buffer: BufferState, batches: list[Any]) -> bool:
+        """Return whether *buffer*'s next batch fits behind *batches*. If not, it stays first."""
+    def seal_next(self, buffer: BufferState, batches: list[Any], now: float) -> bool:
+        """Seal the next batch of *buffer*, and add it to *batches* unless it does not fit.
+
+        *buffer* starts with a slice, and has a producer id if that is needed. Return whether there
+        may be room for more. Raises MemoryError as :meth:`seal`.
+        """
+
+def produce_frame(
+    head: bytes, batches: Sequence[tuple[str, int, Any]], flexible: bool
+) -> list[Any]:
+    """Return the buffers of a framed Produce request.
+
+    *head*: everything between the length and the topics. *batches*: tuples (topic, partition,
+    record batch), grouped by topic in the order in which the topics first appear. *flexible*: the
+    version has compact lengths and tagged fields. A batch of more than COPIED_BATCH bytes is a
+    buffer by itself.
+    """
+
+#: Record batches of at most this many bytes are copied into the buffer before them.
+COPIED_BATCH: int
+
+@final
+class Confirmation:
+    """A response that confirms every batch of a request of *count* batches."""
+
+    def __init__(self, count: int) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int) -> tuple[int, int]:
+        """Return ``(base offset, timestamp)`` of the batch at *place* in the request."""
+    def __setitem__(self, place: int, value: tuple[int, int]) -> None: ...
+
+def confirmation(version: int, payload: Any, batches: list[Any]) -> Confirmation | None:
+    """Decode a Produce response if it confirms all *batches* of the request, else return None.
+
+    *payload*: the part after the correlation id. Returns None if there is anything else in it: an
+    error, throttling, a new leader, a tagged field, another partition, or bytes that are missing or
+    left over. Then :func:`~pykaproducer._wire.produce.decode_produce` is to decode it.
+    """
+
+@final
+class RequestSettler:
+    """Settles confirmed batches.
+
+    *moved*: buffers that are released after a response. *errors*: the last errors of partitions, by
+    (topic, partition), and *rejected*: those of topics, from which confirmed ones are removed.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        moved: set[Any],
+        errors: dict[tuple[str, int], str],
+        rejected: dict[str, object],
+        metrics: Any,
+    ) -> None: ...
+    def settle(
+        self, batches: list[Any], confirmation: Confirmation, now: float
+    ) -> tuple[list[int], list[Slice], list[Chunk]]:
+        """Settle the ordinary ones of *batches*, those of a request that *confirmation* confirms.
+
+        Returns:
+            ``(others, reports, left)``. *others*: the places of the batches that were left as they
+            are, because their buffer has failed or is to be released. *reports*: slices of settled
+            rows, which the caller is to report. *left*: the chunks of which the last row was
+            settled, to which no slice in *reports* belongs. No thread is woken.
+        """
 
 def deliver_parts(
     parts: list[Slice], base_offset: int, timestamp: int, latency: SampledStat, now: float

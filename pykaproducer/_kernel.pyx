@@ -58,6 +58,7 @@ cdef extern from "Python.h":
     PyObject *PyMethod_GET_FUNCTION(object)
     int64_t bytes_size "PyBytes_GET_SIZE"(PyObject *o) nogil
     uint8_t *bytes_data "(uint8_t *)PyBytes_AS_STRING"(PyObject *o) nogil
+    object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t size, const char *errors)
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     PyObject *list_item "PyList_GET_ITEM"(PyObject *o, Py_ssize_t i) nogil
     bint PyBytes_CheckExact(object o)
@@ -160,6 +161,7 @@ def register_delivery_functions(functions):
 cdef class TopicSlot
 cdef class CallerRoute
 cdef class CallerPath
+cdef class BufferState
 
 # In the order of a row's life. A class must come before those that use its C fields.
 include "_kernel_parts/budget.pxi"
@@ -174,6 +176,11 @@ include "_kernel_parts/deliver.pxi"
 include "_kernel_parts/detach.pxi"
 include "_kernel_parts/partition.pxi"
 include "_kernel_parts/encode.pxi"
+include "_kernel_parts/partition_state.pxi"
+include "_kernel_parts/batcher.pxi"
+include "_kernel_parts/seal_request.pxi"
+include "_kernel_parts/produce_frame.pxi"
+include "_kernel_parts/settle_request.pxi"
 include "_kernel_parts/handle.pxi"
 include "_kernel_parts/payload.pxi"
 include "_kernel_parts/numbers.pxi"

@@ -38,6 +38,23 @@ cdef extern from *:
         put_be32(p, (uint32_t)(v >> 32)); put_be32(p + 4, (uint32_t)v);
     }
 
+    /* Numbers of a response, and lengths as the flexible versions of Kafka's protocol write them. */
+    static inline uint64_t get_be(const uint8_t *p, int size) {
+        uint64_t n = 0;
+        while (size--) n = n << 8 | *p++;
+        return n;
+    }
+    static inline int uvarint_size(uint32_t n) {
+        int size = 1;
+        while (n >= 0x80) { n >>= 7; size++; }
+        return size;
+    }
+    static inline uint8_t *put_uvarint(uint8_t *p, uint32_t n) {
+        while (n >= 0x80) { *p++ = (uint8_t)(n | 0x80); n >>= 7; }
+        *p++ = (uint8_t)n;
+        return p;
+    }
+
     /* Kafka's murmur2 (the Java client's Utils.murmur2), seed 0x9747b28c. */
     static uint32_t kafka_murmur2(const uint8_t *data, int32_t length) {
         const uint32_t m = 0x5bd1e995;
@@ -157,6 +174,9 @@ cdef extern from *:
     void put_be16(uint8_t *p, uint16_t v) nogil
     void put_be32(uint8_t *p, uint32_t v) nogil
     void put_be64(uint8_t *p, uint64_t v) nogil
+    uint64_t get_be(const uint8_t *p, int size) nogil
+    int uvarint_size(uint32_t n) nogil
+    uint8_t *put_uvarint(uint8_t *p, uint32_t n) nogil
     uint32_t kafka_murmur2(const uint8_t *data, int32_t length) nogil
     uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
     uint64_t next_random(uint64_t *state) nogil

@@ -86,21 +86,6 @@ cdef extern from *:
     static int poll_once(struct pollfd *fds, int count, int timeout) {
         return poll(fds, count, timeout);
     }
-    static inline uint64_t get_be(const uint8_t *p, int size) {
-        uint64_t n = 0;
-        while (size--) n = n << 8 | *p++;
-        return n;
-    }
-    static inline int uvarint_size(uint32_t n) {
-        int size = 1;
-        while (n >= 0x80) { n >>= 7; size++; }
-        return size;
-    }
-    static inline uint8_t *put_uvarint(uint8_t *p, uint32_t n) {
-        while (n >= 0x80) { *p++ = (uint8_t)(n | 0x80); n >>= 7; }
-        *p++ = (uint8_t)n;
-        return p;
-    }
     """
     int CALLERS_MAY_SEND
     int new_watch()
@@ -115,9 +100,6 @@ cdef extern from *:
     int runs_stages
     void set_runs_stages(int value)
     int poll_once(pollfd *fds, int count, int timeout) nogil
-    uint64_t get_be(const uint8_t *p, int size) nogil
-    int uvarint_size(uint32_t n) nogil
-    uint8_t *put_uvarint(uint8_t *p, uint32_t n) nogil
     int close_descriptor "close"(int fd)
 
 cdef uint32_t _CALLER_ROWS = CALLER_ROWS

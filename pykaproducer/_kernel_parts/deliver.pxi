@@ -14,11 +14,18 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
     Returns ``(settled, rows, nbytes)``: slices of the rows that this call settled, the number of
     these rows, and their payload bytes. Wakes no thread.
     """
+    cdef int64_t rows = 0, nbytes = 0
+    cdef list settled = deliver_slices(parts, base_offset, timestamp, latency, now, &rows, &nbytes)
+    return settled, rows, nbytes
+
+
+cdef list deliver_slices(list parts, int64_t base_offset, int64_t timestamp, SampledStat latency,
+                         double now, int64_t *rows, int64_t *nbytes):
+    """Do the same. Return the slices, and add the rows and their bytes to *rows* and *nbytes*."""
     cdef Delivering delivering
     cdef Slice part, done
     cdef list settled = parts[:]
     cdef Py_ssize_t found = 0
-    cdef int64_t rows = 0, nbytes = 0
     cdef uint32_t count
     for part in parts:
         list_rows(part)
@@ -32,11 +39,11 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
         if done is not None:
             settled[found] = done
             found += 1
-            rows += done.count
-            nbytes += done.nbytes
+            rows[0] += done.count
+            nbytes[0] += done.nbytes
     end_run(latency, delivering.sample, &delivering.run)
     del settled[found:]
-    return settled, rows, nbytes
+    return settled
 
 
 cdef list_rows(Slice part):

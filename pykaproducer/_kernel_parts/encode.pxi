@@ -21,19 +21,26 @@ def encode_batch(list parts not None, checksum, *, compress=None, int attributes
     ValueError if there are no rows, or a slice is not claimed, and MemoryError.
     """
     cdef BatchHeader header
-    cdef RecordBatch batch = write_records(parts, &header)
-    cdef Py_ssize_t plain_size = batch.size
+    cdef RecordBatch batch
     header.attributes = attributes
     header.producer_id = producer_id
     header.producer_epoch = producer_epoch
     header.base_sequence = base_sequence
+    batch = encode_parts(parts, checksum, compress, &header)
+    return batch, header.count
+
+
+cdef RecordBatch encode_parts(list parts, checksum, compress, BatchHeader *header):
+    """Do the same, with the attributes and the numbers that are in *header*, and fill it."""
+    cdef RecordBatch batch = write_records(parts, header)
+    cdef Py_ssize_t plain_size = batch.size
     if compress is not None:
         batch = with_compressed_records(batch, compress)
     batch.plain_size = plain_size
     batch.largest_record = header.largest
-    put_header(batch.data, batch.size, &header)
+    put_header(batch.data, batch.size, header)
     put_be32(batch.data + 17, <uint32_t>checksum(memoryview(batch)[21:]))
-    return batch, header.count
+    return batch
 
 
 def count_sealed(RecordBatch batch not None, int64_t count, double now,

@@ -7,43 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from pykaproducer._kernel import RecordBatch, Slice
+from pykaproducer._kernel import BatchState, Slice
 
 if TYPE_CHECKING:
     from pykaproducer._machines.partition_buffer import PartitionBuffer
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(BatchState):
     """A sealed record batch and its slices, in the order of the records."""
 
-    topic: str
-    partition: int
-    payload: RecordBatch
-    parts: list[Slice]
-    count: int
-    level: int
-    #: Number of retries after temporary broker errors; bounded by ``retries``.
-    retries_used: int = 0
-    #: An attempt may have been appended, so any later failure is POSSIBLY_PERSISTED.
-    possibly_persisted: bool = False
-    producer_id: int = -1
-    producer_epoch: int = -1
-    first_sequence: int = -1
-    #: Ordinal of the batch within its partition; 0 if it is unsequenced.
-    number: int = 0
-    #: Maximum number of messages of a batch when sealed again; 0: as many as fit.
-    most: int = 0
-    #: The buffer in which it was sealed, or from which it was last sent.
-    buffer: PartitionBuffer | None = None
+    __slots__ = ()
 
     @property
     def in_buffer(self) -> PartitionBuffer:
         """The buffer from which it was sent."""
         assert self.buffer is not None, "a batch in flight has a buffer"
-        return self.buffer
+        return cast("PartitionBuffer", self.buffer)
 
     @property
     def numbered(self) -> tuple[int, int, int]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from pykaproducer._kernel import Slice
+from pykaproducer._kernel import BufferState, Slice
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.sequencing import Sequencer
@@ -24,53 +23,23 @@ _FEW_ITEMS = 64
 _FRONT = 8
 
 
-@dataclass(slots=True, eq=False)
-class PartitionBuffer:
+class PartitionBuffer(BufferState):
     """Records of one partition in one broker's worker, which alone uses it once attached."""
 
-    topic: str
-    partition: int
+    __slots__ = ("_search_at",)
+
     sequencer: Sequencer
-    #: Items to seal or send. The first one is never a backlog: see :meth:`_unpack`.
-    pending: deque[Slice | Batch | Backlog] = field(default_factory=deque)
-    #: Bytes and rows of the slices in ``pending``.
-    nbytes: int = 0
-    rows: int = 0
-    #: When each item in ``pending`` was added (monotonic seconds).
-    enqueued_at: deque[float] = field(default_factory=deque)
-    #: The latest time in the batcher's heap for this buffer.
-    timer: float | None = None
-    #: Number of the batcher's request in which it last had its turn.
-    round: int = 0
-    #: The part of ``nbytes`` that the batcher's sum includes.
-    counted: int = 0
-    unanswered: list[Batch] = field(default_factory=list)
-    #: Answered batches to be retried, oldest first.
-    failed: list[Slice | Batch] = field(default_factory=list)
-    #: The buffer has failed: everything in it, and everything still added, is retried.
-    failing: bool = False
-    chaser: Chaser | None = None
-    #: Nothing can be sealed until a producer id arrives.
-    waits_for_id: bool = False
-    #: Its items are retried only after a backoff.
-    needs_backoff: bool = False
-    #: An index into ``failed``: a sequenced batch will be missing in the log, so the sequence
-    #: numbers of the failed batches from here on, and of all that is pending, are invalid.
-    invalid_from: int | None = None
-    # When ``pending`` has this many items, all of it is searched for settled ones.
-    _search_at: int = _FEW_ITEMS
+    pending: deque[Slice | Batch | Backlog]
+    unanswered: list[Batch]
+    failed: list[Slice | Batch]
+    chaser: Chaser | None
 
-    def add(self, item: Slice | Batch | Backlog, now: float) -> None:
-        """Add *item* as the youngest."""
-        self.pending.append(item)
-        self.enqueued_at.append(now)
-        if not isinstance(item, Batch):
-            self.nbytes += item.nbytes
-            self.rows += item.count
-        if len(self.pending) == 1 and isinstance(item, Backlog):
-            self._unpack()
+    def __init__(self, topic: str, partition: int, sequencer: Sequencer) -> None:
+        super().__init__(topic, partition, sequencer)
+        # When ``pending`` has this many items, all of it is searched for settled ones.
+        self._search_at = _FEW_ITEMS
 
-    def _unpack(self) -> None:
+    def unpack(self) -> None:
         """If a backlog is at the front, put its first slice before it."""
         pending, enqueued_at = self.pending, self.enqueued_at
         while pending and isinstance(backlog := pending[0], Backlog):
@@ -136,25 +105,6 @@ class PartitionBuffer:
         if batch.possibly_persisted or self._is_overtaken(batch):
             return None
         return batch.unseal()
-
-    def requeue_front(self, slices: list[Slice]) -> None:
-        """Put *slices* before the pending items."""
-        self.pending.extendleft(reversed(slices))
-        self.enqueued_at.extendleft(0.0 for _ in slices)
-        self.nbytes += sum(part.nbytes for part in slices)
-        self.rows += sum(part.count for part in slices)
-
-    def drop_head(self) -> None:
-        """Remove the first item, which has been taken."""
-        self.pending.popleft()
-        self.enqueued_at.popleft()
-        if self.pending and isinstance(self.pending[0], Backlog):
-            self._unpack()
-
-    def sent(self, batch: Batch) -> None:
-        """Record that *batch* is in flight, or sealed ahead of being sent."""
-        batch.buffer = self
-        self.unanswered.append(batch)
 
     def answered(self, batch: Batch) -> bool:
         """Remove *batch*, answered or lost. Return whether an older batch is still unresolved."""
@@ -256,7 +206,7 @@ class PartitionBuffer:
         for _ in batches:
             self.pending.popleft()
             self.enqueued_at.popleft()
-        self._unpack()
+        self.unpack()
         for batch, enqueued_at in kept:
             self.pending.appendleft(batch)
             self.enqueued_at.appendleft(enqueued_at)

@@ -11,12 +11,10 @@ worker gets its first item only after that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-#: Sequence numbers are 31-bit integers and wrap around to 0.
-SEQUENCE_LIMIT = 1 << 31
-#: Number of batches of a producer id that a broker remembers for each partition.
-REMEMBERED = 5
+from pykaproducer._kernel import SequencerState
+
 #: Epochs are 16-bit integers; the broker rejects the last one.
 LAST_EPOCH = (1 << 15) - 2
 
@@ -29,42 +27,28 @@ class ProducerId:
     epoch: int
 
 
-@dataclass(slots=True, eq=False)
-class Sequencer:
-    """The next sequence number of one partition, with its producer id and epoch."""
+class Sequencer(SequencerState):
+    """The next sequence number of one partition, with its producer id and epoch.
 
-    producer: ProducerId | None = None
-    next_sequence: int = 0
-    #: The numbers after those in flight are invalid: the epoch must be bumped before the next batch
-    #: is sealed.
-    stale: bool = False
-    #: A producer id that must not be used again: the next id comes from the cluster.
-    spent_id: int | None = None
-    #: A broker has confirmed a batch with this id and epoch. Until then one batch is sent at a
-    #: time, because a broker that does not know the producer accepts any first number:
-    #:
-    #: 1. Batches 0 and 1 are in flight.
-    #: 2. 0 is rejected: the broker is not yet ready to lead the partition.
-    #: 3. 1 is appended.
-    #: 4. 0 is retried and is out of order forever.
-    known: bool = False
+    *known*: a broker has confirmed a batch with this id and epoch. Until then one batch is sent at
+    a time, because a broker that does not know the producer accepts any first number:
 
-    #: Number of batches sealed so far. A batch's ordinal is this number when it was sealed.
-    sealed: int = 0
-    #: Ordinal of the youngest batch that was delivered.
-    youngest_delivered: int = 0
-    #: Ordinal of the youngest batch of this epoch that may be in the log or has no outcome yet.
-    youngest_expected: int = 0
-    # Ordinals of older batches that are known to be missing.
-    _missing: set[int] = field(default_factory=set)
+    1. Batches 0 and 1 are in flight.
+    2. 0 is rejected: the broker is not yet ready to lead the partition.
+    3. 1 is appended.
+    4. 0 is retried and is out of order forever.
+    """
 
-    def take(self, count: int) -> int:
-        """Take *count* sequence numbers for a batch; return the first."""
-        self.sealed += 1
-        self.youngest_expected = self.sealed
-        first = self.next_sequence
-        self.next_sequence = (first + count) % SEQUENCE_LIMIT
-        return first
+    __slots__ = ("_missing",)
+
+    producer: ProducerId | None
+
+    def __init__(
+        self, producer: ProducerId | None = None, *, next_sequence: int = 0, known: bool = False
+    ) -> None:
+        super().__init__(producer, next_sequence, known)
+        # Ordinals of older batches that are known to be missing.
+        self._missing: set[int] = set()
 
     def resume(self, sealed: int, next_sequence: int, delivered: int) -> None:
         """Continue after batches that a caller has sealed: *sealed* of them in all so far.
@@ -74,11 +58,6 @@ class Sequencer:
         self.sealed = self.youngest_expected = sealed
         self.next_sequence = next_sequence
         self.youngest_delivered = max(self.youngest_delivered, delivered)
-
-    def delivered(self, number: int) -> None:
-        """Record that a broker has confirmed the *number*-th batch."""
-        self.known = True
-        self.youngest_delivered = max(self.youngest_delivered, number)
 
     def has_left(self, producer_id: int, epoch: int) -> bool:
         """Return whether the partition now uses another id or epoch."""

@@ -20,8 +20,8 @@ class AttachedBuffers:
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
         # Partitions whose leader moved_away() looks up in the view.
         self._to_check: set[tuple[str, int]] = set()
-        # Buffers of partitions with another leader now, which have a batch in flight here.
-        self._moved: set[PartitionBuffer] = set()
+        #: Buffers of partitions with another leader now, which have a batch in flight here.
+        self.moved: set[PartitionBuffer] = set()
         #: Whether a leader may have changed since the last check.
         self.to_check = False
 
@@ -37,12 +37,14 @@ class AttachedBuffers:
             # 1. the buffer is created for the leader in one view; 2. the next view has another
             # leader; 3. the buffer's first item arrives here.
             self._buffers[place] = buffer
+            buffer.attached = True
             self._check_later(buffer)
 
     def detach(self, buffer: PartitionBuffer) -> None:
         """Remove *buffer*, which has ended."""
         self._buffers.pop((buffer.topic, buffer.partition), None)
-        self._moved.discard(buffer)
+        buffer.attached = False
+        self.moved.discard(buffer)
 
     def view_changed(self, moved: Iterable[tuple[str, int]]) -> None:
         """Record that there is a new view, in which the partitions in *moved* changed leaders."""
@@ -54,8 +56,8 @@ class AttachedBuffers:
 
         Also called when a batch of it that was sealed ahead is dropped.
         """
-        if buffer in self._moved:
-            self._moved.discard(buffer)
+        if buffer in self.moved:
+            self.moved.discard(buffer)
             self._check_later(buffer)
 
     def moved_away(
@@ -81,7 +83,7 @@ class AttachedBuffers:
             if buffer is None or leader is None or leader == self._broker_id:
                 continue
             if len(buffer.unanswered) > ahead.get(buffer, 0):
-                self._moved.add(buffer)
+                self.moved.add(buffer)
             else:
                 found.append(buffer)
         return found

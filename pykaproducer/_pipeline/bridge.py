@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CallerLink, CallerRequest, Chunk, TopicSlot
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
@@ -235,8 +236,7 @@ class Bridge(SocketWorker):
     def on_answer(self, event: Answered) -> None:
         request: ProduceRequest = event.request.tag
         try:
-            answer = decode_produce(event.request.version, event.payload)
-            check_complete(request, answer)
+            answer = self._decoded(event, request)
             self._count_answer(request, answer)
             if answer.throttle_ms and event.request.version < _CLIENT_WAITS:
                 answer = dataclasses.replace(answer, throttle_ms=0)
@@ -252,6 +252,17 @@ class Bridge(SocketWorker):
             return
         with DeferredWakeups():
             self._report(ResponseReceived(request, answer))
+
+    def _decoded(self, event: Answered, request: ProduceRequest) -> ProduceAnswer:
+        """Decode the response to *request*. Raises :exc:`WireError` if it is malformed."""
+        version = event.request.version
+        if self.metrics.trace is None:  # which shows what a response says about each batch
+            confirmation = _kernel.confirmation(version, event.payload, request.batches)
+            if confirmation is not None:
+                return ProduceAnswer(0, [], confirmation=confirmation)
+        answer = decode_produce(version, event.payload)
+        check_complete(request, answer)
+        return answer
 
     def link(self) -> ConnectionMetrics:
         return self.metrics.link(self.broker_id)

@@ -17,7 +17,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pykaproducer._kernel import Slice
+import crc32c
+
+from pykaproducer._kernel import RequestSealer, RequestSettler, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import batcher_for, lingers_since
@@ -62,11 +64,11 @@ from pykaproducer._pipeline.request_builder import RequestBuilder
 from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
-from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
+from pykaproducer._util.compression import Compressor
 from pykaproducer.config import Config
 
 
@@ -79,7 +81,8 @@ class BrokerWorkerCollaborators:
     metadata: Metadata
     retry: RetryHandler
     settler: Settler
-    sealer: Sealer
+    #: Compresses batches; None: they are not compressed.
+    compressor: Compressor | None
     last_errors: LastErrors
     #: Whether batches must not linger.
     is_flushing: Callable[[], bool]
@@ -133,13 +136,27 @@ class BrokerWorker(Worker):
             last_errors=last_errors,
             metrics=self.metrics,
             buffer_changed=self._buffer_changed,
+            request_settler=RequestSettler(
+                self.batcher,
+                self._buffers.moved,
+                last_errors.partitions,
+                last_errors.rejected_topics,
+                self.metrics,
+            ),
         )
         self._builder = RequestBuilder(
             self,
             config=config,
             batcher=self.batcher,
             window=window,
-            sealer=collaborators.sealer,
+            sealer=RequestSealer(
+                self.batcher,
+                Batch,
+                crc32c.crc32c,
+                collaborators.compressor,
+                self.metrics,
+                idempotent=config.idempotent,
+            ),
             responses=self.responses,
             metadata=metadata,
             last_errors=last_errors,
@@ -339,13 +356,11 @@ class BrokerWorker(Worker):
         """Put new slices into their buffers: :meth:`_put` without its rare cases."""
         ordinary = self.broker_id not in self._last_errors.brokers and self.metrics.trace is None
         self._end_at = None
-        for buffer, part in items:
-            if not ordinary or buffer.failing:
-                self._put(buffer, part)
-                continue
-            self._callers.take_back(buffer)
-            self._buffers.attach(buffer)
-            self.batcher.add(buffer, part, part.chunk.opened)  # see lingers_since()
+        if self._callers.lent:
+            for buffer, _ in items:
+                self._callers.take_back(buffer)
+        for buffer, part in self.batcher.add_new(items) if ordinary else items:
+            self._put(buffer, part)
 
     def on_inbox_drained(self) -> None:
         """Seal the batches that are due, within the limits of the window."""
@@ -375,7 +390,7 @@ class BrokerWorker(Worker):
             opens = self._opens_at(self.batcher.fills(self._window.most))
             if opens is None or opens > now:
                 return
-            batches = self._builder.seal(self.batcher.due(now, flushing=self._is_flushing()), now)
+            batches = self._builder.seal(now, flushing=self._is_flushing())
             if not batches:
                 return
             self._window.sealed(now)

@@ -73,6 +73,11 @@ class CallerPaths:
             and (most == 0 or most >= CALLER_ROWS)
         )
 
+    @property
+    def lent(self) -> bool:
+        """Whether callers may use any partition."""
+        return bool(self._paths)
+
     def offer(self, request: ProduceRequest, slot: TopicSlot) -> None:
         """Lend the partition of *request*, which was answered, if nothing of it is left.
 

@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable
 
-from pykaproducer._machines.batcher import Batcher
+from pykaproducer._kernel import Batcher
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import SMALL
 from pykaproducer._pipeline.held_slots import HeldSlots

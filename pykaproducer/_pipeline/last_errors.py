@@ -31,7 +31,7 @@ class LastErrors:
         #: Describes the progress of the metadata connection while it is set up. Set by wiring.
         self.setting_up: Callable[[], str] = str
         #: Topics for which it was logged that all messages are rejected.
-        self._rejected: dict[str, object] = {}
+        self.rejected_topics: dict[str, object] = {}
 
     def rejected(self, topic: str, error: DeliveryError) -> None:
         """Log that all messages for *topic* are rejected, once until one succeeds.
@@ -40,19 +40,19 @@ class LastErrors:
         """
         mine = object()
         # Two stages may call this at once; only the one whose entry was stored logs.
-        if self._rejected.setdefault(topic, mine) is mine:
+        if self.rejected_topics.setdefault(topic, mine) is mine:
             log.error("%s", Exception.__str__(error))
 
     def forget(self, topic: str, partitions: Iterable[int]) -> None:
         """Remove *topic*, which is no longer used, and its *partitions*."""
-        self._rejected.pop(topic, None)
+        self.rejected_topics.pop(topic, None)
         for partition in partitions:
             self.partitions.pop((topic, partition), None)
 
     def delivered(self, topic: str, partition: int) -> None:
         """Remove the errors of a partition and its topic, as a message was delivered."""
         self.partitions.pop((topic, partition), None)
-        self._rejected.pop(topic, None)
+        self.rejected_topics.pop(topic, None)
 
     def reason_for(self, topic: str, partition: int | None) -> str | None:
         """Return why a message for *topic*, *partition* has not been delivered."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pykaproducer._kernel as _kernel
 from pykaproducer import delivery
-from pykaproducer._kernel import Slice
+from pykaproducer._kernel import Chunk, Slice
 from pykaproducer._machines.batch import Batch
 from pykaproducer._pipeline.current_thread import wake
 from pykaproducer._pipeline.incomplete import IncompleteChunks
@@ -129,6 +129,15 @@ class Settler:
             if (trace := self._metrics.trace) is not None:
                 trace.note("settled", None, settled, detail=str(errors[0]))
             self._report([settled])
+
+    def settled(self, reports: list[Slice], left: list[Chunk]) -> None:
+        """Report slices that were settled in a compiled step.
+
+        *left*: chunks of which the last row was settled, if nobody is to be told about it.
+        """
+        for chunk in left:
+            self._incomplete.leave(chunk)
+        self._report(reports)
 
     def _report(self, settled: list[Slice]) -> None:
         with_callbacks: list[Slice] = []

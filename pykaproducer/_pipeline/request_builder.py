@@ -2,32 +2,29 @@
 
 Guarantees: a batch gets its sequence numbers in the order of its partition's buffer, and only under
 a producer id that the partition may use. A buffer without a producer id waits for one, and the
-other buffers do not wait for it.
+other buffers do not wait for it. (Batches of new messages under a valid producer id, the ordinary
+case, are sealed in one compiled call for all buffers: ``_kernel_parts/seal_request.pxi``.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import cast
 
 from pykaproducer._errors.formatting import format_partition
+from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, RequestSealer
 from pykaproducer._machines.batch import Batch
-from pykaproducer._machines.batcher import Batcher
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import ProduceRequest
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.responses import ProduceResponseHandler
-from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.trace import sealing
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.broker")
-
-#: Bytes that a request has for each batch in addition to the batch: its partition and its length.
-_BATCH_OVERHEAD = 16
 
 
 class RequestBuilder:
@@ -40,7 +37,7 @@ class RequestBuilder:
         config: Config,
         batcher: Batcher,
         window: Window,
-        sealer: Sealer,
+        sealer: RequestSealer,
         responses: ProduceResponseHandler,
         metadata: Metadata,
         last_errors: LastErrors,
@@ -59,43 +56,61 @@ class RequestBuilder:
         # Buffers that wait for a producer id.
         self._without_id: dict[PartitionBuffer, None] = {}
 
-    def seal(self, buffers: Iterable[PartitionBuffer], now: float) -> list[Batch]:
-        """Seal one batch of each of *buffers*, as far as they fit into one request."""
+    def seal(self, now: float, *, flushing: bool) -> list[Batch]:
+        """Seal one batch of each buffer that may send, as far as they fit into one request.
+
+        Return the batches, none if none is due. *flushing*: the buffers need not linger.
+        """
         batches: list[Batch] = []
-        room = self._window.most
-        for buffer in buffers:
-            if isinstance(buffer.pending[0], Batch) and buffer.drop_unneeded():
-                self._batcher.reschedule(buffer)
-                continue  # its numbers may be stale now, and it may have to wait
-            if self._idempotent and not self._has_producer_id(buffer):
-                continue
-            if (
-                batches
-                and not self._sealer.compresses
-                and self._batcher.size_of_next(buffer) > room
-            ):
-                self._batcher.stays_first(buffer)
-                break
-            try:
-                taken = self._batcher.take(buffer)
-                batch = self._sealed_before(buffer, taken) if isinstance(taken, Batch) else None
-                if isinstance(taken, list):
-                    batch = self._sealer.seal(buffer, taken)
-            except MemoryError as error:
-                self._no_memory(buffer, error)
-                break
-            if batch is not None:
-                buffer.sent(batch)
-                if batches and len(batch.payload) > room:
-                    self._batcher.put_back(batch)
+        if not self._batcher.begin_round(now, flushing=flushing):
+            return batches
+        sealer = self._sealer
+        sealer.begin(self._window.most)
+        traced = self._metrics.trace is not None
+        try:
+            while (found := sealer.seal(batches, now, only_next=traced)) is not None:
+                if not self._seal_next(cast("PartitionBuffer", found), batches, now):
                     break
-                self._metrics.batch_sealed(batch, now)
-                if (trace := self._metrics.trace) is not None and batch is not taken:
-                    trace.note("sealed", self._worker, batch, **sealing(batch))
-                batches.append(batch)
-                room -= len(batch.payload) + _BATCH_OVERHEAD
-            self._batcher.reschedule(buffer)
+        except MemoryError as error:
+            self._no_memory(cast("PartitionBuffer", sealer.buffer), error)
         return batches
+
+    def _seal_next(self, buffer: PartitionBuffer, batches: list[Batch], now: float) -> bool:
+        """Add the next batch of *buffer* to *batches*, whatever its state; seal it if needed.
+
+        Return whether there may be room for more batches.
+        """
+        if isinstance(buffer.pending[0], Batch) and buffer.drop_unneeded():
+            self._batcher.reschedule(buffer)
+            return True  # its numbers may be stale now, and it may have to wait
+        if self._idempotent and not self._has_producer_id(buffer):
+            return True
+        if not self._sealer.fits(buffer, batches):
+            return False
+        if isinstance(buffer.pending[0], Batch):
+            return self._send_again(buffer, batches, now)
+        before = len(batches)
+        more = self._sealer.seal_next(buffer, batches, now)
+        if (trace := self._metrics.trace) is not None:
+            for batch in batches[before:]:
+                trace.note("sealed", self._worker, batch, **sealing(batch))
+        return more
+
+    def _send_again(self, buffer: PartitionBuffer, batches: list[Batch], now: float) -> bool:
+        """Add a batch of *buffer* that was sealed before; return as :meth:`_seal_next`."""
+        taken = self._batcher.take(buffer)
+        assert isinstance(taken, Batch), "the caller has looked"
+        batch = self._sealed_before(buffer, taken)
+        if batch is not None:
+            buffer.sent(batch)
+            if batches and len(batch.payload) > self._sealer.room:
+                self._batcher.put_back(batch)
+                return False
+            self._metrics.batch_sealed(batch, now)
+            batches.append(batch)
+            self._sealer.room -= len(batch.payload) + BATCH_OVERHEAD
+        self._batcher.reschedule(buffer)
+        return True
 
     def request(self, batches: list[Batch]) -> ProduceRequest:
         """Return the request for *batches*, to be sent now."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pykaproducer._errors.formatting import format_error_code, format_partition
+from pykaproducer._kernel import Confirmation, RequestSettler
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import LeaderHint, backoff
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -49,7 +50,9 @@ class ProduceResponseHandler:
         last_errors: LastErrors,
         metrics: ProducerMetrics,
         buffer_changed: Callable[[PartitionBuffer], None],
+        request_settler: RequestSettler,
     ) -> None:
+        self._request_settler = request_settler
         self._metrics = metrics
         self._config = config
         self._clock = clock
@@ -63,12 +66,27 @@ class ProduceResponseHandler:
 
     def answered(self, item: ResponseReceived) -> None:
         """Handle the response to a request; it has a result for each batch."""
+        if item.answer.confirmation is not None:
+            self._confirmed(item.request, item.answer.confirmation)
+            return
         answers = {(a.topic, a.partition): a for a in item.answer.partitions}
         self._forward_leader_hints(item.answer)
         now = self._clock.monotonic()
         for batch in item.request.batches:
             self._handle_batch(batch.in_buffer, batch, answers[batch.topic, batch.partition], now)
         self._drain_all_for_retry([item.request])
+
+    def _confirmed(self, request: ProduceRequest, confirmation: Confirmation) -> None:
+        """Settle the batches of *request*, all of which are confirmed."""
+        now = self._clock.monotonic()
+        others, reports, left = self._request_settler.settle(request.batches, confirmation, now)
+        self._settler.settled(reports, left)
+        for place in others:
+            batch = request.batches[place]
+            buffer = batch.in_buffer
+            answer = ProducedPartition(batch.topic, batch.partition, 0, *confirmation[place])
+            self._handle_batch(buffer, batch, answer, now)
+            self.drain_for_retry(buffer)
 
     def written(self, request: ProduceRequest) -> None:
         """Deliver the batches of a request with ``acks=0``, of which the last byte was written."""

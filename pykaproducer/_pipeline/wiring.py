@@ -45,7 +45,6 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
-from pykaproducer._pipeline.sealer import Sealer
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker
@@ -135,10 +134,7 @@ class Pipeline:
         # Only the BrokerWorkers count the messages of a batch.
         is_small = 0 < config.batch_max_messages < _MANY_MESSAGES
         self._linger_hold = 0.0 if is_small else min(_LINGER_HOLD, config.linger_ms / 1000)
-        self._sealer = Sealer(
-            compression.compressor(config.compression_type, config.compression_level),
-            idempotent=config.idempotent,
-        )
+        self._compressor = compression.compressor(config.compression_type, config.compression_level)
         self.metadata = self._new_metadata()
         self.dispatcher = self._new_dispatcher()
         self.metadata.subscribe(self.dispatcher)
@@ -197,7 +193,7 @@ class Pipeline:
             metadata=self.metadata,
             retry=self.retry,
             settler=self.settler,
-            sealer=self._sealer,
+            compressor=self._compressor,
             last_errors=self.last_errors,
             is_flushing=self.is_flushing,
             held=self.dispatcher.held,

@@ -1,8 +1,8 @@
 """The Produce request and response, implemented here because their cost is incurred per batch.
 
-The encoder returns a list of buffers for ``sendmsg`` and never copies the records. kafka-python's
-classes copy them twice and take ten times as long. The decoder checks every length against the
-bytes received. Tests compare both with kafka-python's classes, byte for byte.
+The encoder returns a list of buffers for ``sendmsg`` and does not copy large record batches.
+kafka-python's classes copy all of them twice and take ten times as long. The decoder checks every
+length against the bytes received. Tests compare both with kafka-python's classes, byte for byte.
 
 Supports versions 3 (record batches, message format v2) to 12 (the last that identifies topics by
 name). Version 7 is the first that may carry zstd, 9 has compact strings and tagged fields, and 10
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import pykaproducer._kernel as _kernel
+from pykaproducer._kernel import Confirmation
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress, read_broker
 from pykaproducer._wire.reader import Reader
@@ -56,6 +58,8 @@ class ProduceAnswer:
     partitions: list[ProducedPartition]
     #: Addresses of the leaders that :attr:`ProducedPartition.current_leader` names.
     node_endpoints: tuple[BrokerAddress, ...] = ()
+    #: If it confirms every batch and says nothing else, this is set instead of the other fields.
+    confirmation: Confirmation | None = None
 
 
 # The request --------------------------------------------------------------------------------
@@ -76,20 +80,12 @@ def produce_request(
     """
     if not _OLDEST <= version <= _NEWEST:
         raise ValueError(f"Produce version {version} is not supported")
-    topics: dict[str, list[tuple[int, Buffer]]] = {}
-    for topic, partition, records in batches:
-        topics.setdefault(topic, []).append((partition, records))
-    body = _flexible_body if version >= _FLEXIBLE else _plain_body
-    # The header is added to the first piece at the end, because it contains the total length.
-    buffers, length = body(topics)
     head = _head(version, client_id) % (
         correlation_id.to_bytes(4, "big", signed=True),
         acks.to_bytes(2, "big", signed=True),
         timeout_ms.to_bytes(4, "big", signed=True),
     )
-    first = head + buffers[0]
-    buffers[0] = (length + len(head)).to_bytes(4, "big") + first
-    return buffers
+    return _kernel.produce_frame(head, batches, version >= _FLEXIBLE)
 
 
 def one_batch_frame(
@@ -101,9 +97,9 @@ def one_batch_frame(
     correlation id, at 8, are to be replaced.
     """
     empty = produce_request(version, 0, client_id, acks, timeout_ms, [(topic, partition, b"")])
-    head, *rest = (bytes(piece) for piece in empty)
-    length = 1 if version >= _FLEXIBLE else 4
-    return head[:-length], b"".join(rest)
+    frame = b"".join(bytes(piece) for piece in empty)
+    # Both end with 4 bytes: the length, or a shorter length and the numbers of tagged fields.
+    return frame[:-4], frame[-3:] if version >= _FLEXIBLE else b""
 
 
 @functools.lru_cache(maxsize=64)
@@ -118,64 +114,6 @@ def _head(version: int, client_id: str | None) -> bytes:
         b"\0" if tagged else b"",  # the header's tagged fields: none
         b"\0" if tagged else b"\xff\xff",  # no transactional id
     )
-
-
-def _plain_body(topics: dict[str, list[tuple[int, Buffer]]]) -> tuple[list[Buffer], int]:
-    """Encode topics and partitions for versions 3 to 8. Return the buffers and their length."""
-    buffers: list[Buffer] = []
-    total = 0
-    piece = len(topics).to_bytes(4, "big")
-    for topic, partitions in topics.items():
-        name = topic.encode()
-        piece += b"%b%b%b" % (
-            len(name).to_bytes(2, "big"),
-            name,
-            len(partitions).to_bytes(4, "big"),
-        )
-        for partition, records in partitions:
-            size = memoryview(records).nbytes
-            piece += partition.to_bytes(4, "big") + size.to_bytes(4, "big")
-            buffers += (piece, records)
-            total += len(piece) + size
-            piece = b""
-    if piece:
-        buffers.append(piece)
-    return buffers, total + len(piece)
-
-
-def _flexible_body(topics: dict[str, list[tuple[int, Buffer]]]) -> tuple[list[Buffer], int]:
-    """Encode topics and partitions for versions 9 and later, as :func:`_plain_body`."""
-    buffers: list[Buffer] = []
-    total = 0
-    piece = _uvarint(len(topics) + 1)
-    for topic, partitions in topics.items():
-        name = topic.encode()
-        piece += b"%b%b%b" % (
-            _uvarint(len(name) + 1),
-            name,
-            _uvarint(len(partitions) + 1),
-        )
-        for partition, records in partitions:
-            size = memoryview(records).nbytes
-            piece += partition.to_bytes(4, "big") + _uvarint(size + 1)
-            buffers += (piece, records)
-            total += len(piece) + size
-            piece = b"\0"  # the partition's tagged fields: none
-        piece += b"\0"  # the topic's
-    piece += b"\0"  # the request's
-    buffers.append(piece)
-    return buffers, total + len(piece)
-
-
-def _uvarint(value: int) -> bytes:
-    if value < 0x80:
-        return value.to_bytes(1, "big")
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 # The response -------------------------------------------------------------------------------

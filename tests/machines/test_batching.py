@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pykaproducer._kernel import Slice
+from pykaproducer._kernel import Batcher, Slice, encode_batch
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch, Chaser
-from pykaproducer._machines.batcher import Batcher
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
-from tests.kernel.helper import TOPIC, Door, encode, report, split
+from tests.kernel.helper import TOPIC, Door, report, split
 
 #: The bytes that a batch reserves for a record in addition to its payload.
 RECORD = 16
@@ -89,7 +89,7 @@ class Broker:
         assert count
         first = buffer.sequencer.take(count) if self.idempotent else -1
         level = max(part.level for part in parts)
-        payload = encode(*parts)
+        payload, _ = encode_batch(parts, crc32c.crc32c)
         batch = Batch(TOPIC, buffer.partition, payload, parts, count, level, first_sequence=first)
         batch.number = buffer.sequencer.sealed
         return batch
@@ -635,7 +635,7 @@ def test_timers_do_not_pile_up_while_nothing_is_sent() -> None:
             buffer.sweep()
             broker.batcher.reschedule(buffer)
         broker.door.clock.jump(1)
-    assert len(broker.batcher._timers) <= 2 * len(buffers) + 1
+    assert len(broker.batcher.timers) <= 2 * len(buffers) + 1
     # The timers that are left are the right ones.
     assert broker.batcher.next_due() == broker.now - 1 + 10
     broker.door.clock.jump(8.5)

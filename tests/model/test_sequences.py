@@ -42,13 +42,13 @@ def a_world(
 class TrustfulSequencer(Sequencer):
     """Treats every broker as one that knows the producer."""
 
-    @property
-    def known(self) -> bool:
-        return True
+    def __init__(self) -> None:
+        super().__init__(known=True)
 
-    @known.setter
-    def known(self, value: bool) -> None:
-        pass
+    def renew(self) -> bool:
+        renewed = super().renew()
+        self.known = True
+        return renewed
 
 
 @pytest.mark.parametrize("sequencer", [Sequencer, TrustfulSequencer])

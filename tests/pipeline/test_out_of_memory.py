@@ -112,6 +112,7 @@ def test_without_memory_for_a_batch_messages_expire_in_time(
             return real.compress(data)
 
     gzip = Gzip()
+    monkeypatch.setattr(compression, "compressor", lambda kind, level: gzip)
 
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -120,8 +121,6 @@ def test_without_memory_for_a_batch_messages_expire_in_time(
         ) as producer,
     ):
         warm_up(producer)
-        pipeline: Any = producer._pipeline
-        monkeypatch.setattr(pipeline._sealer, "_compressor", gzip)
         gzip.has_memory = False
         (delivery,) = send(producer, [b"value" * 100])
         for _ in range(49):

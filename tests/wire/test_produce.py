@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceResponse
 
+from pykaproducer._kernel import COPIED_BATCH
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress
 from pykaproducer._wire.produce import decode_produce, produce_request
@@ -43,8 +44,9 @@ def test_a_request_has_the_bytes_that_kafka_python_writes(
 
 
 @pytest.mark.parametrize("version", range(FIRST, LAST + 1))
-def test_records_are_handed_over_and_not_copied(version: int) -> None:
-    records: list[Any] = [bytearray(b"one"), memoryview(b"two"), b"three"]
+def test_large_batches_are_handed_over_and_not_copied(version: int) -> None:
+    large = COPIED_BATCH + 1
+    records: list[Any] = [bytearray(large), memoryview(bytes(large)), bytes(large)]
     request = produce_request(
         version, 1, "c", 1, 1000, [("t", 0, records[0]), ("u", 0, records[1]), ("t", 1, records[2])]
     )
@@ -55,6 +57,13 @@ def test_records_are_handed_over_and_not_copied(version: int) -> None:
     ]
     # One piece before each of them, and at most one after the last.
     assert len(request) <= 2 * len(records) + 1
+
+
+@pytest.mark.parametrize("version", range(FIRST, LAST + 1))
+def test_small_batches_make_one_piece(version: int) -> None:
+    """Each piece costs more than copying a small batch."""
+    batches = [("t", partition, bytes(COPIED_BATCH)) for partition in range(100)]
+    assert len(produce_request(version, 1, "c", 1, 1000, batches)) == 1
 
 
 @pytest.mark.parametrize("version", [FIRST - 1, LAST + 1])

@@ -1,0 +1,165 @@
+# The state of a partition that compiled steps and the tables of `_machines` share.
+#
+# A compiled step handles the ordinary case of all partitions of a request in one call. The classes
+# of `_machines` derive from these and decide everything else, on the same fields. So nothing is
+# handed over between the two: a step leaves a partition that is not in the ordinary state as it is,
+# and returns it.
+
+cdef class SequencerState:
+    """The fields of a :class:`~pykaproducer._machines.sequencing.Sequencer`."""
+
+    cdef public object producer             # a ProducerId, or None
+    cdef public int64_t next_sequence
+    cdef public bint stale
+    cdef public object spent_id
+    cdef public bint known
+    cdef public int64_t sealed
+    cdef public int64_t youngest_delivered
+    cdef public int64_t youngest_expected
+
+    def __init__(self, producer=None, int64_t next_sequence=0, bint known=False):
+        self.producer = producer
+        self.next_sequence = next_sequence
+        self.known = known
+
+    def take(self, int64_t count):
+        """Take *count* sequence numbers for a batch; return the first."""
+        return take_sequences(self, count)
+
+    def delivered(self, int64_t number):
+        """Record that a broker has confirmed the *number*-th batch."""
+        record_delivered(self, number)
+
+
+cdef inline int64_t take_sequences(SequencerState self, int64_t count) noexcept:
+    cdef int64_t first = self.next_sequence
+    self.sealed += 1
+    self.youngest_expected = self.sealed
+    self.next_sequence = (first + count) % (<int64_t>1 << 31)
+    return first
+
+
+cdef inline void record_delivered(SequencerState self, int64_t number) noexcept:
+    self.known = True
+    if number > self.youngest_delivered:
+        self.youngest_delivered = number
+
+
+cdef class BatchState:
+    """The fields of a :class:`~pykaproducer._machines.batch.Batch`."""
+
+    cdef public str topic
+    cdef public int32_t partition
+    cdef public RecordBatch payload
+    cdef public list parts
+    cdef public int64_t count
+    cdef public int level
+    cdef public int retries_used
+    cdef public bint possibly_persisted
+    cdef public int64_t producer_id
+    cdef public int producer_epoch
+    cdef public int64_t first_sequence
+    cdef public int64_t number
+    cdef public int64_t most
+    cdef public BufferState buffer
+
+    def __init__(self, str topic, int32_t partition, RecordBatch payload, list parts, int64_t count,
+                 int level, *, int retries_used=0, int64_t producer_id=-1, int producer_epoch=-1,
+                 int64_t first_sequence=-1, int64_t number=0, BufferState buffer=None):
+        self.topic = topic
+        self.partition = partition
+        self.payload = payload
+        self.parts = parts
+        self.count = count
+        self.level = level
+        self.retries_used = retries_used
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.first_sequence = first_sequence
+        self.number = number
+        self.buffer = buffer
+
+
+cdef class BufferState:
+    """The fields of a :class:`~pykaproducer._machines.partition_buffer.PartitionBuffer`."""
+
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly SequencerState sequencer
+    cdef readonly object pending            # deque of Slice, Batch and Backlog
+    cdef public Py_ssize_t nbytes
+    cdef public int64_t rows
+    cdef readonly object enqueued_at        # deque of float
+    cdef public list unanswered
+    cdef readonly list failed
+    cdef public bint failing
+    cdef public bint waits_for_id
+    cdef public bint needs_backoff
+    cdef public object invalid_from
+    cdef public object chaser
+    cdef public bint attached
+    # Used by the Batcher only.
+    cdef double timer                       # the latest time in its heap for this buffer; -1: none
+    cdef int64_t round                      # the last request in which it had its turn
+    cdef Py_ssize_t counted                 # the part of `nbytes` that its sum includes
+    cdef bint waiting, open, ready
+
+    def __init__(self, str topic, int32_t partition, SequencerState sequencer not None):
+        self.topic = topic
+        self.partition = partition
+        self.sequencer = sequencer
+        self.pending = deque()
+        self.enqueued_at = deque()
+        self.unanswered = []
+        self.failed = []
+        self.timer = -1
+
+    def add(self, item, double now):
+        """Add *item* as the youngest."""
+        add_to_buffer(self, item, now)
+
+    def drop_head(self):
+        """Remove the first item, which has been taken."""
+        drop_head(self)
+
+    def requeue_front(self, list slices not None):
+        """Put *slices* before the pending items."""
+        cdef Slice part
+        for part in reversed(slices):
+            self.pending.appendleft(part)
+            self.enqueued_at.appendleft(0.0)
+            self.nbytes += part.nbytes
+            self.rows += part.count
+
+    def sent(self, BatchState batch not None):
+        """Record that *batch* is in flight, or sealed ahead of being sent."""
+        batch.buffer = self
+        self.unanswered.append(batch)
+
+    def unpack(self):
+        """If a backlog is at the front, put its first slice before it. Called by this class."""
+        raise NotImplementedError
+
+
+cdef int add_to_buffer(BufferState self, item, double now) except -1:
+    self.pending.append(item)
+    self.enqueued_at.append(now)
+    if type(item) is Slice:
+        self.nbytes += (<Slice>item).nbytes
+        self.rows += (<Slice>item).count
+    elif not isinstance(item, BatchState):
+        self.nbytes += item.nbytes
+        self.rows += item.count
+        if len(self.pending) == 1:
+            self.unpack()
+    return 0
+
+
+cdef int drop_head(BufferState self) except -1:
+    self.pending.popleft()
+    self.enqueued_at.popleft()
+    if self.pending:
+        head = self.pending[0]
+        if type(head) is not Slice and not isinstance(head, BatchState):
+            self.unpack()
+    return 0

@@ -1,0 +1,144 @@
+# Sealing a request: one call for all its ordinary batches.
+
+#: Bytes that a request has for each batch in addition to the batch: its partition and its length.
+BATCH_OVERHEAD = 16
+cdef Py_ssize_t _BATCH_OVERHEAD = BATCH_OVERHEAD
+
+
+@cython.final
+cdef class RequestSealer:
+    """Seals batches of new messages, each with the next sequence numbers of its partition.
+
+    *batcher*: of the broker. *batch_type*: the class of batches. *checksum*: as for
+    :func:`encode_batch`. *compressor*: ``None``, or an object with ``compress`` and ``attribute``.
+    *metrics*: a :class:`~pykaproducer._pipeline.metrics.ProducerMetrics`.
+    """
+
+    cdef Batcher batcher
+    cdef object batch_type, checksum, compress, metrics
+    cdef int attributes
+    cdef bint idempotent
+    #: Bytes left in the request.
+    cdef public Py_ssize_t room
+    #: The buffer of which a batch was sealed last, or is to be sealed.
+    cdef readonly BufferState buffer
+    # The statistics of the last batch's topic, which may be forgotten between two requests.
+    cdef str topic
+    cdef SampledStat records, batches, compression
+
+    def __init__(self, Batcher batcher not None, batch_type, checksum, compressor, metrics, *,
+                 bint idempotent):
+        self.batcher = batcher
+        self.batch_type = batch_type
+        self.checksum = checksum
+        self.compress = None if compressor is None else compressor.compress
+        self.attributes = 0 if compressor is None else compressor.attribute
+        self.metrics = metrics
+        self.idempotent = idempotent
+
+    def begin(self, Py_ssize_t room):
+        """Begin a request of at most *room* bytes."""
+        self.room = room
+        self.topic = None
+
+    def seal(self, list batches not None, double now, *, bint only_next=False):
+        """Seal a batch of each ordinary buffer in turn, as far as they fit, into *batches*.
+
+        Returns the first buffer that is not ordinary, for the caller to handle before it calls this
+        again; None when the request is complete. A buffer is ordinary if new messages are first in
+        it, and its sequence numbers are valid. With *only_next*, the next buffer is returned in
+        each case. Raises MemoryError; nothing has been taken from :attr:`buffer` then.
+        """
+        cdef BufferState buffer
+        while True:
+            buffer = self.buffer = next_in_turn(self.batcher)
+            if buffer is None or only_next or not self.is_ordinary(buffer):
+                return buffer
+            if not self.fits(buffer, batches) or not self.seal_next(buffer, batches, now):
+                return None
+
+    def fits(self, BufferState buffer not None, list batches not None):
+        """Return whether *buffer*'s next batch fits behind *batches*. If not, it stays first."""
+        if not batches or self.compress is not None \
+                or size_of_next(self.batcher, buffer) <= self.room:
+            return True
+        self.batcher.stays_first(buffer)
+        return False
+
+    cdef bint is_ordinary(self, BufferState buffer) except -1:
+        head = buffer.pending[0]
+        if type(head) is not Slice or (<Slice>head).level or (<Slice>head).most:
+            return False
+        return not self.idempotent or (
+            buffer.sequencer.producer is not None and not buffer.sequencer.stale)
+
+    def seal_next(self, BufferState buffer not None, list batches not None, double now):
+        """Seal the next batch of *buffer*, and add it to *batches* unless it does not fit.
+
+        *buffer* is not empty, starts with a slice, and has a producer id if there is one. Returns
+        whether there may be room for more. Raises MemoryError as :meth:`seal`.
+        """
+        cdef BatchState batch
+        cdef list parts = take_slices(self.batcher, buffer)
+        if parts:
+            batch = self.sealed(buffer, parts)
+            if batches and batch.payload.size > self.room:
+                self.batcher.put_back(batch)
+                return False
+            self.count(batch, now)
+            batches.append(batch)
+            self.room -= batch.payload.size + _BATCH_OVERHEAD
+        reschedule(self.batcher, buffer)
+        return True
+
+    cdef BatchState sealed(self, BufferState buffer, list parts):
+        """Return a batch of *parts*, claimed slices of *buffer*. It is unanswered from now on."""
+        cdef SequencerState sequencer = buffer.sequencer
+        cdef RecordBatch payload
+        cdef BatchState batch
+        cdef Slice part
+        cdef BatchHeader header
+        cdef int level = 0, retries_used = 0
+        header.attributes = self.attributes
+        header.producer_id = header.producer_epoch = -1
+        header.base_sequence = -1
+        if self.idempotent:
+            header.producer_id = sequencer.producer.producer_id
+            header.producer_epoch = sequencer.producer.epoch
+            header.base_sequence = sequencer.next_sequence
+        for part in parts:
+            level = max(level, part.level)
+            retries_used = max(retries_used, part.retries_used)
+        try:
+            payload = encode_parts(parts, self.checksum, self.compress, &header)
+            batch = self.batch_type(buffer.topic, buffer.partition, payload, parts, header.count,
+                                    level)
+            buffer.unanswered.append(batch)
+        except MemoryError:
+            for part in parts:
+                part.unclaim()
+            buffer.requeue_front(parts)
+            raise
+        batch.buffer = buffer
+        batch.retries_used = retries_used
+        if self.idempotent:
+            batch.producer_id = header.producer_id
+            batch.producer_epoch = header.producer_epoch
+            batch.first_sequence = take_sequences(sequencer, header.count)
+            batch.number = sequencer.sealed
+        return batch
+
+    cdef int count(self, BatchState batch, double now) except -1:
+        """Add *batch* to the statistics of its topic and its producer."""
+        if self.topic is not batch.topic:
+            stats = self.metrics.topic(batch.topic)
+            self.records = stats.records
+            self.batches = stats.batches
+            self.compression = stats.compression
+            self.topic = batch.topic
+        count_sealed(batch.payload, batch.count, now, self.records, self.batches, self.compression,
+                     self.metrics.largest)
+        if not batch.level:
+            (<SampledStat?>self.metrics.queue).record(
+                now, now - (<Slice>batch.parts[0]).chunk.opened, batch.count)
+        return 0
