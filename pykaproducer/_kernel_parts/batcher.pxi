@@ -281,7 +281,8 @@ cdef int may_send(Batcher self, BufferState buffer) except -1:
         return False
     if not unanswered:
         return self.sealed_limit > 0
-    oldest, youngest = <BatchState>buffer.unanswered[0], <BatchState>buffer.unanswered[unanswered - 1]
+    oldest = <BatchState>buffer.unanswered[0]
+    youngest = <BatchState>buffer.unanswered[unanswered - 1]
     if youngest.first_sequence >= 0 and not buffer.sequencer.known:
         return False
     if buffer.sequencer.stale and type(buffer.pending[0]) is Slice:

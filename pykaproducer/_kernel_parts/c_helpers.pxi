@@ -38,7 +38,7 @@ cdef extern from *:
         put_be32(p, (uint32_t)(v >> 32)); put_be32(p + 4, (uint32_t)v);
     }
 
-    /* Numbers of a response, and lengths as the flexible versions of Kafka's protocol write them. */
+    /* Numbers of a response, and lengths as the flexible versions of the protocol write them. */
     static inline uint64_t get_be(const uint8_t *p, int size) {
         uint64_t n = 0;
         while (size--) n = n << 8 | *p++;

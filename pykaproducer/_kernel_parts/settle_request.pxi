@@ -76,7 +76,8 @@ cdef inline bint has_no_tags(Response *r) noexcept nogil:
     return not r.flexible or take_length(r, 0) == -1
 
 
-cdef bint is_confirmed(Response *r, int version, int64_t *offset, int64_t *timestamp) noexcept nogil:
+cdef bint is_confirmed(Response *r, int version, int64_t *offset,
+                       int64_t *timestamp) noexcept nogil:
     """Read what follows the partition's number. Return whether it confirms the batch."""
     cdef int64_t code = take_number(r, 2)
     offset[0] = take_number(r, 8)

@@ -17,9 +17,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import crc32c
-
-from pykaproducer._kernel import RequestSealer, RequestSettler, Slice
+from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import batcher_for, lingers_since
@@ -136,27 +134,15 @@ class BrokerWorker(Worker):
             last_errors=last_errors,
             metrics=self.metrics,
             buffer_changed=self._buffer_changed,
-            request_settler=RequestSettler(
-                self.batcher,
-                self._buffers.moved,
-                last_errors.partitions,
-                last_errors.rejected_topics,
-                self.metrics,
-            ),
+            batcher=self.batcher,
+            moved=self._buffers.moved,
         )
         self._builder = RequestBuilder(
             self,
             config=config,
             batcher=self.batcher,
             window=window,
-            sealer=RequestSealer(
-                self.batcher,
-                Batch,
-                crc32c.crc32c,
-                collaborators.compressor,
-                self.metrics,
-                idempotent=config.idempotent,
-            ),
+            compressor=collaborators.compressor,
             responses=self.responses,
             metadata=metadata,
             last_errors=last_errors,

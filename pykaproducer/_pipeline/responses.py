@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pykaproducer._errors.formatting import format_error_code, format_partition
-from pykaproducer._kernel import Confirmation, RequestSettler
+from pykaproducer._kernel import Batcher, Confirmation, RequestSettler
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import LeaderHint, backoff
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -50,9 +50,13 @@ class ProduceResponseHandler:
         last_errors: LastErrors,
         metrics: ProducerMetrics,
         buffer_changed: Callable[[PartitionBuffer], None],
-        request_settler: RequestSettler,
+        batcher: Batcher,
+        moved: set[PartitionBuffer],
     ) -> None:
-        self._request_settler = request_settler
+        # Settles what is confirmed, except for the batches of failed and of *moved* buffers.
+        self._request_settler = RequestSettler(
+            batcher, moved, last_errors.partitions, last_errors.rejected_topics, metrics
+        )
         self._metrics = metrics
         self._config = config
         self._clock = clock

@@ -390,7 +390,7 @@ def test_after_the_last_response_what_is_sealed_ahead_goes_to_the_next_leader() 
         until(lambda: bool(old._ahead.requests))
         cluster.move_leader("t", 0, 1)
         pipeline_of(producer).metadata.want()
-        until(lambda: bool(old._buffers._moved))
+        until(lambda: bool(old._buffers.moved))
         held.release()
         assert offsets(deliveries) == [1, 2]
         assert [batch.broker for batch in sent(cluster)] == [0, 0, 1]

@@ -234,8 +234,8 @@ def test_many_of_them_are_sealed_in_the_thread_of_their_broker() -> None:
         names: list[str] = []
         seal = broker._builder.seal
 
-        def note(*arguments: Any) -> Any:
-            batches = seal(*arguments)
+        def note(*arguments: Any, **options: Any) -> Any:
+            batches = seal(*arguments, **options)
             if batches:
                 names.append(threading.current_thread().name)
             return batches
