@@ -474,6 +474,46 @@ class BufferState:
     def unpack(self) -> None:
         """If a backlog is at the front, put its first slice before it. For a subclass."""
 
+@final
+class PartitionPath:
+    """The path of a partition's messages to its leader, and what tells whether they may take it.
+
+    Each PartitionWorker has one, and sets it.
+    """
+
+    #: The leader's BrokerWorker; None: there is no path.
+    broker: Any
+    #: The partition's buffer there; None: there is no path.
+    buffer: Any
+    #: Called when the partition is at rest; None: it was not asked to rest.
+    when_at_rest: Callable[[], None] | None
+
+    def __init__(self, inbox: deque[Any], running: Any, ordering: Any) -> None:
+        """Create a path.
+
+        *inbox* and *running*: the inbox of the PartitionWorker, and the lock that is held by the
+        thread that runs it. *ordering*: its ordering machine.
+        """
+
+@final
+class BorrowedPaths:
+    """PartitionWorkers that a TopicWorker holds while it puts new messages into their paths.
+
+    A PartitionWorker is held if it would only forward its slice: it has a path, no older message is
+    being retried, no item waits for it, and no thread runs it. Until :meth:`give_back` no chaser
+    can be sent, so the slice comes before any item that is put in the meantime.
+    """
+
+    #: Slices to be put into each BrokerWorker, with their buffers.
+    new: dict[Any, list[tuple[Any, Slice]]]
+    #: Slices to be put into their PartitionWorker.
+    others: list[Slice]
+
+    def __init__(self, paths: dict[int, PartitionPath], slices: list[Slice]) -> None:
+        """Borrow the PartitionWorkers of *slices*, new messages; at most one for each partition."""
+    def give_back(self) -> None:
+        """Let other threads run the PartitionWorkers again."""
+
 #: Number of batches of a producer id that a broker remembers for each partition.
 REMEMBERED: int
 

@@ -198,17 +198,6 @@ class Ordering:
         self._pass_on(item, effects)
         return effects
 
-    def pass_on_new(self) -> bool:
-        """Pass on a new item, of level 0, if :meth:`item` would only forward it.
-
-        Return whether it was passed on: the caller forwards it. If not, messages are being retried
-        or there is no path, and nothing has changed.
-        """
-        if self.high_watermark or not self.has_path:
-            return False
-        self.taken[Transition.PASS_ON] += 1
-        return True
-
     def chaser(self, level: int) -> list[Effect]:
         """Handle the return of the chaser of *level*: everything older has returned too."""
         effects: list[Effect] = []

@@ -7,7 +7,7 @@ reference to the leader's BrokerWorker.
 Guarantees: the buffer gets items in an order that preserves ``send()`` order in the log (P4). The
 last item of a released buffer is the chaser.
 In the ordinary state the TopicWorker borrows this stage and puts new slices into the path itself
-(:meth:`PartitionWorker.borrow_path`).
+(``_kernel_parts/route.pxi``).
 Relies on: a failed buffer returns all its items, oldest first, before the chaser.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pykaproducer._kernel import Slice
+from pykaproducer._kernel import PartitionPath, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.ordering import (
@@ -84,12 +84,10 @@ class PartitionWorker(Worker):
         self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
         self.ordering = Ordering()
         self._sequencer = Sequencer()
-        self._broker: BrokerWorker | None = None
-        self._buffer: PartitionBuffer | None = None
+        #: The leader's BrokerWorker and its buffer there. A TopicWorker may use it too.
+        self.path = PartitionPath(self._items, self._running, self.ordering)
         # Since when an unsettled item has waited for a leader (monotonic seconds); None: none does.
         self._waits_since: float | None = None
-        # Called when the partition is at rest; None: it was not asked to rest.
-        self._when_at_rest: Callable[[], None] | None = None
 
     @property
     def queued(self) -> int:
@@ -97,13 +95,14 @@ class PartitionWorker(Worker):
 
         May be read from any thread; the value may be slightly out of date.
         """
-        buffer = self._buffer
+        buffer = self.path.buffer
         return self.ordering.held + (0 if buffer is None else buffer.nbytes)
 
     @property
     def buffer(self) -> PartitionBuffer | None:
         """Its path to the leader, None if it has none. May be read from any thread."""
-        return self._buffer
+        buffer: PartitionBuffer | None = self.path.buffer
+        return buffer
 
     def held_items(self) -> Iterable[object]:
         return self.ordering.held_items()
@@ -120,51 +119,31 @@ class PartitionWorker(Worker):
                 self._find_path()
             case Sweep():
                 self.ordering.sweep()
-                if self._buffer is not None:
+                if self.path.buffer is not None:
                     self._put(item)
                 self._report_if_at_rest()
             case Rest():
-                self._when_at_rest = item.tell
+                self.path.when_at_rest = item.tell
                 if not self._anything_waits():
                     self.ordering.give_up()
                     self._waits_since = None
                 self._perform(self.ordering.rest())
                 self._report_if_at_rest()
             case _:
-                self._when_at_rest = None
+                self.path.when_at_rest = None
                 if isinstance(item, Backlog):
                     # It may have to wait, and may be joined to another backlog then.
                     item.detach_payload()
                 effects = self.ordering.item(item)
                 self._perform(effects)
-                if self._buffer is None:
+                if self.path.buffer is None:
                     if not isinstance(item, Backlog):
                         item.detach_payload()  # it waits for a leader
                     if self._waits_since is None:
                         self._find_path()
-                if (trace := self.metrics.trace) is not None and not (effects and self._buffer):
-                    waits = "waits in order" if self._buffer else "waits for a leader"
+                if (trace := self.metrics.trace) is not None and not (effects and self.path.buffer):
+                    waits = "waits in order" if self.path.buffer else "waits for a leader"
                     trace.note(waits, self, item)
-
-    def borrow_path(self) -> tuple[BrokerWorker, PartitionBuffer] | None:
-        """Borrow this stage for a slice of new messages, if it would only forward it.
-
-        Return the broker and the buffer to put it into, or None. Until the caller has put it and
-        called :meth:`give_back`, no chaser can be sent.
-        """
-        if self._has_own_thread or not self.borrow():
-            return None
-        path = None
-        try:
-            if self._broker is not None and self._buffer is not None:
-                found = self._broker, self._buffer
-                if self.ordering.pass_on_new():
-                    self._when_at_rest = None
-                    path = found
-        finally:
-            if path is None:
-                self.give_back()
-        return path
 
     def _perform(self, effects: list[Effect]) -> None:
         former = None
@@ -180,16 +159,17 @@ class PartitionWorker(Worker):
             self._brokers.release(former)  # last, as the new path usually leads to the same broker
 
     def _put(self, item: Item | Chaser | Sweep) -> None:
-        assert self._broker is not None, "the machine forwards only after a path was found"
-        assert self._buffer is not None, "a path is a broker and a buffer"
+        assert self.path.broker is not None, "the machine forwards only after a path was found"
+        assert self.path.buffer is not None, "a path is a broker and a buffer"
         if (trace := self.metrics.trace) is not None:
-            trace.note("forwarded", self, item, broker=self._broker.broker_id)
-        self._broker.put(Enqueue(self._buffer, item))
+            trace.note("forwarded", self, item, broker=self.path.broker.broker_id)
+        self.path.broker.put(Enqueue(self.path.buffer, item))
 
     def _let_go(self, chaser: Chaser) -> BrokerWorker | None:
         """End the buffer; return its broker's worker, which is still to be released."""
         self._put(chaser)
-        former, self._broker, self._buffer = self._broker, None, None
+        former: BrokerWorker | None = self.path.broker
+        self.path.broker = self.path.buffer = None
         return former
 
     def _find_path(self) -> None:
@@ -200,8 +180,8 @@ class PartitionWorker(Worker):
             self._wait_for_leader()
             return
         self._waits_since = None
-        self._broker = self._brokers.acquire(leader)
-        self._buffer = PartitionBuffer(self.topic, self.partition, self._sequencer)
+        self.path.broker = self._brokers.acquire(leader)
+        self.path.buffer = PartitionBuffer(self.topic, self.partition, self._sequencer)
         self._perform(self.ordering.path_found())
 
     def _wait_for_leader(self) -> None:
@@ -248,8 +228,8 @@ class PartitionWorker(Worker):
         self._last_errors.rejected(self.topic, make_error(Status.NOT_PERSISTED))
 
     def _report_if_at_rest(self) -> None:
-        if self._when_at_rest is not None and self.ordering.is_at_rest:
-            tell, self._when_at_rest = self._when_at_rest, None
+        if self.path.when_at_rest is not None and self.ordering.is_at_rest:
+            tell, self.path.when_at_rest = self.path.when_at_rest, None
             tell()
 
 

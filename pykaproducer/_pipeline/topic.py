@@ -18,14 +18,19 @@ from dataclasses import dataclass
 
 from pykaproducer import partitioners
 from pykaproducer._errors.formatting import format_partition
-from pykaproducer._kernel import CallerRoute, Chunk, Partitioner, Slice
+from pykaproducer._kernel import (
+    BorrowedPaths,
+    CallerRoute,
+    Chunk,
+    Partitioner,
+    PartitionPath,
+    Slice,
+)
 from pykaproducer._machines import adaptive_partitioning
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
-from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
-from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_events import EnqueueNew
 from pykaproducer._pipeline.metadata import Metadata, ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
@@ -83,6 +88,7 @@ class TopicWorker(Worker):
         # Unit in which the lengths of queues are compared (bytes).
         self._queue_unit = max(1, min(config.batch_size, adaptive_partitioning.UNIT))
         self._partitions: dict[int, PartitionWorker] = {}
+        self._paths: dict[int, PartitionPath] = {}
         self._weigh_again = 0.0
         # The view with which callers that wait partition their messages.
         self._lent_view: TopicView | None = None
@@ -147,30 +153,21 @@ class TopicWorker(Worker):
         A chunk may have a slice for each of a thousand partitions. Most partitions would only
         forward it, so their slices are put into the brokers' workers together.
         """
-        trace = self.metrics.trace
-        new: dict[BrokerWorker, list[tuple[PartitionBuffer, Slice]]] = {}
-        # Its room is there before a stage is borrowed, so that each is given back without memory.
-        borrowed: list[PartitionWorker | None] = [None] * len(slices)
+        if (trace := self.metrics.trace) is not None:
+            for part in slices:
+                trace.note("partitioned", self, part)
+        if self._has_own_thread or trace is not None:
+            for part in slices:
+                self._partition(part.partition).put(part)
+            return
+        borrowed = BorrowedPaths(self._paths, slices)
         try:
-            for place, part in enumerate(slices):
-                worker = self._partition(part.partition)
-                if trace is not None:
-                    trace.note("partitioned", self, part)
-                path = worker.borrow_path()
-                if path is None:
-                    worker.put(part)
-                    continue
-                borrowed[place] = worker
-                broker, buffer = path
-                new.setdefault(broker, []).append((buffer, part))
-                if trace is not None:
-                    trace.note("forwarded", worker, part, broker=broker.broker_id)
-            for broker, items in new.items():
+            for part in borrowed.others:
+                self._partition(part.partition).put(part)
+            for broker, items in borrowed.new.items():
                 broker.put(EnqueueNew(items))
         finally:
-            for held in borrowed:
-                if held is not None:
-                    held.give_back()
+            borrowed.give_back()
 
     def _lend_route(self, chunk: Chunk, view: TopicView) -> None:
         """Let callers that wait partition their messages, with *view*."""
@@ -193,6 +190,7 @@ class TopicWorker(Worker):
         worker = self._partitions.get(partition)
         if worker is None:
             worker = self._partitions[partition] = self._new_partition_worker(self.topic, partition)
+            self._paths[partition] = worker.path
         return worker
 
     def _weigh(self, partitioner: Partitioner, view: TopicView) -> None:

@@ -33,9 +33,10 @@ order is preserved:
 2. thread C finds the lock free, but the deque not empty: it appends its item after B's;
 3. the stage's own thread takes the lock and handles B's item, then C's.
 
-A stage with an item for each of a thousand others *borrows* them (:meth:`Worker.borrow`): it takes
-their locks, does in one step what they would do with the items, and gives the stages back. So each
-of these items comes before any that was put in the meantime.
+A TopicWorker with an item for each of a thousand PartitionWorkers *borrows* them
+(``_kernel_parts/route.pxi``): it takes their locks, does in one step what they would do with the
+items, and gives the stages back. So each of these items comes before any that was put in the
+meantime.
 
 **Without a thread.** If the system refuses to start the thread, ``put`` does not raise: the items
 stay in the inbox, and the thread is started later (``_util/threads.py``).
@@ -260,23 +261,6 @@ class Worker:
         if earlier or self.shortage.until is not None:
             self.wake()
         return True
-
-    def borrow(self) -> bool:
-        """Hold the stage until :meth:`give_back`, so that no other thread runs it.
-
-        Return whether it is held. It is not if the caller is a user thread, if another thread runs
-        the stage, or if items wait for it. Then the caller puts its item into the inbox.
-        """
-        if self._items or not this_thread.is_stage or not self._running.acquire(blocking=False):
-            return False
-        if self._items:  # appended in the meantime
-            self._running.release()
-            return False
-        return True
-
-    def give_back(self) -> None:
-        """End :meth:`borrow`. A thread that put an item since has woken the stage's own thread."""
-        self._running.release()
 
     def pull(self, ask: Callable[[], None]) -> None:
         """Call *ask*, which has other stages put items into this one, and handle these items.

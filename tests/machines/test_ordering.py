@@ -223,25 +223,3 @@ def test_a_partition_that_looks_for_a_path_is_not_at_rest() -> None:
     assert not partition.machine.is_at_rest
     partition.machine.give_up()
     assert partition.machine.is_at_rest
-
-
-def test_a_new_message_is_passed_on_at_once_only_in_the_ordinary_state() -> None:
-    """In any other state, asking for that changes nothing."""
-    partition = Partition()
-    assert not partition.machine.pass_on_new()  # it has no path, and does not look for one
-    assert not partition.machine.wants_path
-    (one,) = made("1")
-    partition.send(one)
-    assert not partition.machine.pass_on_new()
-    partition.path_found()
-    assert partition.taken() == ["1"]
-    assert partition.machine.pass_on_new()
-    partition.send(*again(one))
-    assert not partition.machine.pass_on_new()
-    partition.path_found()
-    assert not partition.machine.pass_on_new()  # the chaser has not returned
-    partition.chaser(1)
-    assert partition.machine.pass_on_new()
-    assert partition.taken() == ["chaser 1", "1"]
-    partition.rest()
-    assert not partition.machine.pass_on_new()

@@ -60,8 +60,7 @@ class Schedule:
             mock.patch.object(Worker, "put", lambda worker, item: self.put(worker, item)),
             mock.patch.object(Worker, "put_all", lambda worker, items: self.put_all(worker, items)),
             mock.patch.object(Worker, "pull", lambda worker, ask: self.pull(worker, ask)),
-            mock.patch.object(Worker, "borrow", lambda worker: self.borrow(worker)),
-            mock.patch.object(Worker, "give_back", lambda worker: self.running.remove(worker)),
+            mock.patch.object(Worker, "__init__", self._init_worker()),
             mock.patch.object(Worker, "stop", lambda worker: self.stop(worker)),
             mock.patch.object(Worker, "is_alive", lambda worker: worker not in self._ended),
         ):
@@ -82,8 +81,19 @@ class Schedule:
         """Replace Worker.put_all."""
         self.inboxes.setdefault(worker, deque()).extend(items)
 
+    def _init_worker(self) -> Callable[..., None]:
+        """Return Worker.__init__ with another lock."""
+        init: Callable[..., None] = Worker.__init__
+
+        def replacement(worker: Worker, *args: Any) -> None:
+            init(worker, *args)
+            running: Any = _Running(self, worker)
+            worker._running = running
+
+        return replacement
+
     def borrow(self, worker: Worker) -> bool:
-        """Replace Worker.borrow."""
+        """Let the running stage hold *worker*, if that is idle."""
         if not self.direct or not self.running or not self._is_idle(worker):
             return False
         self.running.append(worker)
@@ -153,6 +163,21 @@ class Schedule:
             yield
         finally:
             self.running.pop()
+
+
+class _Running:
+    """The lock of the thread that runs a stage, as a stage that borrows it sees it."""
+
+    def __init__(self, schedule: Schedule, worker: Worker) -> None:
+        self._schedule = schedule
+        self._worker = worker
+
+    def acquire(self, blocking: bool) -> bool:
+        assert not blocking, "this would wait for another stage"
+        return self._schedule.borrow(self._worker)
+
+    def release(self) -> None:
+        self._schedule.running.remove(self._worker)
 
 
 def _is_due(worker: Worker, now: float) -> bool:
