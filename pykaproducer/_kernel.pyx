@@ -14,9 +14,10 @@ The life of a row:
    ``Chunk``.
 2. The dispatcher takes the chunk from its ``TopicSlot``; ``Chunk.split`` partitions it and
    gives one ``Slice`` (chunk + row numbers) per partition.
-3. ``encode_batch`` writes slices as one record batch of message format v2.
-4. ``deliver_parts`` or ``Slice.fail`` settles rows, each once. ``Slice.report`` runs the
-   callbacks. The chunk's memory is released when its last row is settled and reported.
+3. ``BorrowedPaths`` passes the slices on to the leaders' buffers, and ``RequestSealer`` writes them
+   as record batches of message format v2.
+4. ``RequestSettler``, ``deliver_parts`` or ``Slice.fail`` settles rows, each once. ``Slice.report``
+   runs the callbacks. The chunk's memory is released when its last row is settled and reported.
 
 Locks. One guard in ``Admission`` protects the open chunks and the topic slots. A lock in each
 ``Chunk`` protects the flags of its rows. Neither is ever held while Python code runs, and a thread

@@ -1,0 +1,347 @@
+"""Sealing and settling all batches of a request: the ordinary ones, and what is left alone."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import crc32c
+import pytest
+
+from pykaproducer._kernel import (
+    Batcher,
+    Confirmation,
+    RequestSealer,
+    RequestSettler,
+    Slice,
+)
+from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._machines.sequencing import ProducerId, Sequencer
+from pykaproducer._pipeline.metrics import ProducerMetrics
+
+from .helper import TOPIC, Door, read, report, split
+
+LARGE = 1 << 20
+
+
+class Gzip:
+    """A codec that may have no memory."""
+
+    attribute = 1
+
+    def __init__(self) -> None:
+        self.has_memory = True
+
+    def compress(self, data: Any) -> bytes:
+        if not self.has_memory:
+            raise MemoryError("no memory for gzip")
+        return zlib.compress(data, wbits=31)
+
+
+class Broker:
+    """The buffers of one broker, and what fills and settles its requests."""
+
+    def __init__(self, *, idempotent: bool = True, compressor: Gzip | None = None) -> None:
+        self.door = Door()
+        self.metrics = ProducerMetrics(30.0, 2)
+        self.idempotent = idempotent
+        self.batcher = Batcher(linger=0, batch_size=LARGE, batch_messages=0, sealed_limit=5)
+        self.sealer = RequestSealer(
+            self.batcher, Batch, crc32c.crc32c, compressor, self.metrics, idempotent=idempotent
+        )
+        self.moved: set[PartitionBuffer] = set()
+        self.errors = {(TOPIC, 0): "an error", (TOPIC, 9): "another"}
+        self.rejected: dict[str, object] = {TOPIC: "rejected", "other": "rejected"}
+        self.settler = RequestSettler(
+            self.batcher, self.moved, self.errors, self.rejected, self.metrics
+        )
+
+    @property
+    def now(self) -> float:
+        return self.door.clock.monotonic()
+
+    def buffers(self, count: int) -> list[PartitionBuffer]:
+        return [
+            PartitionBuffer(
+                TOPIC,
+                partition,
+                Sequencer(ProducerId(7, 3) if self.idempotent else None, known=True),
+            )
+            for partition in range(count)
+        ]
+
+    def slices(self, count: int, *, size: int = 10, **options: Any) -> list[Slice]:
+        """Return a slice of one message for each of *count* partitions."""
+        for partition in range(count):
+            self.door.send(TOPIC, bytes(size), partition=partition, **options)
+        return [part for _, part in sorted(split(self.door.chunk(), count).items())]
+
+    def fill(self, buffers: list[PartitionBuffer], **options: Any) -> list[Slice]:
+        parts = self.slices(len(buffers), **options)
+        for buffer, part in zip(buffers, parts, strict=True):
+            self.batcher.add(buffer, part, self.now)
+        return parts
+
+    def seal(self, room: int = LARGE) -> tuple[list[Batch], Any]:
+        """Return the batches of a request, and the first buffer that was left alone."""
+        batches: list[Batch] = []
+        assert self.batcher.begin_round(self.now, flushing=True)
+        self.sealer.begin(room)
+        return batches, self.sealer.seal(batches, self.now)
+
+
+# Buffering ----------------------------------------------------------------------------------------
+
+
+def test_new_slices_of_a_failed_or_a_new_buffer_are_left_alone() -> None:
+    broker = Broker()
+    buffers = broker.buffers(3)
+    for buffer in buffers[:2]:
+        buffer.attached = True
+    buffers[0].failing = True
+    items = list(zip(buffers, broker.slices(3), strict=True))
+    assert broker.batcher.add_new(items) == [items[0], items[2]]
+    assert [list(buffer.pending) for buffer in buffers] == [[], [items[1][1]], []]
+    # It lingers since its chunk was opened.
+    assert list(buffers[1].enqueued_at) == [items[1][1].chunk.opened]
+
+
+# Sealing ------------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_each_buffer_is_sealed_with_its_next_numbers() -> None:
+    broker = Broker()
+    buffers = broker.buffers(3)
+    broker.fill(buffers)
+    broker.seal()
+    broker.fill(buffers)
+    broker.fill(buffers)
+    batches, left = broker.seal()
+    assert left is None
+    assert [batch.partition for batch in batches] == [0, 1, 2]
+    for batch, buffer in zip(batches, buffers, strict=True):
+        assert batch.buffer is buffer
+        assert buffer.unanswered[1:] == [batch]
+        assert (batch.count, batch.number, batch.first_sequence) == (2, 2, 1)
+        assert (batch.producer_id, batch.producer_epoch) == (7, 3)
+        assert (buffer.sequencer.sealed, buffer.sequencer.next_sequence) == (2, 3)
+        assert (buffer.nbytes, buffer.rows, len(buffer.pending)) == (0, 0, 0)
+        records = read(bytes(batch.payload))
+        assert (records.producer_id, records.producer_epoch, records.base_sequence) == (7, 3, 1)
+    assert not broker.batcher.waiting
+    assert broker.metrics.topic(TOPIC).records.count == 6
+    assert broker.metrics.queue.count == 9
+
+
+def test_without_idempotence_there_are_no_numbers() -> None:
+    broker = Broker(idempotent=False)
+    broker.fill(broker.buffers(1))
+    ((batch,), _) = broker.seal()
+    assert (batch.sequenced, batch.number, batch.producer_id) == (False, 0, -1)
+
+
+def test_a_full_request_ends_and_the_next_one_begins_with_the_next_buffer() -> None:
+    broker = Broker()
+    buffers = broker.buffers(4)
+    broker.fill(buffers, size=1000)
+    assert [batch.partition for batch in broker.seal(room=2500)[0]] == [0, 1]
+    assert [batch.partition for batch in broker.seal(room=2500)[0]] == [2, 3]
+
+
+def test_a_batch_that_is_larger_than_expected_is_the_first_of_the_next_request() -> None:
+    """A compressed batch is sealed before its size is known."""
+    broker = Broker(compressor=Gzip())
+    broker.fill(broker.buffers(2))
+    batches, _ = broker.seal(room=80)
+    assert [batch.partition for batch in batches] == [0]
+    found, left = broker.seal()
+    assert (found, left.partition) == ([], 1)  # it is sealed already
+    assert isinstance(left.pending[0], Batch)
+
+
+def _retried(buffer: PartitionBuffer) -> None:
+    buffer.pending[0].level = 1
+
+
+def _split(buffer: PartitionBuffer) -> None:
+    buffer.pending[0].most = 1
+
+
+def _stale(buffer: PartitionBuffer) -> None:
+    buffer.sequencer.stale = True
+
+
+def _without_an_id(buffer: PartitionBuffer) -> None:
+    buffer.sequencer.producer = None
+
+
+@pytest.mark.parametrize("change", [_retried, _split, _stale, _without_an_id])
+def test_a_buffer_in_another_state_is_left_alone(change: Any) -> None:
+    broker = Broker()
+    buffers = broker.buffers(3)
+    parts = broker.fill(buffers)
+    change(buffers[1])
+    batches, left = broker.seal()
+    assert [batch.partition for batch in batches] == [0]
+    assert left is buffers[1]
+    assert list(left.pending) == [parts[1]]
+    assert not left.unanswered
+    # Afterwards it goes on with the others.
+    assert broker.sealer.seal(batches, broker.now) is None
+    assert [batch.partition for batch in batches] == [0, 2]
+
+
+def test_with_a_trace_every_buffer_is_left_alone() -> None:
+    broker = Broker()
+    buffers = broker.buffers(2)
+    broker.fill(buffers)
+    batches: list[Batch] = []
+    assert broker.batcher.begin_round(broker.now, flushing=True)
+    broker.sealer.begin(LARGE)
+    found = [broker.sealer.seal(batches, broker.now, only_next=True) for _ in range(3)]
+    assert (found, batches) == ([*buffers, None], [])
+
+
+def test_expired_messages_are_skipped() -> None:
+    broker = Broker()
+    buffers = broker.buffers(2)
+    parts = broker.fill(buffers)
+    parts[0].fail(ValueError("not written"), ValueError("may be written"))
+    batches, _ = broker.seal()
+    assert [batch.partition for batch in batches] == [1]
+    assert not buffers[0].pending
+    assert buffers[0].sequencer.sealed == 0
+
+
+def test_without_memory_messages_stay_pending_and_no_number_is_used() -> None:
+    gzip = Gzip()
+    broker = Broker(compressor=gzip)
+    buffers = broker.buffers(2)
+    broker.fill(buffers)
+    broker.fill(buffers)
+    gzip.has_memory = False
+    with pytest.raises(MemoryError):
+        broker.seal()
+    assert broker.sealer.buffer is buffers[0]
+    assert [part.count for part in buffers[0].pending] == [1, 1]
+    assert (buffers[0].nbytes, buffers[0].rows) == (20, 2)
+    assert (buffers[0].sequencer.sealed, buffers[0].unanswered) == (0, [])
+    broker.batcher.reschedule(buffers[0])
+    gzip.has_memory = True
+    batches, _ = broker.seal()
+    assert sorted((batch.partition, batch.count) for batch in batches) == [(0, 2), (1, 2)]
+    # Rows that were claimed and not sent would be reported as possibly written.
+    assert {batch.first_sequence for batch in batches} == {0}
+
+
+# Settling -----------------------------------------------------------------------------------------
+
+
+def confirmed(count: int) -> Confirmation:
+    """Return offsets 100, 101, ... and no timestamps."""
+    made = Confirmation(count)
+    for place in range(count):
+        made[place] = 100 + place, -1
+    return made
+
+
+def test_confirmed_batches_are_settled() -> None:
+    broker = Broker()
+    buffers = broker.buffers(3)
+    handles = [broker.door.send(TOPIC, b"value", partition=n) for n in range(3)]
+    parts = split(broker.door.chunk(), 3)
+    for n, buffer in enumerate(buffers):
+        broker.batcher.add(buffer, parts[n], broker.now)
+    batches, _ = broker.seal()
+
+    others, reports, left = broker.settler.settle(batches, confirmed(3), broker.now)
+
+    assert (others, reports) == ([], [])
+    assert left == [parts[0].chunk]
+    assert [handle.offset for handle in handles] == [100, 101, 102]
+    assert [buffer.unanswered for buffer in buffers] == [[], [], []]
+    assert [buffer.sequencer.youngest_delivered for buffer in buffers] == [1, 1, 1]
+    assert broker.errors == {(TOPIC, 9): "another"}
+    assert broker.rejected == {"other": "rejected"}
+    assert broker.metrics.partition(TOPIC, 2).count == 1
+    assert broker.metrics.delivery.count == 3
+    assert broker.door.budget.used == 0
+
+
+def test_the_producer_is_known_to_the_broker_afterwards() -> None:
+    """Only then may the next batch be sent before the response to this one."""
+    broker = Broker()
+    (buffer,) = broker.buffers(1)
+    buffer.sequencer.known = False
+    broker.fill([buffer])
+    batches, _ = broker.seal()
+    broker.fill([buffer])
+    assert broker.batcher.next_due() is None
+    broker.settler.settle(batches, confirmed(1), broker.now)
+    assert buffer.sequencer.known
+    assert broker.batcher.next_due() is not None
+
+
+def test_the_batches_of_failed_and_of_moved_buffers_are_left_alone() -> None:
+    broker = Broker()
+    buffers = broker.buffers(3)
+    broker.fill(buffers)
+    batches, _ = broker.seal()
+    buffers[0].failing = True
+    broker.moved.add(buffers[2])
+    others, _, _ = broker.settler.settle(batches, confirmed(3), broker.now)
+    assert others == [0, 2]
+    assert [len(buffer.unanswered) for buffer in buffers] == [1, 0, 1]
+    assert not batches[0].is_settled
+    assert not batches[2].is_settled
+
+
+def test_rows_with_a_callback_are_returned_and_not_released() -> None:
+    broker = Broker()
+    called: list[Any] = []
+    broker.fill(broker.buffers(2), on_delivery=lambda error, handle: called.append(handle.offset))
+    batches, _ = broker.seal()
+    others, reports, left = broker.settler.settle(batches, confirmed(2), broker.now)
+    assert (others, left, called) == ([], [], [])
+    for part in reports:
+        report(part)
+    assert called == [100, 101]
+    assert broker.door.budget.used == 0
+
+
+def test_rows_that_expired_before_keep_their_outcome() -> None:
+    broker = Broker()
+    buffers = broker.buffers(1)
+    (part,) = broker.fill(buffers)
+    batches, _ = broker.seal()
+    settled = part.chunk.whole().fail(ValueError("no"), ValueError("perhaps"))
+    assert settled is not None
+    report(settled)
+    assert broker.settler.settle(batches, confirmed(1), broker.now) == ([], [], [])
+    assert broker.metrics.partition(TOPIC, 0).count == 0
+    assert not buffers[0].unanswered
+
+
+def test_a_confirmation_of_another_request_is_refused() -> None:
+    broker = Broker()
+    broker.fill(broker.buffers(2))
+    batches, _ = broker.seal()
+    with pytest.raises(ValueError, match="another request"):
+        broker.settler.settle(batches, confirmed(1), broker.now)
+
+
+def test_a_confirmation_has_as_many_results_as_batches() -> None:
+    made = confirmed(2)
+    assert (len(made), made[1]) == (2, (101, -1))
+    for place in (-1, 2):
+        with pytest.raises(IndexError, match="2 batches"):
+            made[place]
+        with pytest.raises(IndexError, match="2 batches"):
+            made[place] = 0, 0
+
+
+def test_only_the_kernel_s_batches_are_settled() -> None:
+    broker = Broker()
+    with pytest.raises(TypeError):
+        broker.settler.settle(["a batch"], confirmed(1), broker.now)
