@@ -139,8 +139,11 @@ def result(delivery: Delivery, timeout: float | None = None, waited: float = 0.0
     return metadata(delivery)
 
 
-def metadata(delivery: Delivery) -> RecordMetadata:
-    """Return the RecordMetadata of a delivered message."""
+def metadata(delivery: Delivery, header_size: int = -1) -> RecordMetadata:
+    """Return the RecordMetadata of a delivered message.
+
+    *header_size*: bytes of its headers, -1 if they are not known.
+    """
     topic, partition, offset = delivery.topic, delivery.partition, delivery.offset
     assert partition is not None, "a delivered message has a partition"
     assert offset is not None, "a delivered message has an offset"
@@ -153,7 +156,7 @@ def metadata(delivery: Delivery) -> RecordMetadata:
         None,
         delivery.serialized_key_size,
         delivery.serialized_value_size,
-        -1,
+        header_size,
     )
 
 

@@ -19,7 +19,7 @@ from pykaproducer._kernel import Delivery, Intercepted
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._process import closing
 from pykaproducer.config import SETTINGS, Config, canonical_name
-from pykaproducer.delivery import RecordMetadata
+from pykaproducer.delivery import RecordMetadata, metadata
 from pykaproducer.errors import ConfigurationError, ProducerClosedError
 from pykaproducer.kafka_python.partitioners import Cluster, PartitionerCallable, callable_or_setting
 from pykaproducer.producer import Producer
@@ -53,7 +53,7 @@ class FutureRecordMetadata:
     def value(self) -> RecordMetadata | None:
         """The position of the message; None if it is pending or has failed."""
         if self._value is None and self.delivery.succeeded():
-            self._value = self.delivery.result()._replace(serialized_header_size=self._header_size)
+            self._value = metadata(self.delivery, self._header_size)
         return self._value
 
     @property
@@ -88,7 +88,7 @@ class FutureRecordMetadata:
     def add_callback(self, f: Callable[..., object], *args: object, **kwargs: object) -> Self:
         """Call ``f(*args, record_metadata, **kwargs)`` if the message is delivered."""
         function = functools.partial(f, *args, **kwargs) if args or kwargs else f
-        self.delivery.add_callback(functools.partial(self._call_with_value, function))
+        self.delivery.add_done_callback(functools.partial(self._call_if_delivered, function))
         return self
 
     def add_errback(self, f: Callable[..., object], *args: object, **kwargs: object) -> Self:
@@ -106,8 +106,9 @@ class FutureRecordMetadata:
         self.add_callback(future.success)
         return self.add_errback(future.failure)
 
-    def _call_with_value(self, function: Callable[..., object], _: RecordMetadata) -> None:
-        function(self.value)
+    def _call_if_delivered(self, function: Callable[..., object], _: Delivery) -> None:
+        if (value := self.value) is not None:
+            function(value)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         yield from self.delivery.__await__()
