@@ -423,7 +423,6 @@ class BatchState:
         count: int,
         level: int,
         *,
-        retries_used: int = ...,
         producer_id: int = ...,
         producer_epoch: int = ...,
         first_sequence: int = ...,
@@ -476,16 +475,19 @@ class BufferState:
 
 @final
 class PartitionPath:
-    """The path of a partition's messages to its leader, and what tells whether they may take it.
+    """A partition's path to its leader, and the state that decides whether messages may take it.
 
-    Each PartitionWorker has one, and sets it.
+    Owned and updated by its PartitionWorker.
     """
+
+    #: Its ordering machine.
+    ordering: Any
 
     #: The leader's BrokerWorker; None: there is no path.
     broker: Any
     #: The partition's buffer there; None: there is no path.
     buffer: Any
-    #: Called when the partition is at rest; None: it was not asked to rest.
+    #: Called when the partition is at rest; None: it was not asked to rest, or has a message since.
     when_at_rest: Callable[[], None] | None
 
     def __init__(self, inbox: deque[Any], running: Any, ordering: Any) -> None:
@@ -514,9 +516,6 @@ class BorrowedPaths:
     def give_back(self) -> None:
         """Let other threads run the PartitionWorkers again."""
 
-#: Number of batches of a producer id that a broker remembers for each partition.
-REMEMBERED: int
-
 B = TypeVar("B", bound=BufferState)
 
 @final
@@ -527,14 +526,10 @@ class Batcher:
     enough, is needed by a flush, or is a retry.
     """
 
-    #: How long a message waits for others (seconds).
-    linger: float
     #: Maximum size of a batch in bytes, before compression.
     batch_size: int
     #: Maximum number of messages of a batch; the argument 0 means no limit.
     batch_messages: int
-    #: Maximum number of unanswered batches of a buffer.
-    sealed_limit: int
     #: Buffers with pending items that have not failed; changed by this class only.
     waiting: dict[Any, None]
     #: A heap of ``(time, ordinal, buffer)``: when buffers have lingered long enough.
@@ -542,7 +537,12 @@ class Batcher:
 
     def __init__(
         self, *, linger: float, batch_size: int, batch_messages: int, sealed_limit: int
-    ) -> None: ...
+    ) -> None:
+        """Create a batcher.
+
+        *linger*: how long a message waits for others (seconds). *sealed_limit*: maximum number of
+        unanswered batches of a buffer.
+        """
     def fills(self, size: int) -> bool:
         """Return whether the next request is full: waiting would not make it larger.
 
@@ -602,7 +602,7 @@ class RequestSealer:
 
     #: Bytes left in the request.
     room: int
-    #: The buffer of which a batch was sealed last, or is to be sealed.
+    #: The buffer in hand when :meth:`seal` returned or raised.
     buffer: BufferState
 
     def __init__(
@@ -665,7 +665,6 @@ class Confirmation:
     def __len__(self) -> int: ...
     def __getitem__(self, place: int) -> tuple[int, int]:
         """Return ``(base offset, timestamp)`` of the batch at *place* in the request."""
-    def __setitem__(self, place: int, value: tuple[int, int]) -> None: ...
 
 def confirmation(version: int, payload: Any, batches: list[Any]) -> Confirmation | None:
     """Decode a Produce response if it confirms all *batches* of the request, else return None.
@@ -692,15 +691,34 @@ class RequestSettler:
         metrics: Any,
     ) -> None: ...
     def settle(
-        self, batches: list[Any], confirmation: Confirmation, now: float
-    ) -> tuple[list[int], list[Slice], list[Chunk]]:
-        """Settle the ordinary ones of *batches*, those of a request that *confirmation* confirms.
+        self,
+        batches: list[Any],
+        confirmation: Confirmation,
+        now: float,
+        reports: list[Slice],
+        finished: list[Chunk],
+    ) -> list[int]:
+        """Settle *batches*, which *confirmation* confirms, unless their buffer is not ordinary.
+
+        No thread is woken.
+
+        Args:
+            batches: those of the request.
+            confirmation: of the request.
+            now: monotonic seconds.
+            reports: an empty list, which gets the slices of settled rows that the caller is to
+                report.
+            finished: an empty list, which gets the chunks that are complete and have nothing to
+                report.
 
         Returns:
-            ``(others, reports, left)``. *others*: the places of the batches that were left as they
-            are, because their buffer has failed or is to be released. *reports*: slices of settled
-            rows, which the caller is to report. *left*: the chunks of which the last row was
-            settled, to which no slice in *reports* belongs. No thread is woken.
+            The places of the batches that were left as they are, because their buffer has failed or
+            is to be released.
+
+        Raises:
+            ValueError: *confirmation* is of another number of batches.
+            TypeError: an item is not a batch.
+            MemoryError: what was settled before that is in the lists.
         """
 
 def deliver_parts(

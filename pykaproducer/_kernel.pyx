@@ -145,6 +145,8 @@ cdef int64_t _NS = 1000000000
 cdef Py_ssize_t _HEADER = BATCH_HEADER
 cdef Py_ssize_t _RECORD = RECORD_OVERHEAD
 cdef Py_ssize_t _RECORD_ALLOWANCE = RECORD_ALLOWANCE
+#: From this version on, Produce has compact strings and tagged fields.
+cdef int _FLEXIBLE_PRODUCE = 9
 
 
 cdef object _delivery_functions = None

@@ -4,8 +4,7 @@ from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 
 #: Number of batches of a producer id that a broker remembers for each partition.
-REMEMBERED = 5
-cdef int _REMEMBERED = REMEMBERED
+cdef int _REMEMBERED = 5
 #: Maximum number of buffers that Batcher.is_small() adds up.
 cdef int _FEW_BUFFERS = 16
 #: With at most this many open buffers, messages that arrive now are soon in turn, and cost little.
@@ -24,10 +23,10 @@ cdef class Batcher:
     *sealed_limit*: maximum number of unanswered batches of a buffer.
     """
 
-    cdef readonly double linger
+    cdef double linger
     cdef public Py_ssize_t batch_size
     cdef readonly int64_t batch_messages
-    cdef readonly Py_ssize_t sealed_limit
+    cdef Py_ssize_t sealed_limit
     # Buffers with pending items that have not failed; changed by this class only.
     cdef readonly dict waiting
     # Waiting buffers that may send a batch now; the next in turn is first.
@@ -105,7 +104,7 @@ cdef class Batcher:
             if buffer.failing or not buffer.attached:
                 others.append(item)
             else:
-                # A new message may have waited in the open chunk: it lingers since then.
+                # As lingers_since().
                 add_item(self, buffer, part, part.chunk.opened)
         return others
 
@@ -295,7 +294,7 @@ cdef int may_send(Batcher self, BufferState buffer) except -1:
 cdef bint would_be_forgotten(BufferState buffer, BatchState oldest) except -1:
     """Return whether the next batch of *buffer* is too far from the *oldest* one in flight.
 
-    A broker recognises a retried batch only among the last ``REMEMBERED`` batches that it appended.
+    A broker recognises a retried batch only among the last five batches that it appended.
     Limiting the number of batches in flight does not limit how many it appends:
 
     1. Batches 1 and 2 are sent. 1 is appended, but the response is an error or is lost; 2 is
@@ -356,15 +355,20 @@ cdef list take_slices(Batcher self, BufferState buffer):
         head = <Slice>item
         nbytes, rows = head.nbytes, head.count
         try:
-            part = head.claim(room, most, not parts)
+            parts.append(None)  # its place, before rows are claimed
+            part = head.claim(room, most, len(parts) == 1)
         except MemoryError:
+            if parts and parts[len(parts) - 1] is None:
+                parts.pop()
             if parts:
                 break  # a smaller batch
             raise
         buffer.nbytes -= nbytes - head.nbytes
         buffer.rows -= rows - head.count
-        if part is not None:
-            parts.append(part)
+        if part is None:
+            parts.pop()
+        else:
+            parts[len(parts) - 1] = part
             room -= part.nbytes + _RECORD_ALLOWANCE * part.count
             most -= part.count
         if head.count:

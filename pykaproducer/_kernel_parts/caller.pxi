@@ -114,8 +114,6 @@ cdef int64_t _CALLER_LEAST = 200000000
 cdef int64_t _QUIET = 200000
 #: The dispatcher learns at least this often that a topic is in use (ns).
 cdef int64_t _ANNOUNCE_EVERY = 500000000
-#: From this version on, Produce has compact strings and tagged fields.
-cdef int _FLEXIBLE_PRODUCE = 9
 
 
 def this_thread_runs_stages(bint runs):

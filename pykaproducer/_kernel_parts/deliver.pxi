@@ -21,7 +21,7 @@ def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
 
 cdef list deliver_slices(list parts, int64_t base_offset, int64_t timestamp, SampledStat latency,
                          double now, int64_t *rows, int64_t *nbytes):
-    """Do the same. Return the slices, and add the rows and their bytes to *rows* and *nbytes*."""
+    """Settle *parts* as :func:`deliver_parts`. Add their rows and bytes to *rows* and *nbytes*."""
     cdef Delivering delivering
     cdef Slice part, done
     cdef list settled = parts[:]

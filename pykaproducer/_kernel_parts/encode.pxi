@@ -31,7 +31,10 @@ def encode_batch(list parts not None, checksum, *, compress=None, int attributes
 
 
 cdef RecordBatch encode_parts(list parts, checksum, compress, BatchHeader *header):
-    """Do the same, with the attributes and the numbers that are in *header*, and fill it."""
+    """Encode *parts* as :func:`encode_batch`, with the attributes and numbers in *header*.
+
+    Fills in the rest of *header*.
+    """
     cdef RecordBatch batch = write_records(parts, header)
     cdef Py_ssize_t plain_size = batch.size
     if compress is not None:

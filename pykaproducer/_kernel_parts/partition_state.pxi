@@ -1,9 +1,9 @@
 # The state of a partition that compiled steps and the tables of `_machines` share.
 #
 # A compiled step handles the ordinary case of all partitions of a request in one call. The classes
-# of `_machines` derive from these and decide everything else, on the same fields. So nothing is
-# handed over between the two: a step leaves a partition that is not in the ordinary state as it is,
-# and returns it.
+# of `_machines` extend these and decide everything else, on the same fields. So no state is copied
+# between the two: a step leaves a partition that is not in the ordinary state as it is, and returns
+# it.
 
 cdef class SequencerState:
     """The fields of a :class:`~pykaproducer._machines.sequencing.Sequencer`."""
@@ -64,7 +64,7 @@ cdef class BatchState:
     cdef public BufferState buffer
 
     def __init__(self, str topic, int32_t partition, RecordBatch payload, list parts, int64_t count,
-                 int level, *, int retries_used=0, int64_t producer_id=-1, int producer_epoch=-1,
+                 int level, *, int64_t producer_id=-1, int producer_epoch=-1,
                  int64_t first_sequence=-1, int64_t number=0, BufferState buffer=None):
         self.topic = topic
         self.partition = partition
@@ -72,7 +72,6 @@ cdef class BatchState:
         self.parts = parts
         self.count = count
         self.level = level
-        self.retries_used = retries_used
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.first_sequence = first_sequence

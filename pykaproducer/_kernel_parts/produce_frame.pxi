@@ -4,10 +4,16 @@
 #: buffer costs more than copying this much.
 COPIED_BATCH = 4096
 cdef Py_ssize_t _COPIED_BATCH = COPIED_BATCH
+# Upper bounds on bytes. Around all topics: their number, tagged fields.
+cdef Py_ssize_t _TOPICS_OVERHEAD = 5 + 1
+# Of a topic: the length of its name, the number of its partitions, tagged fields.
+cdef Py_ssize_t _TOPIC_OVERHEAD = 5 + 5 + 1
+# Around a record batch: its partition, its length, tagged fields.
+cdef Py_ssize_t _RECORDS_OVERHEAD = 4 + 5 + 1
 
 
 cdef inline uint8_t *put_length(uint8_t *p, int64_t n, int size, bint flexible) noexcept nogil:
-    """Write a length as *size* bytes, or as one more than it in a flexible version."""
+    """Write the length *n* in *size* bytes; in a flexible version, as the varint of n + 1."""
     if flexible:
         return put_uvarint(p, <uint32_t>(n + 1))
     if size == 2:
@@ -22,10 +28,11 @@ def produce_frame(bytes head not None, batches, bint flexible):
 
     *head*: everything between the length and the topics. *batches*: tuples (topic, partition,
     record batch), grouped by topic in the order in which the topics first appear. *flexible*: the
-    version has compact lengths and tagged fields. A large record batch is returned as it is.
+    version has compact lengths and tagged fields. A batch of more than COPIED_BATCH bytes is a
+    buffer by itself, the others are copied. Raises MemoryError.
     """
     cdef dict topics = {}
-    cdef Py_ssize_t room = 4 + len(head) + 6, size
+    cdef Py_ssize_t room = 4 + len(head) + _TOPICS_OVERHEAD, size
     cdef uint8_t *scratch
     cdef list buffers
     cdef bytes name
@@ -34,8 +41,8 @@ def produce_frame(bytes head not None, batches, bint flexible):
         topic, partition, records = batch
         if topic not in topics:
             name = (<str>topic).encode()
-            topics[topic] = [name]
-            room += len(name) + 11
+            topics[topic] = [name]          # and then its partitions
+            room += len(name) + _TOPIC_OVERHEAD
         (<list>topics[topic]).append((partition, records))
         size = bytes_of(records)
         room += _RECORDS_OVERHEAD + (size if size <= _COPIED_BATCH else 0)
@@ -47,10 +54,6 @@ def produce_frame(bytes head not None, batches, bint flexible):
     finally:
         free(scratch)
     return buffers
-
-
-#: Upper bound on the bytes around a record batch: its partition, its length, tagged fields.
-cdef Py_ssize_t _RECORDS_OVERHEAD = 4 + 5 + 1
 
 
 cdef Py_ssize_t bytes_of(records) except -1:

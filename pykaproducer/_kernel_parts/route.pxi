@@ -2,16 +2,18 @@
 
 @cython.final
 cdef class PartitionPath:
-    """The path of a partition's messages to its leader, and what tells whether they may take it.
+    """A partition's path to its leader, and the state that decides whether messages may take it.
 
-    Each PartitionWorker has one, and sets it. *inbox* and *running*: its inbox, and the lock that
-    is held by the thread that runs it. *ordering*: its ordering machine.
+    Owned and updated by its PartitionWorker. *inbox* and *running*: that stage's inbox, and the
+    lock that is held by the thread that runs it. *ordering*: its ordering machine.
     """
 
-    cdef object inbox, running, ordering
+    cdef object inbox, running
+    cdef public object ordering
     cdef public object broker               # the leader's BrokerWorker; None: there is no path
     cdef public BufferState buffer
-    cdef public object when_at_rest         # called when the partition is at rest, or None
+    # Called when the partition is at rest; None: it was not asked to rest, or has a message since.
+    cdef public object when_at_rest
 
     def __init__(self, inbox, running, ordering):
         self.inbox = inbox

@@ -20,7 +20,7 @@ cdef class RequestSealer:
     cdef bint idempotent
     #: Bytes left in the request.
     cdef public Py_ssize_t room
-    #: The buffer of which a batch was sealed last, or is to be sealed.
+    #: The buffer in hand when :meth:`seal` returned or raised.
     cdef readonly BufferState buffer
     # The statistics of the last batch's topic, which may be forgotten between two requests.
     cdef str topic
@@ -47,7 +47,8 @@ cdef class RequestSealer:
         Returns the first buffer that is not ordinary, for the caller to handle before it calls this
         again; None when the request is complete. A buffer is ordinary if new messages are first in
         it, and its sequence numbers are valid. With *only_next*, the next buffer is returned in
-        each case. Raises MemoryError; nothing has been taken from :attr:`buffer` then.
+        each case. Raises MemoryError if there is no memory for a batch of :attr:`buffer`: its
+        unsettled rows are pending again, and no sequence number was used.
         """
         cdef BufferState buffer
         while True:
@@ -75,24 +76,30 @@ cdef class RequestSealer:
     def seal_next(self, BufferState buffer not None, list batches not None, double now):
         """Seal the next batch of *buffer*, and add it to *batches* unless it does not fit.
 
-        *buffer* is not empty, starts with a slice, and has a producer id if there is one. Returns
-        whether there may be room for more. Raises MemoryError as :meth:`seal`.
+        *buffer* starts with a slice, and has a producer id if that is needed. Returns whether there
+        may be room for more. Raises MemoryError as :meth:`seal`.
         """
         cdef BatchState batch
-        cdef list parts = take_slices(self.batcher, buffer)
+        cdef list parts
+        self.find_statistics(buffer.topic)      # first, as this may raise
+        parts = take_slices(self.batcher, buffer)
         if parts:
-            batch = self.sealed(buffer, parts)
-            if batches and batch.payload.size > self.room:
+            batch = self.sealed(buffer, parts, batches)
+            if len(batches) > 1 and batch.payload.size > self.room:
+                batches.pop()
                 self.batcher.put_back(batch)
                 return False
             self.count(batch, now)
-            batches.append(batch)
             self.room -= batch.payload.size + _BATCH_OVERHEAD
+        # If this raises, the batch is sent all the same.
         reschedule(self.batcher, buffer)
         return True
 
-    cdef BatchState sealed(self, BufferState buffer, list parts):
-        """Return a batch of *parts*, claimed slices of *buffer*. It is unanswered from now on."""
+    cdef BatchState sealed(self, BufferState buffer, list parts, list batches):
+        """Make a batch of *parts*, claimed slices of *buffer*, and add it to *batches*.
+
+        It is unanswered from now on.
+        """
         cdef SequencerState sequencer = buffer.sequencer
         cdef RecordBatch payload
         cdef BatchState batch
@@ -113,7 +120,12 @@ cdef class RequestSealer:
             payload = encode_parts(parts, self.checksum, self.compress, &header)
             batch = self.batch_type(buffer.topic, buffer.partition, payload, parts, header.count,
                                     level)
-            buffer.unanswered.append(batch)
+            batches.append(batch)
+            try:
+                buffer.unanswered.append(batch)
+            except MemoryError:
+                batches.pop()
+                raise
         except MemoryError:
             for part in parts:
                 part.unclaim()
@@ -128,14 +140,17 @@ cdef class RequestSealer:
             batch.number = sequencer.sealed
         return batch
 
-    cdef int count(self, BatchState batch, double now) except -1:
-        """Add *batch* to the statistics of its topic and its producer."""
-        if self.topic is not batch.topic:
-            stats = self.metrics.topic(batch.topic)
+    cdef int find_statistics(self, str topic) except -1:
+        if self.topic is not topic:
+            stats = self.metrics.topic(topic)
             self.records = stats.records
             self.batches = stats.batches
             self.compression = stats.compression
-            self.topic = batch.topic
+            self.topic = topic
+        return 0
+
+    cdef int count(self, BatchState batch, double now) except -1:
+        """Do what ``ProducerMetrics.batch_sealed()`` does, with the statistics found before."""
         count_sealed(batch.payload, batch.count, now, self.records, self.batches, self.compression,
                      self.metrics.largest)
         if not batch.level:

@@ -27,11 +27,6 @@ cdef class Confirmation:
             raise IndexError(f"a request of {self.count} batches has none at {place}")
         return self.offsets[place], self.timestamps[place]
 
-    def __setitem__(self, Py_ssize_t place, tuple value not None):
-        if not 0 <= place < self.count:
-            raise IndexError(f"a request of {self.count} batches has none at {place}")
-        self.offsets[place], self.timestamps[place] = value
-
 
 # Decoding --------------------------------------------------------------------------------------
 
@@ -101,7 +96,7 @@ def confirmation(int version, payload, list batches not None):
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         r.data, r.at, r.size = <const uint8_t *>view.buf, 0, view.len
-        r.flexible = version >= 9
+        r.flexible = version >= _FLEXIBLE_PRODUCE
         return decode_confirmation(&r, version, batches)
     finally:
         PyBuffer_Release(&view)
@@ -189,34 +184,48 @@ cdef class RequestSettler:
         self.rejected = rejected
         self.metrics = metrics
 
-    def settle(self, list batches not None, Confirmation confirmation not None, double now):
-        """Settle the ordinary ones of *batches*, those of a request that *confirmation* confirms.
+    def settle(self, list batches not None, Confirmation confirmation not None, double now,
+               list reports not None, list finished not None):
+        """Settle *batches*, which *confirmation* confirms, unless their buffer is not ordinary.
 
-        Returns ``(others, reports, left)``. *others*: the places of the batches that are not
-        ordinary and were left as they are, because their buffer has failed or is to be released.
-        *reports*: slices of settled rows, which the caller is to report. *left*: the chunks of
-        which the last row was settled, to which no slice in *reports* belongs. Wakes no thread.
+        Returns the places of the batches that were left as they are, because their buffer has
+        failed or is to be released. Adds to *reports*, an empty list, the slices of settled rows,
+        which the caller is to report, and to *finished*, another one, the chunks that are complete
+        and have nothing to report. Wakes no thread. Raises ValueError if *confirmation* is of
+        another number of batches, TypeError if an item is not a batch, and MemoryError; what was
+        settled before that is in the lists.
         """
-        cdef list others = [], reports = [], left = []
-        cdef list settled
+        cdef list others = []
+        cdef Py_ssize_t place, n_reports = 0, n_finished = 0, room = 0
         cdef BatchState batch
         cdef Slice part
-        cdef Py_ssize_t place
         if len(confirmation) != len(batches):
             raise ValueError("the confirmation is of another request")
         for place in range(len(batches)):
-            batch = <BatchState?>batches[place]
-            if batch.buffer is None or batch.buffer.failing or batch.buffer in self.moved:
-                others.append(place)
-                continue
-            settled = self.settle_batch(batch, confirmation.offsets[place],
-                                        confirmation.timestamps[place], now)
-            for part in settled:
-                if part.chunk.waiters or part.chunk.failures or part.wants_report:
-                    reports.append(part)
-                elif part.finish():
-                    left.append(part.chunk)
-        return others, reports, left
+            room += len((<BatchState?>batches[place]).parts)
+        # There is room for all of them before a row is settled.
+        reports.extend([None] * room)
+        finished.extend([None] * room)
+        try:
+            for place in range(len(batches)):
+                batch = <BatchState>batches[place]
+                if batch.buffer is None or batch.buffer.failing or batch.buffer in self.moved:
+                    others.append(place)
+                    continue
+                for part in self.settle_batch(batch, confirmation.offsets[place],
+                                              confirmation.timestamps[place], now):
+                    # Without these, no thread is to be woken, no callback to be run, and no failure
+                    # to be remembered.
+                    if part.chunk.waiters or part.chunk.failures or part.wants_report:
+                        reports[n_reports] = part
+                        n_reports += 1
+                    elif part.finish():
+                        finished[n_finished] = part.chunk
+                        n_finished += 1
+        finally:
+            del reports[n_reports:]
+            del finished[n_finished:]
+        return others
 
     cdef list settle_batch(self, BatchState batch, int64_t offset, int64_t timestamp, double now):
         cdef BufferState buffer = batch.buffer
@@ -230,12 +239,12 @@ cdef class RequestSettler:
         if batch.first_sequence >= 0:
             record_delivered(buffer.sequencer, batch.number)
         reschedule(self.batcher, buffer)
-        if self.errors:
+        if self.errors:             # as LastErrors.delivered()
             self.errors.pop(partition, None)
         if self.rejected:
             self.rejected.pop(batch.topic, None)
         settled = deliver_slices(batch.parts, offset, timestamp, self.metrics.delivery, now, &rows,
                                  &nbytes)
-        if settled:
+        if settled:                 # as ProducerMetrics.batch_delivered()
             delivered.record(now, nbytes / <double>rows, rows)
         return settled

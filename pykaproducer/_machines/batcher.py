@@ -1,6 +1,6 @@
-"""The settings of a :class:`~pykaproducer._kernel.Batcher`, and since when an item lingers.
+"""Create the :class:`~pykaproducer._kernel.Batcher` of a broker; since when an item lingers.
 
-The batcher itself, which decides when a batch is due and which rows it takes, is compiled:
+The batcher, which decides when a batch is due and which rows it takes, is compiled:
 ``_kernel_parts/batcher.pxi``.
 """
 

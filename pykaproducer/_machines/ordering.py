@@ -158,7 +158,8 @@ class Ordering:
     """State machine of one partition: each event returns the effects to perform, in order."""
 
     def __init__(self) -> None:
-        #: For inspection: the transitions taken so far.
+        #: For inspection: the transitions taken so far, except of the slices that a TopicWorker
+        #: passes on itself (``_kernel_parts/route.pxi``).
         self.taken: Transitions = Counter()
         self.high_watermark = 0
         self.has_path = False

@@ -1,7 +1,7 @@
 """Partition buffers: the records of one partition in one broker's worker.
 
 A :class:`PartitionBuffer` attaches one partition to one broker's worker. Slices wait in it until
-the :class:`~pykaproducer._machines.batcher.Batcher` finds that a batch is due. When a buffer has
+the :class:`~pykaproducer._kernel.Batcher` finds that a batch is due. When a buffer has
 failed, everything in it is returned for a retry, its :class:`~pykaproducer._machines.batch.Chaser`
 last.
 """

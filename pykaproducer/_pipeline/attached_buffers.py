@@ -21,6 +21,7 @@ class AttachedBuffers:
         # Partitions whose leader moved_away() looks up in the view.
         self._to_check: set[tuple[str, int]] = set()
         #: Buffers of partitions with another leader now, which have a batch in flight here.
+        #: Never replaced, as the RequestSettler keeps it.
         self.moved: set[PartitionBuffer] = set()
         #: Whether a leader may have changed since the last check.
         self.to_check = False

@@ -256,10 +256,9 @@ class Bridge(SocketWorker):
     def _decoded(self, event: Answered, request: ProduceRequest) -> ProduceAnswer:
         """Decode the response to *request*. Raises :exc:`WireError` if it is malformed."""
         version = event.request.version
-        if self.metrics.trace is None:  # which shows what a response says about each batch
-            confirmation = _kernel.confirmation(version, event.payload, request.batches)
-            if confirmation is not None:
-                return ProduceAnswer(0, [], confirmation=confirmation)
+        confirmation = _kernel.confirmation(version, event.payload, request.batches)
+        if confirmation is not None:
+            return ProduceAnswer(0, [], confirmation=confirmation)
         answer = decode_produce(version, event.payload)
         check_complete(request, answer)
         return answer

@@ -26,6 +26,7 @@ class LastErrors:
         self.producer_id: str | None = None
         self.brokers: dict[int, str] = {}
         self.throttled: dict[int, str] = {}
+        # Never replaced, nor is `rejected_topics`: each RequestSettler keeps them.
         self.partitions: dict[tuple[str, int], str] = {}
         self.view = ClusterView()
         #: Describes the progress of the metadata connection while it is set up. Set by wiring.

@@ -82,12 +82,17 @@ class PartitionWorker(Worker):
         self._last_errors = collaborators.last_errors
         # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
         self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
-        self.ordering = Ordering()
         self._sequencer = Sequencer()
         #: The leader's BrokerWorker and its buffer there. A TopicWorker may use it too.
-        self.path = PartitionPath(self._items, self._running, self.ordering)
+        self.path = PartitionPath(self._items, self._running, Ordering())
         # Since when an unsettled item has waited for a leader (monotonic seconds); None: none does.
         self._waits_since: float | None = None
+
+    @property
+    def ordering(self) -> Ordering:
+        """Its ordering machine."""
+        ordering: Ordering = self.path.ordering
+        return ordering
 
     @property
     def queued(self) -> int:

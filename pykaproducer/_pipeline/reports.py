@@ -130,12 +130,12 @@ class Settler:
                 trace.note("settled", None, settled, detail=str(errors[0]))
             self._report([settled])
 
-    def settled(self, reports: list[Slice], left: list[Chunk]) -> None:
-        """Report slices that were settled in a compiled step.
+    def report_settled(self, reports: list[Slice], finished: list[Chunk]) -> None:
+        """Report slices that a compiled step has settled.
 
-        *left*: chunks of which the last row was settled, if nobody is to be told about it.
+        *finished*: chunks that are complete and have nothing to report.
         """
-        for chunk in left:
+        for chunk in finished:
             self._incomplete.leave(chunk)
         self._report(reports)
 

@@ -2,8 +2,10 @@
 
 Guarantees: a batch gets its sequence numbers in the order of its partition's buffer, and only under
 a producer id that the partition may use. A buffer without a producer id waits for one, and the
-other buffers do not wait for it. (Batches of new messages under a valid producer id, the ordinary
-case, are sealed in one compiled call for all buffers: ``_kernel_parts/seal_request.pxi``.)
+other buffers do not wait for it.
+
+Batches of new messages under a valid producer id are sealed by one compiled call for all buffers
+(``_kernel_parts/seal_request.pxi``). This module handles the others.
 """
 
 from __future__ import annotations
@@ -72,13 +74,14 @@ class RequestBuilder:
         sealer = self._sealer
         sealer.begin(self._window.most)
         traced = self._metrics.trace is not None
-        try:
-            while (found := sealer.seal(batches, now, only_next=traced)) is not None:
-                if not self._seal_next(cast("PartitionBuffer", found), batches, now):
-                    break
-        except MemoryError as error:
-            self._no_memory(cast("PartitionBuffer", sealer.buffer), error)
-        return batches
+        while True:
+            try:
+                found = sealer.seal(batches, now, only_next=traced)
+            except MemoryError as error:
+                self._no_memory(cast("PartitionBuffer", sealer.buffer), error)
+                return batches
+            if found is None or not self._seal_next(cast("PartitionBuffer", found), batches, now):
+                return batches
 
     def _seal_next(self, buffer: PartitionBuffer, batches: list[Batch], now: float) -> bool:
         """Add the next batch of *buffer* to *batches*, whatever its state; seal it if needed.
@@ -93,18 +96,22 @@ class RequestBuilder:
         if not self._sealer.fits(buffer, batches):
             return False
         if isinstance(buffer.pending[0], Batch):
-            return self._send_again(buffer, batches, now)
+            return self._send_sealed(buffer, batches, now)
         before = len(batches)
-        more = self._sealer.seal_next(buffer, batches, now)
+        try:
+            more = self._sealer.seal_next(buffer, batches, now)
+        except MemoryError as error:
+            self._no_memory(buffer, error)
+            return False
         if (trace := self._metrics.trace) is not None:
             for batch in batches[before:]:
                 trace.note("sealed", self._worker, batch, **sealing(batch))
         return more
 
-    def _send_again(self, buffer: PartitionBuffer, batches: list[Batch], now: float) -> bool:
+    def _send_sealed(self, buffer: PartitionBuffer, batches: list[Batch], now: float) -> bool:
         """Add a batch of *buffer* that was sealed before; return as :meth:`_seal_next`."""
         taken = self._batcher.take(buffer)
-        assert isinstance(taken, Batch), "the caller has looked"
+        assert isinstance(taken, Batch), "the first item is a batch"
         batch = self._sealed_before(buffer, taken)
         if batch is not None:
             buffer.sent(batch)

@@ -11,10 +11,10 @@ order too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pykaproducer._errors.formatting import format_error_code, format_partition
-from pykaproducer._kernel import Batcher, Confirmation, RequestSettler
+from pykaproducer._kernel import Batcher, Chunk, Confirmation, RequestSettler, Slice
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import LeaderHint, backoff
 from pykaproducer._machines.partition_buffer import PartitionBuffer
@@ -70,27 +70,27 @@ class ProduceResponseHandler:
 
     def answered(self, item: ResponseReceived) -> None:
         """Handle the response to a request; it has a result for each batch."""
-        if item.answer.confirmation is not None:
-            self._confirmed(item.request, item.answer.confirmation)
-            return
-        answers = {(a.topic, a.partition): a for a in item.answer.partitions}
-        self._forward_leader_hints(item.answer)
+        batches, confirmation = item.request.batches, item.answer.confirmation
         now = self._clock.monotonic()
-        for batch in item.request.batches:
-            self._handle_batch(batch.in_buffer, batch, answers[batch.topic, batch.partition], now)
-        self._drain_all_for_retry([item.request])
+        left: Sequence[int] = range(len(batches))
+        if confirmation is not None and self._metrics.trace is None:
+            left = self._settle(batches, confirmation, now)
+        if left:
+            results = item.answer.results(batches)
+            self._forward_leader_hints(item.answer)
+            for place in left:
+                self._handle_batch(batches[place].in_buffer, batches[place], results[place], now)
+            self._drain_all_for_retry([item.request])
 
-    def _confirmed(self, request: ProduceRequest, confirmation: Confirmation) -> None:
-        """Settle the batches of *request*, all of which are confirmed."""
-        now = self._clock.monotonic()
-        others, reports, left = self._request_settler.settle(request.batches, confirmation, now)
-        self._settler.settled(reports, left)
-        for place in others:
-            batch = request.batches[place]
-            buffer = batch.in_buffer
-            answer = ProducedPartition(batch.topic, batch.partition, 0, *confirmation[place])
-            self._handle_batch(buffer, batch, answer, now)
-            self.drain_for_retry(buffer)
+    def _settle(self, batches: list[Batch], confirmation: Confirmation, now: float) -> list[int]:
+        """Settle confirmed batches in one step. Return the places of those that are left."""
+        reports: list[Slice] = []
+        finished: list[Chunk] = []
+        try:
+            return self._request_settler.settle(batches, confirmation, now, reports, finished)
+        finally:
+            # Those of batches before one for which there was no memory, too.
+            self._settler.report_settled(reports, finished)
 
     def written(self, request: ProduceRequest) -> None:
         """Deliver the batches of a request with ``acks=0``, of which the last byte was written."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pykaproducer._errors.formatting import format_error_code
@@ -65,14 +65,12 @@ class Recorder:
             self.note("dispatched", worker, chunk)
 
     def answered(
-        self, worker: object, broker: int, batches: Iterable[Batch], answer: ProduceAnswer
+        self, worker: object, broker: int, batches: Sequence[Batch], answer: ProduceAnswer
     ) -> None:
         """Record the response for the request with *batches*."""
-        answers = {(each.topic, each.partition): each for each in answer.partitions}
         wait = answer.throttle_ms / 1000
-        for batch in batches:
-            detail = in_words(answers[batch.topic, batch.partition])
-            self.note("answered", worker, batch, broker=broker, detail=detail)
+        for batch, result in zip(batches, answer.results(batches), strict=True):
+            self.note("answered", worker, batch, broker=broker, detail=in_words(result))
             if wait:
                 self.note("throttled", worker, batch, broker=broker, wait_s=wait)
 

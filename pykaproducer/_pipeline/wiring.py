@@ -292,7 +292,10 @@ class Pipeline:
             self._barriers.pop(id(barrier), None)
 
     def transitions(self) -> Transitions:
-        """Return how often the ordering machines of all partitions have taken each transition."""
+        """Return how often the ordering machines of all partitions have taken each transition.
+
+        Does not count slices that a TopicWorker passes on itself.
+        """
         workers = [stage for stage in list(self.stages) if isinstance(stage, PartitionWorker)]
         return sum((worker.ordering.taken for worker in workers), Transitions())
 

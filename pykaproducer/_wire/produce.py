@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import Confirmation
+from pykaproducer._kernel import BatchState, Confirmation
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress, read_broker
 from pykaproducer._wire.reader import Reader
@@ -60,6 +60,16 @@ class ProduceAnswer:
     node_endpoints: tuple[BrokerAddress, ...] = ()
     #: If it confirms every batch and says nothing else, this is set instead of the other fields.
     confirmation: Confirmation | None = None
+
+    def results(self, batches: Sequence[BatchState]) -> list[ProducedPartition]:
+        """Return the result of each of *batches*, all of its request, in their order."""
+        if self.confirmation is not None:
+            return [
+                ProducedPartition(batch.topic, batch.partition, 0, *self.confirmation[place])
+                for place, batch in enumerate(batches)
+            ]
+        found = {(each.topic, each.partition): each for each in self.partitions}
+        return [found[batch.topic, batch.partition] for batch in batches]
 
 
 # The request --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Sealing and settling all batches of a request: the ordinary ones, and what is left alone."""
+"""Sealing and settling all batches of a request: the ordinary ones, and those left to Python."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import crc32c
 import pytest
 
 from pykaproducer._kernel import (
+    BATCH_OVERHEAD,
     Batcher,
+    Chunk,
     Confirmation,
     RequestSealer,
     RequestSettler,
     Slice,
+    confirmation,
 )
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._pipeline.metrics import ProducerMetrics
+from tests.wire.test_confirmation import encoded
 
 from .helper import TOPIC, Door, read, report, split
 
@@ -82,6 +86,13 @@ class Broker:
         for buffer, part in zip(buffers, parts, strict=True):
             self.batcher.add(buffer, part, self.now)
         return parts
+
+    def settle(self, batches: list[Batch]) -> tuple[list[int], list[Slice], list[Chunk]]:
+        """Settle *batches*; return the places of others, what to report, and complete chunks."""
+        reports: list[Slice] = []
+        finished: list[Chunk] = []
+        others = self.settler.settle(batches, confirmed(batches), self.now, reports, finished)
+        return others, reports, finished
 
     def seal(self, room: int = LARGE) -> tuple[list[Batch], Any]:
         """Return the batches of a request, and the first buffer that was left alone."""
@@ -214,6 +225,38 @@ def test_expired_messages_are_skipped() -> None:
     assert buffers[0].sequencer.sealed == 0
 
 
+def test_each_topic_has_its_own_statistics() -> None:
+    broker = Broker()
+    for topic in ("a", "b"):
+        buffer = PartitionBuffer(topic, 0, Sequencer(ProducerId(7, 3), known=True))
+        for _ in range(2):
+            broker.door.send(topic, b"value", partition=0)
+            (part,) = split(broker.door.chunk(), 1).values()
+            broker.batcher.add(buffer, part, broker.now)
+    broker.seal()
+    assert [broker.metrics.topic(topic).batches.count for topic in ("a", "b")] == [1, 1]
+
+
+def test_the_statistics_of_a_forgotten_topic_begin_anew() -> None:
+    broker = Broker()
+    buffers = broker.buffers(1)
+    broker.fill(buffers)
+    broker.seal()
+    broker.metrics.forget(TOPIC)
+    broker.fill(buffers)
+    broker.seal()
+    assert broker.metrics.topic(TOPIC).batches.count == 1
+
+
+def test_a_request_has_room_for_what_is_around_its_batches() -> None:
+    broker = Broker(compressor=Gzip())
+    buffers = broker.buffers(2)
+    broker.fill(buffers)
+    size = len(broker.seal()[0][0].payload)
+    broker.fill(buffers)
+    assert len(broker.seal(room=2 * size + BATCH_OVERHEAD - 1)[0]) == 1
+
+
 def test_without_memory_messages_stay_pending_and_no_number_is_used() -> None:
     gzip = Gzip()
     broker = Broker(compressor=gzip)
@@ -231,37 +274,73 @@ def test_without_memory_messages_stay_pending_and_no_number_is_used() -> None:
     gzip.has_memory = True
     batches, _ = broker.seal()
     assert sorted((batch.partition, batch.count) for batch in batches) == [(0, 2), (1, 2)]
-    # Rows that were claimed and not sent would be reported as possibly written.
     assert {batch.first_sequence for batch in batches} == {0}
+
+
+def test_without_memory_for_statistics_nothing_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that had been sealed would be unanswered forever."""
+    broker = Broker()
+    buffers = broker.buffers(1)
+    (part,) = broker.fill(buffers)
+
+    def refused(name: str) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.metrics, "topic", refused)
+        with pytest.raises(MemoryError):
+            broker.seal()
+    assert (list(buffers[0].pending), buffers[0].unanswered) == ([part], [])
+    assert buffers[0].sequencer.sealed == 0
+    broker.batcher.reschedule(buffers[0])
+    assert len(broker.seal()[0]) == 1
+
+
+def test_without_memory_messages_count_as_not_written() -> None:
+    gzip = Gzip()
+    broker = Broker(compressor=gzip)
+    buffers = broker.buffers(1)
+    broker.fill(buffers)
+    gzip.has_memory = False
+    with pytest.raises(MemoryError):
+        broker.seal()
+    (part,) = buffers[0].pending
+    assert isinstance(part, Slice)
+    part.fail(ValueError("not written"), ValueError("may be written"))
+    assert str(part.first_error()) == "not written"
 
 
 # Settling -----------------------------------------------------------------------------------------
 
 
-def confirmed(count: int) -> Confirmation:
+def confirmed(batches: list[Batch]) -> Confirmation:
     """Return offsets 100, 101, ... and no timestamps."""
-    made = Confirmation(count)
-    for place in range(count):
-        made[place] = 100 + place, -1
-    return made
+    results = {(each.topic, each.partition): (100 + n, -1) for n, each in enumerate(batches)}
+    found = confirmation(12, encoded(12, results), batches)
+    assert found is not None
+    return found
 
 
-def test_confirmed_batches_are_settled() -> None:
-    broker = Broker()
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_confirmed_batches_are_settled(idempotent: bool) -> None:
+    broker = Broker(idempotent=idempotent)
     buffers = broker.buffers(3)
+    for buffer in buffers:
+        buffer.sequencer.known = False
     handles = [broker.door.send(TOPIC, b"value", partition=n) for n in range(3)]
     parts = split(broker.door.chunk(), 3)
     for n, buffer in enumerate(buffers):
         broker.batcher.add(buffer, parts[n], broker.now)
     batches, _ = broker.seal()
 
-    others, reports, left = broker.settler.settle(batches, confirmed(3), broker.now)
+    others, reports, left = broker.settle(batches)
 
     assert (others, reports) == ([], [])
     assert left == [parts[0].chunk]
     assert [handle.offset for handle in handles] == [100, 101, 102]
     assert [buffer.unanswered for buffer in buffers] == [[], [], []]
-    assert [buffer.sequencer.youngest_delivered for buffer in buffers] == [1, 1, 1]
+    assert [buffer.sequencer.known for buffer in buffers] == [idempotent] * 3
+    assert [buffer.sequencer.youngest_delivered for buffer in buffers] == [int(idempotent)] * 3
     assert broker.errors == {(TOPIC, 9): "another"}
     assert broker.rejected == {"other": "rejected"}
     assert broker.metrics.partition(TOPIC, 2).count == 1
@@ -278,7 +357,7 @@ def test_the_producer_is_known_to_the_broker_afterwards() -> None:
     batches, _ = broker.seal()
     broker.fill([buffer])
     assert broker.batcher.next_due() is None
-    broker.settler.settle(batches, confirmed(1), broker.now)
+    broker.settle(batches)
     assert buffer.sequencer.known
     assert broker.batcher.next_due() is not None
 
@@ -290,7 +369,7 @@ def test_the_batches_of_failed_and_of_moved_buffers_are_left_alone() -> None:
     batches, _ = broker.seal()
     buffers[0].failing = True
     broker.moved.add(buffers[2])
-    others, _, _ = broker.settler.settle(batches, confirmed(3), broker.now)
+    others, _, _ = broker.settle(batches)
     assert others == [0, 2]
     assert [len(buffer.unanswered) for buffer in buffers] == [1, 0, 1]
     assert not batches[0].is_settled
@@ -302,7 +381,7 @@ def test_rows_with_a_callback_are_returned_and_not_released() -> None:
     called: list[Any] = []
     broker.fill(broker.buffers(2), on_delivery=lambda error, handle: called.append(handle.offset))
     batches, _ = broker.seal()
-    others, reports, left = broker.settler.settle(batches, confirmed(2), broker.now)
+    others, reports, left = broker.settle(batches)
     assert (others, left, called) == ([], [], [])
     for part in reports:
         report(part)
@@ -318,9 +397,31 @@ def test_rows_that_expired_before_keep_their_outcome() -> None:
     settled = part.chunk.whole().fail(ValueError("no"), ValueError("perhaps"))
     assert settled is not None
     report(settled)
-    assert broker.settler.settle(batches, confirmed(1), broker.now) == ([], [], [])
+    assert broker.settle(batches) == ([], [], [])
     assert broker.metrics.partition(TOPIC, 0).count == 0
     assert not buffers[0].unanswered
+
+
+def test_what_is_settled_before_memory_runs_out_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker()
+    broker.fill(broker.buffers(3), on_delivery=lambda error, handle: None)
+    batches, _ = broker.seal()
+    real = broker.metrics.partition
+
+    def refused(topic: str, partition: int) -> Any:
+        if partition == 1:
+            raise MemoryError
+        return real(topic, partition)
+
+    monkeypatch.setattr(broker.metrics, "partition", refused)
+    reports: list[Slice] = []
+    finished: list[Chunk] = []
+    with pytest.raises(MemoryError):
+        broker.settler.settle(batches, confirmed(batches), broker.now, reports, finished)
+    assert ([each.row_numbers() for each in reports], finished) == ([[0]], [])
+    assert [batch.is_settled for batch in batches] == [True, False, False]
 
 
 def test_a_confirmation_of_another_request_is_refused() -> None:
@@ -328,20 +429,41 @@ def test_a_confirmation_of_another_request_is_refused() -> None:
     broker.fill(broker.buffers(2))
     batches, _ = broker.seal()
     with pytest.raises(ValueError, match="another request"):
-        broker.settler.settle(batches, confirmed(1), broker.now)
+        broker.settler.settle(batches, confirmed(batches[:1]), broker.now, [], [])
 
 
 def test_a_confirmation_has_as_many_results_as_batches() -> None:
-    made = confirmed(2)
+    broker = Broker()
+    broker.fill(broker.buffers(2))
+    batches, _ = broker.seal()
+    made = confirmed(batches)
     assert (len(made), made[1]) == (2, (101, -1))
     for place in (-1, 2):
         with pytest.raises(IndexError, match="2 batches"):
             made[place]
-        with pytest.raises(IndexError, match="2 batches"):
-            made[place] = 0, 0
-
-
-def test_only_the_kernel_s_batches_are_settled() -> None:
-    broker = Broker()
     with pytest.raises(TypeError):
-        broker.settler.settle(["a batch"], confirmed(1), broker.now)
+        broker.settler.settle(["a batch", "another"], made, broker.now, [], [])
+
+
+def test_rows_that_someone_waits_for_are_returned() -> None:
+    """Waking the thread is left to the caller."""
+    broker = Broker()
+    handle = broker.door.send(TOPIC, b"value", partition=0)
+    (part,) = split(broker.door.chunk(), 1).values()
+    (buffer,) = broker.buffers(1)
+    broker.batcher.add(buffer, part, broker.now)
+    batches, _ = broker.seal()
+    handle.add_done_callback(lambda _: None)
+    _, reports, finished = broker.settle(batches)
+    assert ([each.chunk for each in reports], finished) == ([part.chunk], [])
+
+
+def test_rows_of_a_chunk_with_a_failed_message_are_returned() -> None:
+    """The caller remembers failures that nothing has reported."""
+    broker = Broker()
+    buffers = broker.buffers(2)
+    parts = broker.fill(buffers)
+    batches, _ = broker.seal()
+    parts[0].chunk.pick([1]).fail(ValueError("no"), ValueError("perhaps"))
+    _, reports, finished = broker.settle(batches)
+    assert ([each.partition for each in reports], finished) == ([0], [])

@@ -44,8 +44,7 @@ def borrowed(partitions: list[Partition], parts: list[Slice]) -> BorrowedPaths:
 def test_slices_are_grouped_by_leader_until_the_stages_are_given_back() -> None:
     partitions = [Partition(number) for number in range(4)]
     parts = slices(4)
-    called = [lambda: None]
-    partitions[3].path.when_at_rest = called[0]
+    partitions[3].path.when_at_rest = lambda: None
 
     paths = borrowed(partitions, parts)
 

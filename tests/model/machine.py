@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -57,6 +58,9 @@ FATES = st.lists(FATE, min_size=1, max_size=6)
 class Model(World, RuleBasedStateMachine):
     """The state machine, with idempotence."""
 
+    #: Settings of the producer that are not chosen at random.
+    fixed: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, transitions: Transitions | None = None) -> None:
         super().__init__()
         self.transitions = Transitions() if transitions is None else transitions
@@ -82,15 +86,14 @@ class Model(World, RuleBasedStateMachine):
         warm: bool,
     ) -> None:
         """Create the producer; with *warm*, each partition has already had a message."""
-        self.begin(
-            leaders,
-            self.transitions,
-            linger_ms=linger_ms,
-            retries=retries,
-            max_in_flight_requests_per_connection=in_flight,
-            batch_max_messages=batch_max_messages,
-            stage_threads=stage_threads,
-        )
+        chosen: dict[str, Any] = {
+            "linger_ms": linger_ms,
+            "retries": retries,
+            "max_in_flight_requests_per_connection": in_flight,
+            "batch_max_messages": batch_max_messages,
+            "stage_threads": stage_threads,
+        }
+        self.begin(leaders, self.transitions, **chosen | self.fixed)
         self.begun = True
         if warm:
             for partition in range(len(leaders)):

@@ -337,7 +337,7 @@ class ModelPipeline(Pipeline):
 
     def _new_partition_worker(self, topic: str, partition: int) -> PartitionWorker:
         worker = super()._new_partition_worker(topic, partition)
-        worker.ordering = self.ordering()
+        worker.path.ordering = self.ordering()
         worker.ordering.taken = self.taken
         return worker
 

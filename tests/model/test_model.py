@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,3 +39,20 @@ def test_any_interleaving_keeps_the_promises(model: type[Model]) -> None:
     run_state_machine_as_test(make, settings=chosen())
     never = set(Transition) - set(transitions)
     assert not never, f"never taken: {never}"
+
+
+@pytest.mark.parametrize("stage_threads", ["shared", "own"])
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_the_promises_are_kept_at_each_depth_in_each_mode(
+    in_flight: int, stage_threads: str
+) -> None:
+    class Fixed(Model):
+        fixed: ClassVar[dict[str, Any]] = {
+            "max_in_flight_requests_per_connection": in_flight,
+            "stage_threads": stage_threads,
+        }
+
+    asked = chosen()
+    run_state_machine_as_test(
+        Fixed, settings=settings(asked, max_examples=max(10, asked.max_examples // 6))
+    )

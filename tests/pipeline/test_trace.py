@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -145,3 +147,31 @@ def test_one_at_a_time() -> None:
             (delivery,) = send(producer, [b"1"])
             offsets([delivery])
         assert trace.events(delivery)
+
+
+def test_a_trace_may_begin_between_the_decoding_of_a_response_and_its_handling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two stages look whether there is a trace, one after the other."""
+    traces = contextlib.ExitStack()
+    decoded = Bridge._decoded
+
+    def traced_from_here(bridge: Bridge, *args: Any) -> Any:
+        answer = decoded(bridge, *args)
+        if not found:
+            found.append(traces.enter_context(producer.traced()))
+        return answer
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(**FAST) as producer,
+        traces,
+    ):
+        found: list[Any] = []
+        warm_up(producer)
+        monkeypatch.setattr(Bridge, "_decoded", traced_from_here)
+        deliveries = [producer.send("t", b"%d" % n, on_delivery=lambda *_: None) for n in range(3)]
+        assert offsets(deliveries) == [1, 2, 3]
+        producer.flush(SOON)
+        assert producer.stats()["state"] == "running"
+        assert found

@@ -602,7 +602,7 @@ def test_metadata_is_asked_for_again_by_age() -> None:
 def test_a_full_batch_does_not_linger(limit: dict[str, Any], payload: bytes) -> None:
     """Only milliseconds pass, so a delivered message has not waited for linger_ms.
 
-    That they pass at all is for the messages in the open chunk, which the dispatcher takes then.
+    The clock advances only so that the dispatcher takes the messages in the open chunk.
     """
     clock = FakeClock()
     with (
