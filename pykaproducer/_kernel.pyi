@@ -695,8 +695,8 @@ class RequestSettler:
         batches: list[Any],
         confirmation: Confirmation,
         now: float,
-        reports: list[Slice],
-        finished: list[Chunk],
+        reports: list[Slice | None],
+        finished: list[Chunk | None],
     ) -> list[int]:
         """Settle *batches*, which *confirmation* confirms, unless their buffer is not ordinary.
 
@@ -707,9 +707,9 @@ class RequestSettler:
             confirmation: of the request.
             now: monotonic seconds.
             reports: an empty list, which gets the slices of settled rows that the caller is to
-                report.
+                report, and None in the remaining places.
             finished: an empty list, which gets the chunks that are complete and have nothing to
-                report.
+                report, and None in the remaining places.
 
         Returns:
             The places of the batches that were left as they are, because their buffer has failed or

@@ -189,11 +189,11 @@ cdef class RequestSettler:
         """Settle *batches*, which *confirmation* confirms, unless their buffer is not ordinary.
 
         Returns the places of the batches that were left as they are, because their buffer has
-        failed or is to be released. Adds to *reports*, an empty list, the slices of settled rows,
-        which the caller is to report, and to *finished*, another one, the chunks that are complete
-        and have nothing to report. Wakes no thread. Raises ValueError if *confirmation* is of
-        another number of batches, TypeError if an item is not a batch, and MemoryError; what was
-        settled before that is in the lists.
+        failed or is to be released. *reports*, an empty list, gets the slices of settled rows,
+        which the caller is to report, and *finished*, another one, the chunks that are complete and
+        have nothing to report. After these, both have None in the remaining places. Wakes no
+        thread. Raises ValueError if *confirmation* is of another number of batches, TypeError if an
+        item is not a batch, and MemoryError; what was settled before that is in the lists.
         """
         cdef list others = []
         cdef Py_ssize_t place, n_reports = 0, n_finished = 0, room = 0
@@ -206,25 +206,21 @@ cdef class RequestSettler:
         # There is room for all of them before a row is settled.
         reports.extend([None] * room)
         finished.extend([None] * room)
-        try:
-            for place in range(len(batches)):
-                batch = <BatchState>batches[place]
-                if batch.buffer is None or batch.buffer.failing or batch.buffer in self.moved:
-                    others.append(place)
-                    continue
-                for part in self.settle_batch(batch, confirmation.offsets[place],
-                                              confirmation.timestamps[place], now):
-                    # Without these, no thread is to be woken, no callback to be run, and no failure
-                    # to be remembered.
-                    if part.chunk.waiters or part.chunk.failures or part.wants_report:
-                        reports[n_reports] = part
-                        n_reports += 1
-                    elif part.finish():
-                        finished[n_finished] = part.chunk
-                        n_finished += 1
-        finally:
-            del reports[n_reports:]
-            del finished[n_finished:]
+        for place in range(len(batches)):
+            batch = <BatchState>batches[place]
+            if batch.buffer is None or batch.buffer.failing or batch.buffer in self.moved:
+                others.append(place)
+                continue
+            for part in self.settle_batch(batch, confirmation.offsets[place],
+                                          confirmation.timestamps[place], now):
+                # Without these, no thread is to be woken, no callback to be run, and no failure
+                # to be remembered.
+                if part.chunk.waiters or part.chunk.failures or part.wants_report:
+                    reports[n_reports] = part
+                    n_reports += 1
+                elif part.finish():
+                    finished[n_finished] = part.chunk
+                    n_finished += 1
         return others
 
     cdef list settle_batch(self, BatchState batch, int64_t offset, int64_t timestamp, double now):

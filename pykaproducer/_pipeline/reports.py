@@ -12,7 +12,7 @@ logs failures that neither a callback nor a read outcome has reported (see ``unr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pykaproducer._kernel as _kernel
@@ -130,18 +130,25 @@ class Settler:
                 trace.note("settled", None, settled, detail=str(errors[0]))
             self._report([settled])
 
-    def report_settled(self, reports: list[Slice], finished: list[Chunk]) -> None:
+    def report_settled(
+        self, reports: Sequence[Slice | None], finished: Sequence[Chunk | None]
+    ) -> None:
         """Report slices that a compiled step has settled.
 
-        *finished*: chunks that are complete and have nothing to report.
+        *finished*: chunks that are complete and have nothing to report. Both end with the first
+        None, if there is one: the step makes room for the largest possible number.
         """
         for chunk in finished:
+            if chunk is None:
+                break
             self._incomplete.leave(chunk)
         self._report(reports)
 
-    def _report(self, settled: list[Slice]) -> None:
+    def _report(self, settled: Sequence[Slice | None]) -> None:
         with_callbacks: list[Slice] = []
         for part in settled:
+            if part is None:
+                break
             if part.chunk.has_waiters:
                 wake(part.wake_waiters)
             if part.wants_report and not self._no_reports:

@@ -84,8 +84,8 @@ class ProduceResponseHandler:
 
     def _settle(self, batches: list[Batch], confirmation: Confirmation, now: float) -> list[int]:
         """Settle confirmed batches in one step. Return the places of those that are left."""
-        reports: list[Slice] = []
-        finished: list[Chunk] = []
+        reports: list[Slice | None] = []
+        finished: list[Chunk | None] = []
         try:
             return self._request_settler.settle(batches, confirmation, now, reports, finished)
         finally:

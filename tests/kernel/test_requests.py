@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from typing import Any
+from typing import Any, TypeVar
 
 import crc32c
 import pytest
@@ -41,6 +42,14 @@ class Gzip:
         if not self.has_memory:
             raise MemoryError("no memory for gzip")
         return zlib.compress(data, wbits=31)
+
+
+T = TypeVar("T")
+
+
+def filled(places: list[T | None]) -> list[T]:
+    """Return what is before the first None."""
+    return [each for each in itertools.takewhile(lambda each: each is not None, places) if each]
 
 
 class Broker:
@@ -89,10 +98,10 @@ class Broker:
 
     def settle(self, batches: list[Batch]) -> tuple[list[int], list[Slice], list[Chunk]]:
         """Settle *batches*; return the places of others, what to report, and complete chunks."""
-        reports: list[Slice] = []
-        finished: list[Chunk] = []
+        reports: list[Slice | None] = []
+        finished: list[Chunk | None] = []
         others = self.settler.settle(batches, confirmed(batches), self.now, reports, finished)
-        return others, reports, finished
+        return others, filled(reports), filled(finished)
 
     def seal(self, room: int = LARGE) -> tuple[list[Batch], Any]:
         """Return the batches of a request, and the first buffer that was left alone."""
@@ -416,12 +425,34 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
         return real(topic, partition)
 
     monkeypatch.setattr(broker.metrics, "partition", refused)
-    reports: list[Slice] = []
-    finished: list[Chunk] = []
+    reports: list[Slice | None] = []
+    finished: list[Chunk | None] = []
     with pytest.raises(MemoryError):
         broker.settler.settle(batches, confirmed(batches), broker.now, reports, finished)
-    assert ([each.row_numbers() for each in reports], finished) == ([[0]], [])
+    assert [each.row_numbers() for each in filled(reports)] == [[0]]
+    assert filled(finished) == []
     assert [batch.is_settled for batch in batches] == [True, False, False]
+
+
+@pytest.mark.parametrize("allocation", range(40))
+def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int) -> None:
+    testcapi: Any = pytest.importorskip("_testcapi")
+    broker = Broker()
+    broker.fill(broker.buffers(3), on_delivery=lambda error, handle: None)
+    batches, _ = broker.seal()
+    confirmation, now, settle = confirmed(batches), broker.now, broker.settler.settle
+    reports: list[Slice | None] = []
+    finished: list[Chunk | None] = []
+    testcapi.set_nomemory(allocation, allocation + 1)
+    try:
+        settle(batches, confirmation, now, reports, finished)
+    except MemoryError:
+        pass
+    finally:
+        testcapi.remove_mem_hooks()
+    settled = [batch.partition for batch in batches if batch.is_settled]
+    assert [part.partition for part in filled(reports)] == settled
+    assert filled(finished) == []
 
 
 def test_a_confirmation_of_another_request_is_refused() -> None:
