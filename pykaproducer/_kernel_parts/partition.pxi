@@ -173,10 +173,14 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
     cdef list parts = []        # before the census: this may run Python code, which adds rows
     if not 0 <= partitions < 0x7fffffff:
         raise ValueError(f"a topic cannot have {partitions} partitions")
-    with chunk.lock:            # pin it, so that the row table stays even if its rows expire
-        if chunk.is_done():
-            return [], None
-        chunk.pins += 1
+    cdef bint done
+    enter_guard(&chunk.lock)
+    done = chunk.is_done()
+    if not done:
+        chunk.pins += 1         # so that the row table stays even if its rows expire
+    leave_guard(&chunk.lock)
+    if done:
+        return [], None
     memset(&census, 0, sizeof(Census))
     try:
         take_census(&census, chunk, partitioner, partitions, available)
@@ -244,7 +248,8 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
         if has_ended(row):
             continue
         if row.partition < 0 and partitioner is not None:
-            row.partition = partitioner.choose(row, census.partitions, writable, n_writable)
+            store_partition(&row.partition,
+                            partitioner.choose(row, census.partitions, writable, n_writable))
         p = partition_or_unknown(row, census.partitions)
         if census.counts[p] == 0:
             census.found[census.n_found] = p
