@@ -26,6 +26,7 @@ from pykaproducer.confluent import (
 from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
+from tests._support.no_memory import refuse_allocation
 
 from .helper import SOON, Calls, on, poll_until
 
@@ -562,7 +563,6 @@ def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     scripted: ScriptedCluster,
 ) -> None:
     """The callback cannot be called; flush() does not wait for it, and the queue stays usable."""
-    testcapi = pytest.importorskip("_testcapi")
     producer = on(scripted)
     reports = Calls()
     assert producer._core is not None
@@ -571,13 +571,8 @@ def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     to = ReportTo(producer._outcomes, reports)
     for refused in range(12):
         finished = producer._outcomes.finished
-        testcapi.set_nomemory(refused, refused + 1)
-        try:
+        with refuse_allocation(refused):
             to(None, delivery)
-        except MemoryError:
-            pass
-        finally:
-            testcapi.remove_mem_hooks()
         assert producer._outcomes.finished == finished + 1
     queued = producer._events.queue.count
     assert producer.poll(0) == queued == len(reports)
