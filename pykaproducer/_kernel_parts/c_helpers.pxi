@@ -75,6 +75,30 @@ cdef extern from *:
         h ^= h >> 13; h *= m; h ^= h >> 15;
         return h;
     }
+    /* CRC-32 as in zlib (polynomial 0xedb88320, reflected), four bytes at a time. Not zlib's own: a
+       wheel would have to bring it along. */
+    static uint32_t crc_table[4][256];
+    static void fill_crc_table(void) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int bit = 0; bit < 8; bit++) c = c & 1 ? c >> 1 ^ 0xedb88320u : c >> 1;
+            crc_table[0][i] = c;
+        }
+        for (int i = 0; i < 256; i++)
+            for (int k = 1; k < 4; k++)
+                crc_table[k][i] = crc_table[k - 1][i] >> 8 ^ crc_table[0][crc_table[k - 1][i] & 255];
+    }
+    static uint32_t crc32_of(const uint8_t *data, int32_t length) {
+        uint32_t c = 0xffffffffu;
+        for (; length >= 4; data += 4, length -= 4) {
+            c ^= (uint32_t)data[0] | (uint32_t)data[1] << 8
+               | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+            c = crc_table[3][c & 255] ^ crc_table[2][c >> 8 & 255]
+              ^ crc_table[1][c >> 16 & 255] ^ crc_table[0][c >> 24];
+        }
+        while (length-- > 0) c = crc_table[0][(c ^ *data++) & 255] ^ c >> 8;
+        return ~c;
+    }
     /* FNV-1a, 32 bits, as Sarama's hash partitioner uses it. */
     static uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) {
         uint32_t h = 0x811c9dc5u;
@@ -211,6 +235,8 @@ cdef extern from *:
     int uvarint_size(uint32_t n) nogil
     uint8_t *put_uvarint(uint8_t *p, uint32_t n) nogil
     uint32_t kafka_murmur2(const uint8_t *data, int32_t length) nogil
+    void fill_crc_table()
+    uint32_t crc32_of(const uint8_t *data, int32_t length) noexcept nogil
     uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
     uint64_t next_random(uint64_t *state) nogil
     int64_t as_ns(double seconds) nogil

@@ -1,7 +1,6 @@
 # Partitioning: choose the partition of each row.
 
-cdef extern from "zlib.h" nogil:
-    unsigned long crc32(unsigned long crc, const uint8_t *data, unsigned int size)
+fill_crc_table()
 
 cpdef enum:     # hash function of keys
     NO_HASH = 0
@@ -143,7 +142,7 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
         return <int32_t>((kafka_murmur2(key, size) & 0x7fffffff) % <uint32_t>n)
     if hashing == CRC32:
         # librdkafka's consistent partitioners use the CRC-32 of zlib.
-        return <int32_t>(<uint32_t>crc32(0, key, <unsigned int>size) % <uint32_t>n)
+        return <int32_t>(crc32_of(key, size) % <uint32_t>n)
     # Sarama's hash partitioner: signed remainder, then the absolute value.
     p = <int32_t>kafka_fnv1a(key, size) % n
     return -p if p < 0 else p
