@@ -16,7 +16,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import snappy
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecords
 
@@ -34,8 +33,13 @@ _NOT_DECOMPRESSED: tuple[type[Exception], ...] = (
     ValueError,
     struct.error,
     zlib.error,
-    snappy.UncompressError,
 )
+try:
+    from snappy import UncompressError
+except ImportError:
+    pass  # then kafka-python cannot decompress snappy either
+else:
+    _NOT_DECOMPRESSED += (UncompressError,)
 try:
     from zstandard import ZstdError
 except ImportError:
