@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pykaproducer.testing._broker import Broker as Broker
     from pykaproducer.testing._errors import ClusterError as ClusterError
+    from pykaproducer.testing._errors import NotInstalledError as NotInstalledError
     from pykaproducer.testing.clock import FakeClock as FakeClock
     from pykaproducer.testing.cluster import KafkaCluster as KafkaCluster
     from pykaproducer.testing.mock import MockKafkaProducer as MockKafkaProducer
@@ -32,6 +33,7 @@ _HOMES = {
     "KafkaCluster": "cluster",
     "MockKafkaProducer": "mock",
     "MockProducer": "mock",
+    "NotInstalledError": "_errors",
     "ScriptedCluster": "scripted",
     "Security": "security",
     "SentRecord": "mock",
