@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from typing import Any
@@ -15,8 +16,10 @@ from pykaproducer import (
     BlockFailures,
     BufferFullError,
     Delivery,
+    DeliveryError,
     DeliveryTimeoutError,
     FlushTimeoutError,
+    ForkedProducerError,
     MetadataTimeoutError,
     PartitionerError,
     Producer,
@@ -193,6 +196,77 @@ def test_stats_and_metrics_count() -> None:
     assert metrics["producer-metrics"]["record-error-total"] == 1
     producer.complete_all()
     assert producer.stats()["buffer"]["used"] == 0
+
+
+@pytest.mark.parametrize("auto_complete", [True, False])
+def test_many_threads(auto_complete: bool) -> None:
+    producer = MockProducer(auto_complete=auto_complete, partitions=4)
+    count, not_done, running, most = 1_000, 0, 0, 0
+    told: list[tuple[str, int, int]] = []
+    sent = threading.Event()
+
+    def report(error: DeliveryError | None, delivery: Delivery) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        assert delivery.partition is not None
+        assert delivery.offset is not None
+        told.append((delivery.topic, delivery.partition, delivery.offset))
+        running -= 1
+
+    def send(topic: str) -> None:
+        nonlocal not_done
+        for number in range(count):
+            delivery = producer.send(topic, b"", partition=number % 4, on_delivery=report)
+            not_done += auto_complete and not delivery.done()
+
+    def complete() -> None:
+        while not sent.is_set():
+            producer.complete_next()
+
+    senders = [threading.Thread(target=send, args=(topic,)) for topic in ("a", "b", "a", "b")]
+    others = [] if auto_complete else [threading.Thread(target=complete) for _ in range(2)]
+    for thread in (*senders, *others):
+        thread.start()
+    for thread in senders:
+        thread.join()
+    sent.set()
+    for thread in others:
+        thread.join()
+    producer.flush()
+    assert (not_done, most) == (0, 1)
+    for topic, partition in [(topic, partition) for topic in "ab" for partition in range(4)]:
+        offsets = [offset for *place, offset in told if place == [topic, partition]]
+        assert offsets == list(range(count // 2))
+    assert producer.stats()["buffer"]["used"] == 0
+
+
+def test_a_fork_leaves_the_messages_to_the_parent() -> None:
+    producer = manual()
+    pending = producer.send("events", b"parent")
+    child = os.fork()
+    if not child:
+        passed = False
+        try:
+            with pytest.raises(ForkedProducerError):
+                pending.result()
+            assert (producer.pending, producer.history()) == (0, [])
+            delivery = producer.send("events", b"child")
+            producer.complete_next()
+            passed = delivery.offset == 0
+        finally:
+            os._exit(not passed)
+    assert os.waitpid(child, 0)[1] == 0
+    assert producer.complete_next()
+    assert pending.offset == 0
+
+
+def test_without_metrics() -> None:
+    producer = MockProducer(metrics_enabled=False)
+    producer.fail_next()
+    assert producer.send("events", b"value").failed()
+    assert producer.send("events", b"value").succeeded()
+    assert producer.metrics() is None
 
 
 def test_transactions_are_refused() -> None:
