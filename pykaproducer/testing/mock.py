@@ -147,7 +147,10 @@ class MockProducer(Producer):
         return count
 
     def fail_next(
-        self, error: BaseException | int | None = None, *, status: Status | None = None
+        self,
+        error: BaseException | type[BaseException] | int | None = None,
+        *,
+        status: Status | None = None,
     ) -> bool:
         """Fail the oldest pending message, and run its callbacks in this thread.
 
@@ -155,9 +158,10 @@ class MockProducer(Producer):
 
         Args:
             error: a :class:`~pykaproducer.DeliveryError`, which becomes the outcome as it is; an
-                error code of Kafka, such as 29, for the error that the producer makes of a
-                broker's answer with that code; any other exception, which becomes the cause of a
-                DeliveryError. None: a DeliveryTimeoutError.
+                error code of Kafka, such as 29, or the error of :mod:`kafka.errors` for it: the
+                outcome is what the producer makes of a broker's answer with that code; any other
+                exception, which becomes the cause of a DeliveryError. None: a
+                DeliveryTimeoutError.
             status: whether the message may be in the log, unless *error* is a DeliveryError. None:
                 ``NOT_PERSISTED``.
 
@@ -165,7 +169,7 @@ class MockProducer(Producer):
             bool: False if no message is pending and none will fail.
 
         Raises:
-            TypeError: *error* is something else.
+            TypeError, ValueError: *error* is something else, or 0.
         """
         make_error = error_maker_for(error, status)
         if self._auto_complete:

@@ -135,6 +135,25 @@ def test_fail_next_with_a_code_of_kafka() -> None:
     assert delivery.value == b"value"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [19, kafka.errors.NotEnoughReplicasError, kafka.errors.NotEnoughReplicasError()],
+)
+def test_fail_next_with_an_error_of_kafka_python(error: Any) -> None:
+    producer = manual()
+    delivery = producer.send("events", b"value", partition=0)
+    producer.fail_next(error)
+    found = delivery.exception()
+    assert isinstance(found, pykaproducer.BrokerRejectedError)
+    assert isinstance(found, kafka.errors.NotEnoughReplicasError)
+    assert (found.code, found.topic, found.retriable) == (19, "events", True)
+
+
+def test_fail_next_with_no_error() -> None:
+    with pytest.raises(ValueError, match="0 means that there is none"):
+        manual().fail_next(0)
+
+
 def test_fail_next_with_a_delivery_error() -> None:
     producer = manual()
     delivery = producer.send("events", b"value")
