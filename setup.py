@@ -4,11 +4,16 @@
 of memory, so that each block is one of malloc()'s: ``1`` for AddressSanitizer and
 UndefinedBehaviorSanitizer, ``thread`` for ThreadSanitizer. Such a kernel loads only into an
 interpreter that has the sanitizer's library: see ``tests/_support/sanitize.py``.
+
+``PYKAPRODUCER_WITHOUT=lz4`` (or ``python-snappy``, or both with a comma) in the environment is for
+building a wheel for another platform than this one: see :func:`requirements`.
 """
 
+import configparser
 import os
 import pathlib
 import sys
+import sysconfig
 
 from setuptools import Extension, setup
 
@@ -27,8 +32,38 @@ SANITIZED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fno-sanitiz
 
 HERE = pathlib.Path(__file__).parent
 
-sanitize = os.environ.get("PYKAPRODUCER_SANITIZE", "0")
-sanitizers = SANITIZERS.get(sanitize, [])
+sanitizers = SANITIZERS.get(os.environ.get("PYKAPRODUCER_SANITIZE", "0"), [])
+
+
+def packages_without_wheel() -> set[str]:
+    """Return the required packages that pip could not install without a compiler.
+
+    lz4 has no wheel for musl (Alpine), nor for the free-threaded build of Python 3.14; cramjam,
+    which python-snappy requires, has none for that of 3.13.
+    """
+    given = os.environ.get("PYKAPRODUCER_WITHOUT")
+    if given is not None:
+        return set(given.replace(" ", "").split(",")) - {""}
+    without = set()
+    if "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE")):
+        without.add("lz4")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        without.add("python-snappy" if sys.version_info < (3, 14) else "lz4")
+    return without
+
+
+def requirements() -> list[str]:
+    """Return what setup.cfg requires, without what cannot be installed on this platform.
+
+    A marker can express neither musl nor free-threading. But each wheel has metadata of its own:
+    in the place of lz4 it may require cramjam (``pykaproducer/_util/compression.py``).
+    """
+    config = configparser.ConfigParser()
+    config.read(HERE / "setup.cfg", encoding="utf-8")
+    lines = config["options"]["install_requires"].split("\n")
+    without = packages_without_wheel()
+    kept = [line for line in lines if line and line.split(">")[0].strip() not in without]
+    return [*kept, "cramjam>=2.11,<3"] if "lz4" in without else kept
 
 
 def kernel() -> list[Extension]:
@@ -45,7 +80,8 @@ def kernel() -> list[Extension]:
         return [extension]
     from Cython.Build import cythonize
 
-    return cythonize([extension])
+    extensions: list[Extension] = cythonize([extension])
+    return extensions
 
 
-setup(ext_modules=kernel())
+setup(install_requires=requirements(), ext_modules=kernel())

@@ -72,12 +72,10 @@ def validate_combination(config: Decided) -> None:
 def _check_compression(compression: str | None, level: int | None) -> None:
     codec = None if compression is None else CODECS[compression]
     if codec is not None and not codec.is_installed():
-        package = codec.packages[0]
-        wanted = package if codec.extra is None else f"pykaproducer[{codec.extra}]"
         others = [other.name for other in CODECS.values() if other.is_installed()]
         raise ConfigurationError(
-            f"setting compression_type: {compression!r} needs the package {package}: "
-            f"pip install '{wanted}', or choose {' or '.join(others)}"
+            f"setting compression_type: {compression!r} needs the package "
+            f"{codec.modules[0]}: pip install '{codec.install}', or choose {' or '.join(others)}"
         )
     if level is None:
         return

@@ -182,14 +182,14 @@ class Codec:
     levels: tuple[int, int] | None
     #: Creates a compressor, with a level if one is given.
     factory: Callable[..., Compressor]
-    #: The packages of which it requires one, best first; none: Python itself has it.
-    packages: tuple[str, ...] = ()
-    #: The extra that installs the package; None: every installation has it, where it has a wheel.
-    extra: str | None = None
+    #: The modules of which it imports one, best first; none: Python itself has it.
+    modules: tuple[str, ...] = ()
+    #: The argument of ``pip install`` that installs the first of them.
+    install: str = ""
 
     def is_installed(self) -> bool:
-        """Return whether one of its packages can be imported."""
-        return not self.packages or any(map(importlib.util.find_spec, self.packages))
+        """Return whether one of its modules can be imported."""
+        return not self.modules or any(map(importlib.util.find_spec, self.modules))
 
 
 #: Codecs by name, in the order of Kafka's numbers.
@@ -197,9 +197,9 @@ CODECS: Final = {
     codec.name: codec
     for codec in (
         Codec("gzip", Gzip.attribute, (1, 9), Gzip),
-        Codec("snappy", Snappy.attribute, None, Snappy, ("snappy",)),
-        Codec("lz4", Lz4.attribute, (1, 12), lz4_compressor, ("lz4", "cramjam")),
-        Codec("zstd", Zstd.attribute, (-131072, 22), Zstd, ("zstandard",), extra="zstd"),
+        Codec("snappy", Snappy.attribute, None, Snappy, ("snappy",), "python-snappy"),
+        Codec("lz4", Lz4.attribute, (1, 12), lz4_compressor, ("lz4", "cramjam"), "lz4"),
+        Codec("zstd", Zstd.attribute, (-131072, 22), Zstd, ("zstandard",), "pykaproducer[zstd]"),
     )
 }
 

@@ -105,7 +105,7 @@ class PartitionLog:
         Raises:
             AppendError: the batch is rejected.
         """
-        batch, records = _read(data)
+        batch, records = read_batch(data)
         if batch.compression_type == batch.CODEC_ZSTD and not zstd_allowed:
             raise AppendError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if batch.is_transactional or batch.is_control_batch:
@@ -166,8 +166,12 @@ class PartitionLog:
         return None
 
 
-def _read(data: bytes) -> tuple[Any, list[Any]]:
-    """Decode *data*, which must be a single batch. Return it and its records."""
+def read_batch(data: bytes) -> tuple[Any, list[Any]]:
+    """Decode *data*, which must be a single batch. Return it and its records.
+
+    Raises:
+        AppendError: it is not a valid batch.
+    """
     try:
         found = list(MemoryRecords(data))
     except CorruptRecordError as error:
