@@ -146,27 +146,28 @@ cdef class EventQueue:
         return load_long(&self.n_events)
 
     cdef add(self, callback, DeliveryReport report):
-        cdef ReportRun run, fresh = None
-        if (self.last is None or self.last.callback is not callback
-                or len(self.last.reports) >= _LONGEST_RUN):
-            fresh = ReportRun.__new__(ReportRun)
-            fresh.callback = callback
-            fresh.reports = [report]    # never empty: serve() relies on it
-        enter_guard(&self.guard)
-        try:
-            run = self.last             # is released after the guard
-            if fresh is not None:
-                self.events.append(fresh)
-                self.last = fresh
-                increase(&self.n_events, 1)
-            elif run is not None and run.callback is callback:
-                run.reports.append(report)
-                increase(&self.n_events, 1)
-                fresh = run
-        finally:
-            leave_guard(&self.guard)
-        if fresh is None:
-            self.add(callback, report)  # another thread has served it in the meantime
+        cdef ReportRun last, fresh = None
+        cdef bint added = False
+        while not added:
+            enter_guard(&self.guard)
+            try:
+                last = self.last        # is released after the guard
+                if fresh is not None:
+                    self.events.append(fresh)
+                    self.last = fresh
+                    added = True
+                elif (last is not None and last.callback is callback
+                        and len(last.reports) < _LONGEST_RUN):
+                    last.reports.append(report)
+                    added = True
+                if added:
+                    increase(&self.n_events, 1)
+            finally:
+                leave_guard(&self.guard)
+            if not added:
+                fresh = ReportRun.__new__(ReportRun)
+                fresh.callback = callback
+                fresh.reports = [report]    # never empty: serve() relies on it
 
     def put(self, function, tuple arguments not None):
         """Add a call of ``function(*arguments)``."""
