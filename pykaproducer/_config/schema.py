@@ -308,6 +308,8 @@ def _server(one: Any) -> Host:
     """Parse ``host``, ``host:port``, ``[::1]:port`` or ``::1``, also with a protocol prefix."""
     if isinstance(one, tuple):
         host, port = one
+    elif not isinstance(one, str):  # it is not shown, as a list may contain such an address
+        raise SecretInValueError(f"an address is a string, not {type(one).__name__}")
     else:
         text = _parse_text(one).strip()
         if "@" in text or "?" in text:

@@ -29,6 +29,11 @@ class RequestTimeouts:
     def __init__(self, now: float = 0.0) -> None:
         self._answered_at = self._taken_at = now
 
+    @property
+    def used_at(self) -> float:
+        """When the socket took bytes, or a response arrived, whichever was later."""
+        return max(self._taken_at, self._answered_at)
+
     def answered(self, now: float) -> None:
         """Record that a response has arrived."""
         self._answered_at = now

@@ -35,10 +35,15 @@ class LendableConnection(Connection):
             return None
         return self._session.versions.get(api_key)
 
+    def used(self, now: float) -> None:
+        """Record that a caller received the response to its request at *now*."""
+        self._timeouts.answered(now)
+
     def adopt(self, request: Request, begun: CallerRequest) -> None:
         """Continue with *request*, which a caller has *begun*."""
         request.correlation_id = begun.correlation_id
         request.timeout = request.deadline - begun.sent
+        self._timeouts.taken(begun.sent)
         self._session.unanswered.append(request)
         self._work(self._continue, request, begun)
 
