@@ -136,7 +136,7 @@ class NetworkSettings:
         5_000,
         milliseconds(0),
         "Before a connection is used again after this time, ask the broker for a sign of life. If "
-        "none comes within 3 seconds, a new connection is opened, and nothing was written to the "
+        "none comes within 2 seconds, a new connection is opened, and nothing was written to the "
         "old one. 0: never ask.",
         unit="ms",
     )

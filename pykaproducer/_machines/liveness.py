@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 #: How long a broker may take for a sign of life (seconds). It is asked for nothing else meanwhile,
 #: so the time does not depend on how much it has to do for this client.
-CHECK_TIMEOUT: Final = 3.0
+CHECK_TIMEOUT: Final = 2.0
 #: Interval between looks at what the broker's host has acknowledged (seconds).
 _LOOK_INTERVAL: Final = 1.0
 
