@@ -166,7 +166,7 @@ class Proxy(_Listener):
                 client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
                 return None
         host, _, port = where.rpartition(":")
-        target, code = self._connect(host.strip("[]"), int(port))
+        target, _ = self._connect(host.strip("[]"), int(port))
         if target is None:
             client.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\noops")
         else:

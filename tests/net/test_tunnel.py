@@ -184,7 +184,7 @@ def test_the_broker_refuses_the_proxy() -> None:
 
 def test_there_is_no_proxy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = "socks5://127.0.0.1:{}".format(listener.getsockname()[1])
+        url = f"socks5://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(ConnectionFailed) as caught:
         reached(network(url), "127.0.0.1", 9092)
     assert str(caught.value) == f"the proxy {url}: connection refused: nothing listens there"

@@ -21,6 +21,8 @@ from .listeners import PASSWORD, On
 SOON = 30.0
 #: The password of the proxy must never appear in any output.
 SECRET = "proxy-" + PASSWORD
+#: One that tinyproxy's configuration can express.
+WORD = "proxyword"
 LISTENERS: list[On | None] = [None, On.TLS, On.CLIENT_CERTIFICATE, On.SCRAM_512]
 
 
@@ -147,11 +149,11 @@ def test_a_proxy_of_somebody_else(
         pytest.skip(f"{program} is not installed")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    command = [found, "-i", "127.0.0.1", "-p", str(port), "-u", "me", "-P", SECRET]
+    command = [found, "-i", "127.0.0.1", "-p", str(port), "-u", "me", "-P", WORD]
     if program == "tinyproxy":
         path = tmp_path / "tinyproxy.conf"
         path.write_text(
-            f"Port {port}\nListen 127.0.0.1\nTimeout 600\nMaxClients 20\nBasicAuth me {SECRET}\n"
+            f"Port {port}\nListen 127.0.0.1\nTimeout 600\nMaxClients 20\nBasicAuth me {WORD}\n"
         )
         command = [found, "-d", "-c", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -159,7 +161,7 @@ def test_a_proxy_of_somebody_else(
         # The producer tries again until the proxy listens.
         with Producer(
             **settings(secured, On.SCRAM_512),
-            proxy_url=f"{scheme}://me:{SECRET}@127.0.0.1:{port}",
+            proxy_url=f"{scheme}://me:{WORD}@127.0.0.1:{port}",
         ) as producer:
             producer.send(secured_topic, b"v").result(SOON)
     finally:
