@@ -273,7 +273,7 @@ class Connection:
         :attr:`has_to_go_on`.
         """
         now = self._clock.monotonic()
-        if self._failure is not None or now >= self.stale_at:
+        if self._failure is not None or self._must_check(now):
             return
         assert self._transport is not None
         try:
@@ -359,10 +359,8 @@ class Connection:
         """Encode and write until the socket is full."""
         if self._session.reauth_pending:
             self._authenticate_again()
-        if self._outbox.is_empty:
-            return
         transport = self._transport
-        if transport is None or self._session.state is SessionState.CONNECTING:
+        if transport is None or self._outbox.is_empty:
             return
         while True:
             if self._outbox.queued and self._session.takes_requests:
@@ -375,22 +373,26 @@ class Connection:
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
 
+    def _must_check(self, now: float) -> bool:
+        """Return whether to ask for a sign of life before the next request."""
+        return now >= self.stale_at and not (self._session.unanswered or self._outbox)
+
     def _encode_queued(self) -> None:
         """Encode the next requests, or first one that asks for a sign of life."""
-        session, now = self._session, self._clock.monotonic()
-        if now >= self.stale_at and not session.unanswered and not self._outbox:
+        now = self._clock.monotonic()
+        if self._must_check(now):
             log.debug("%s: checking the connection, which was unused", self.name)
             self._setup_deadline = now + CHECK_TIMEOUT
-            self._outbox.add([session.check()])
+            self._outbox.add([self._session.check()])
         else:
             self._liveness.vouched = False
-            self._outbox.encode_queued(session)
+            self._outbox.encode_queued(self._session)
 
     def _look(self, now: float) -> None:
         """Look at what the broker's host has acknowledged."""
         assert self._transport is not None
-        unacknowledged = self._transport.unacknowledged()
-        if gone := self._liveness.gone(unacknowledged, self._timeouts.used_at, now):
+        silent = self._transport.unacknowledged()
+        if gone := self._liveness.gone(silent, self._timeouts.used_at, now):
             raise ConnectionFailed(gone)
 
     def _authenticate_again(self) -> None:
