@@ -64,10 +64,9 @@ class AddressRace:
         # When the winner's handshake must have ended; None: there is no winner.
         self._winner_until: float | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is under way, and nothing is left to try."""
-        return not self._under_way and not self._waiting
+    def is_over(self, now: float) -> bool:
+        """Return whether nothing is under way, and nothing is left to try or there is no time."""
+        return not self._under_way and (not self._waiting or now >= self._deadline)
 
     @property
     def deadline(self) -> float:
@@ -78,7 +77,9 @@ class AddressRace:
 
     def start(self, now: float) -> int | None:
         """Return the index of the address to try now; None: wait."""
-        if not self._waiting or self._winner_until is not None or now < self._next_at:
+        if not self._waiting or self._winner_until is not None:
+            return None
+        if not self._next_at <= now < self._deadline:
             return None
         self._next_at = now + ATTEMPT_DELAY
         self._under_way += 1

@@ -127,7 +127,7 @@ class Approach:
                 ready = self._attend(attempt, now)
                 if ready is not None:
                     return ready
-        if race.is_over:
+        if race.is_over(now):
             raise self._reason
         return None
 

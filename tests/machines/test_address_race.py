@@ -49,7 +49,18 @@ def test_a_failure_starts_the_next_at_once() -> None:
     race.failed(100.01)
     assert race.start(100.01) == 1
     race.failed(100.02)
-    assert race.is_over
+    assert race.is_over(100.02)
+
+
+def test_more_addresses_than_there_is_time_for() -> None:
+    race = AddressRace(3, 100.0, 100.3)
+    assert [race.start(100.0), race.start(100.25)] == [0, 1]
+    assert race.late(100.3)
+    race.failed(100.3)
+    assert not race.is_over(100.3)
+    race.failed(100.3)
+    assert race.start(100.3) is None
+    assert race.is_over(100.3)
 
 
 def test_the_winner_leaves_time_for_the_others() -> None:
@@ -64,7 +75,7 @@ def test_the_winner_leaves_time_for_the_others() -> None:
     race.failed(104.0)
     assert race.start(104.0) == 0
     assert race.start(104.25) == 2
-    assert not race.is_over
+    assert not race.is_over(104.25)
 
 
 def test_the_only_address_has_all_the_time() -> None:
@@ -77,7 +88,7 @@ def test_the_only_address_has_all_the_time() -> None:
 def test_no_address() -> None:
     race = AddressRace(0, 100.0, 110.0)
     assert race.start(100.0) is None
-    assert race.is_over
+    assert race.is_over(100.0)
 
 
 def test_setup_timeouts_double_with_jitter_until_the_maximum() -> None:
