@@ -11,6 +11,7 @@ After a lost connection, the bridge reconnects, with backoff, while the BrokerWo
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -311,7 +312,7 @@ class Bridge(SocketWorker):
         if self.clock.monotonic() >= until:
             return None  # a caller's message would be written to a connection that may be dead
         self.caller_link.lend()
-        return until
+        return None if until == math.inf else until
 
     def take_back(self) -> None:
         begun = self.caller_link.take_back()

@@ -125,6 +125,18 @@ def test_never() -> None:
         assert checks(cluster) == before
 
 
+def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(connections_check_idle_ms=0, **FAST, **QUIET) as producer,
+    ):
+        warm(producer)
+        bridge = pipeline_of(producer).brokers.all()[0].bridge
+        until(lambda: bridge._sleeps_until is None)  # it sleeps without a limit
+        warm(producer)
+        assert checks(cluster) == 0
+
+
 def test_a_caller_writes_to_no_connection_that_has_to_be_checked() -> None:
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
