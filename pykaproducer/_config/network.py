@@ -28,6 +28,7 @@ from pykaproducer.errors import ConfigurationError
 _SCHEMES: Final = {"socks5": 1080, "socks5h": 1080, "http": 80}
 #: A SOCKS5 user name or password has a length of one byte (RFC 1929).
 _MOST_BYTES: Final = 255
+_QUOTING: Final = "quote special characters of a password (/ is %2F, # is %23, ? is %3F)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def _parse_proxy(value: Any) -> Proxy:
         url = urlsplit(value.strip())
         port = url.port
     except ValueError:
-        raise SecretInValueError("its host or port is malformed") from None
+        raise SecretInValueError(f"its host or port is malformed; {_QUOTING}") from None
     if url.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         scheme = url.scheme if url.scheme.isalnum() and "://" in value else ""
@@ -71,10 +72,7 @@ def _parse_proxy(value: Any) -> Proxy:
     if not host or any(letter.isspace() or not letter.isprintable() for letter in host):
         raise SecretInValueError("it has no valid host name")
     if url.path not in ("", "/") or url.query or url.fragment:
-        raise SecretInValueError(
-            "something follows the port; quote special characters of a password (/ is %2F, # is "
-            "%23, ? is %3F)"
-        )
+        raise SecretInValueError(f"something follows the port; {_QUOTING}")
     user, password = _credentials(url)
     return Proxy(url.scheme, host, _SCHEMES[url.scheme] if port is None else port, user, password)
 

@@ -50,7 +50,7 @@ class Tunnel(PlainTransport):
             raise HandshakeFailed(f"the proxy {self._proxy}: {error}") from None
         except HungUp as error:
             raise HandshakeFailed(
-                f"the proxy {self._proxy} closed the connection without an answer"
+                f"the proxy {self._proxy} closed the connection before it had answered"
             ) from error
         except ConnectionFailed as error:
             raise ConnectionFailed(f"the proxy {self._proxy}: {error}") from error.__cause__

@@ -147,10 +147,10 @@ def test_tls_goes_to_the_broker_whose_name_is_checked(files: Files, scheme: str)
         ("socks5h", [b"\5\xff"], "it requires authentication; put user:password@ before its host"),
         ("socks5h", [b"\5\0", b"\5\2\0\1" + bytes(6)], "its rules do not allow this connection"),
         ("socks5h", [b"garbage"], "it does not speak SOCKS5: it sent 'garbage'"),
-        ("socks5h", [b""], "closed the connection without an answer"),
+        ("socks5h", [b""], "closed the connection before it had answered"),
         ("http", [b"HTTP/1.1 403 Forbidden\r\n\r\n"], "it answered 403 Forbidden"),
         ("http", [b"SSH-2.0-OpenSSH_9.2\r\n"], "it does not speak HTTP: it sent 'SSH-2.0-OpenSSH"),
-        ("http", [b"HTTP/1.1 200 OK\r\n"], "closed the connection without an answer"),
+        ("http", [b"HTTP/1.1 200 OK\r\n"], "closed the connection before it had answered"),
     ],
 )
 def test_a_proxy_that_does_not_connect(scheme: str, answers: list[bytes], text: str) -> None:
