@@ -47,13 +47,9 @@ class ProducerSettings(TypedDict, total=False):
     retry_backoff_max_ms: float
     reconnect_backoff_ms: float
     reconnect_backoff_max_ms: float
-    connections_max_idle_ms: float
     metadata_max_age_ms: float
     metadata_max_idle_ms: float
     receive_message_max_bytes: int
-    send_buffer_bytes: int | None
-    receive_buffer_bytes: int | None
-    socket_options: Sequence[tuple[int, int, int]]
     exit_flush_timeout_ms: float
     stage_threads: Literal["shared", "own"]
     interceptors: Sequence[Any]
@@ -61,6 +57,16 @@ class ProducerSettings(TypedDict, total=False):
     metrics_enabled: bool
     metrics_num_samples: int
     metrics_sample_window_ms: float
+    socket_connection_setup_timeout_ms: float
+    socket_connection_setup_timeout_max_ms: float
+    connections_max_idle_ms: float
+    connections_check_idle_ms: float
+    tcp_user_timeout_ms: float
+    proxy_url: str | None
+    socks5_proxy: str | None
+    send_buffer_bytes: int | None
+    receive_buffer_bytes: int | None
+    socket_options: Sequence[tuple[int, int, int]]
     security_protocol: str
     ssl_context: ssl.SSLContext | None
     ssl_check_hostname: bool
@@ -84,8 +90,6 @@ class ProducerSettings(TypedDict, total=False):
     ssl_keystore_type: str | None
     transactional_id: str | None
     transaction_timeout_ms: float
-    proxy_url: str | None
-    socks5_proxy: str | None
     ssl_truststore_password: str | None
     ssl_keystore_password: str | None
     ssl_truststore_certificates: str | None

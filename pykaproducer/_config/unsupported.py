@@ -37,22 +37,6 @@ NOT_HONOURED: tuple[Setting, ...] = (
         unit="ms",
         no_effect="it belongs to transactions, which are not supported",
     ),
-    Setting(
-        "proxy_url",
-        None,
-        optional(TEXT),
-        "",
-        refused="connections through a proxy are not supported",
-        secret=True,
-    ),
-    Setting(
-        "socks5_proxy",
-        None,
-        optional(TEXT),
-        "",
-        refused="connections through a proxy are not supported",
-        secret=True,
-    ),
     *(
         Setting(f"ssl_{store}_password", None, optional(TEXT), "", refused=_STORES, secret=True)
         for store in ("truststore", "keystore")

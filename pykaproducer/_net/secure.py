@@ -92,7 +92,7 @@ class SecureNetwork(Network):
         peer = Peer(endpoint.host, self.protocol, has_certificate)
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
-            transport = TlsTransport(sock, context, peer)
+            transport = TlsTransport(sock, context, peer, self._plain(sock, endpoint))
             self._tls.add(transport.tls)
             undo.pop_all()  # the transport closes it from now on
         return transport

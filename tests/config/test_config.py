@@ -378,8 +378,6 @@ def test_a_serializer_is_a_function_of_the_value_or_an_object() -> None:
     ("name", "value"),
     [
         ("transactional_id", "mine"),
-        ("proxy_url", "socks5://127.0.0.1"),
-        ("socks5_proxy", "socks5://127.0.0.1"),
         ("kafka_client", object),
         ("metric_reporters", [object]),
     ],

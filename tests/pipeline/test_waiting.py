@@ -581,7 +581,12 @@ def test_metadata_is_asked_for_again_by_age() -> None:
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         ended(
-            cluster.producer(clock=clock, metadata_max_age_ms=300_000, delivery_timeout_ms=900_000)
+            cluster.producer(
+                clock=clock,
+                metadata_max_age_ms=300_000,
+                metadata_max_idle_ms=900_000,
+                delivery_timeout_ms=900_000,
+            )
         ) as producer,
     ):
         warm_up(producer)
