@@ -1,9 +1,9 @@
 """Builds a wheel for each Python and platform on one machine, and reports what is in it.
 
 The compiler is zig's (the package ziglang), which brings the C libraries of all platforms. Each
-wheel is built from the source distribution, by the Python for which it is: so that Python must be
-installed here, of any platform. The headers of this platform serve for the others, as all of them are
-64-bit and little-endian.
+wheel is built from the source distribution, by the Python for which it is. So that Python must be
+installed here. The headers of this platform serve for the others: all of them are 64-bit and
+little-endian.
 
 ::
 

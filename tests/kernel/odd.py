@@ -41,8 +41,8 @@ class BoomError(Exception):
 class Exporter:
     """An exporter of a buffer, written in Python.
 
-    Not a local class: CPython 3.14's collector would clear its methods before it releases the buffers
-    of its instances, and crash.
+    Not a local class: CPython 3.14's collector would clear its methods before it releases the
+    buffers of its instances, and crash.
     """
 
     def __init__(self, odd: Any, data: bytes) -> None:

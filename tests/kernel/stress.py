@@ -1,9 +1,10 @@
-"""Everything that several threads may do with the kernel at once: ``python -m tests.kernel.stress``.
+"""Everything that threads may do with the kernel at once: ``python -m tests.kernel.stress``.
 
 Users send, wait, read their handles and drop them; stages take the chunks, split them, let rows
 expire, seal requests and settle them; others read statistics. It checks that each message has
-exactly one outcome and that all memory is given back. A few seconds are part of the tests. It is
-meant for ThreadSanitizer in a free-threaded build (``tox -e threads``), where any two of these meet.
+exactly one outcome and that all memory is given back. A second of it is part of the tests. It is
+meant for ThreadSanitizer in a free-threaded build (``tox -e threads``), where any two of these
+meet.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Stress:
     def _is_over(self) -> bool:
         return time.monotonic() >= self._end or bool(self._failures)
 
-    # Users -----------------------------------------------------------------------------------------
+    # Users ----------------------------------------------------------------------------------------
 
     def _on_delivery(self, _error: BaseException | None, delivery: Delivery) -> None:
         self._called.append(None)
@@ -216,7 +217,7 @@ class Stress:
         assert report.value() == b"polled"
         self._polled.append(report.timestamp()[1])
 
-    # Stages ----------------------------------------------------------------------------------------
+    # Stages ---------------------------------------------------------------------------------------
 
     def _dispatcher(self, chance: random.Random) -> None:
         """Take, partition and pass on, as the dispatcher and the topic workers do."""
@@ -303,9 +304,12 @@ class Stress:
             self._latency.recent(now), self._latency.percentiles(now, 0.5, 0.99)
             self._latency.histogram([0.01, 0.1]), self._latency.count, self._latency.largest
             door._open_rows(), door._is_at_rest(), door._unannounced()
-            door.accepted, door.accepted_bytes, door.budget.used, door.budget.waiting
+            assert 0 <= door.budget.used <= LIMIT
+            assert door.accepted >= 0 <= door.accepted_bytes
+            assert door.budget.waiting >= 0
             for slot in door._unannounced():
-                slot.waiting(), slot.is_empty, slot.next_deadline
+                assert slot.waiting() >= (0, 0)
+                assert slot.is_empty or slot.next_deadline > 0
             if chance.random() < 0.1:
                 _kernel.pool_use()
 
