@@ -305,7 +305,7 @@ class Stress:
             self._latency.histogram([0.01, 0.1]), self._latency.count, self._latency.largest
             door._open_rows(), door._is_at_rest(), door._unannounced()
             assert 0 <= door.budget.used <= LIMIT
-            assert door.accepted >= 0 <= door.accepted_bytes
+            assert min(door.accepted, door.accepted_bytes) >= 0
             assert door.budget.waiting >= 0
             for slot in door._unannounced():
                 assert slot.waiting() >= (0, 0)
