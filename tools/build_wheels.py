@@ -59,8 +59,9 @@ class Platform:
         return "musl" in self.target
 
 
-# Apple's linker resolves the interpreter's functions when a module is loaded.
-_APPLE = ("-bundle", "-undefined", "dynamic_lookup")
+# The interpreter's functions are found when the module is loaded. It is a dynamic library instead
+# of the usual bundle, on which zig's linker crashes; Python loads both.
+_APPLE = ("-dynamiclib", "-undefined", "dynamic_lookup")
 
 PLATFORMS = (
     Platform(
