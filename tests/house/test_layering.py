@@ -38,9 +38,6 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 #: The only places that import kafka-python.
 KAFKA = (
-    "_wire/messages.py",
-    "_wire/mechanisms.py",
-    "_wire/sasl.py",
     "_errors/formatting.py",
     "errors.py",
     "delivery.py",

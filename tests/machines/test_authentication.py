@@ -1,4 +1,4 @@
-"""SASL on one connection, without sockets or a clock; kafka-python's classes act as the broker."""
+"""SASL on one connection, without sockets or a clock; the codec of ``testing`` acts as the broker."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.metadata import ApiVersionsResponse
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.authentication import (
@@ -35,6 +28,13 @@ from pykaproducer._machines.session import (
 from pykaproducer._wire import WireError
 from pykaproducer._wire.mechanisms import Mechanism, MechanismError, Plain, Scram
 from pykaproducer._wire.messages import ApiKey
+from pykaproducer.testing._messages import (
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 RANGES = {ApiKey.PRODUCE: (0, 12), 17: (0, 1), 36: (0, 2)}
 USER = "alice"
