@@ -13,10 +13,9 @@ import os
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from kafka.structs import TopicPartition
-
 import pykaproducer._kernel as _kernel
 from pykaproducer._errors.formatting import format_partition
+from pykaproducer._errors.kafka_python import TopicPartition
 from pykaproducer._errors.tracebacks import copied, without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads

@@ -1,4 +1,4 @@
-"""SASL on one connection, without sockets or a clock; the codec of ``testing`` acts as the broker."""
+"""SASL on one connection, without sockets or a clock; a scripted broker answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of ``pykaproducer.testing`` over a transport: a client that is independent of ours."""
+"""The test cluster's messages over a transport: a client that is independent of ours."""
 
 from __future__ import annotations
 
