@@ -12,7 +12,8 @@ from typing import Protocol
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._net.connection import Answered, Connection, ConnectionSettings, Lost, Request
-from pykaproducer._net.secure import SecureNetworkSettings, network_for
+from pykaproducer._net.networks import network_for
+from pykaproducer._net.secure import SecureNetworkSettings
 from pykaproducer._net.transport import Network
 from pykaproducer._util.clock import Clock
 from pykaproducer._wire import WireError

@@ -56,13 +56,6 @@ class SecureNetworkSettings(SocketSettings, TlsSettings, Protocol):
     def sasl_kerberos_domain_name(self) -> str | None: ...
 
 
-def network_for(settings: SecureNetworkSettings) -> Network:
-    """Return the network that creates the connections of a producer with these settings."""
-    if settings.security_protocol == "PLAINTEXT":
-        return Network(settings)
-    return SecureNetwork(settings)
-
-
 class SecureNetwork(Network):
     """TCP connections with TLS, SASL or both.
 
