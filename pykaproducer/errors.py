@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pykaproducer._errors.formatting import format_error_code, format_partition, kafka_class
 from pykaproducer._errors.hints import ADVICE
@@ -135,6 +135,15 @@ class MetadataTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError):
     """
 
 
+T = TypeVar("T", bound=TimeoutError)
+
+
+def _new_timeout(kind: type[T], *args: object) -> T:
+    # The errors of kafka-python 2 are RuntimeErrors, whose __new__ comes first in the order of the
+    # classes, and cannot make a TimeoutError.
+    return TimeoutError.__new__(kind, *args)
+
+
 class OutcomeTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, TimeoutError):
     """A message had no outcome within the timeout of ``result()`` or ``get()``.
 
@@ -143,6 +152,9 @@ class OutcomeTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, Tim
     clauses can distinguish the two.
     """
 
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        return _new_timeout(cls, *args)
+
 
 class FlushTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, TimeoutError):
     """Some messages had no outcome within the timeout of ``flush()``.
@@ -150,6 +162,9 @@ class FlushTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, Timeo
     They are not lost: each is still being sent and has an outcome by its own deadline. Call
     ``flush()`` again to keep waiting. ``pending`` is the number of such messages.
     """
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        return _new_timeout(cls, *args)
 
     def __init__(self, message: str, *, pending: int = 0) -> None:
         super().__init__(message)
