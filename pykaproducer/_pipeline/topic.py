@@ -32,7 +32,8 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.broker_events import EnqueueNew
-from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import StageContext, Worker

@@ -1,6 +1,6 @@
 """The infrequent requests: ApiVersions, Metadata and InitProducerId.
 
-A :class:`Writer` encodes the requests, field by field as in Kafka's protocol document
+A :class:`RequestWriter` encodes the requests, field by field as in Kafka's protocol document
 (https://kafka.apache.org/protocol), for every version. A :class:`Reader`, which checks each length,
 decodes the responses directly into the objects that the rest of the package uses.
 
@@ -20,7 +20,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._version import VERSION
 from pykaproducer._wire import WireError
 from pykaproducer._wire.reader import Reader
-from pykaproducer._wire.writer import Writer
+from pykaproducer._wire.writer import RequestWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -121,7 +121,9 @@ class ProducerIdAnswer:
 
 def api_versions_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode a framed ApiVersions request."""
-    out = Writer(ApiKey.API_VERSIONS, version, correlation_id, client_id, flexible=version >= 3)
+    out = RequestWriter(
+        ApiKey.API_VERSIONS, version, correlation_id, client_id, flexible=version >= 3
+    )
     if version >= 3:
         # Brokers reject other characters than letters, digits, dots and hyphens (KIP-511).
         out.string("pykaproducer")
@@ -175,7 +177,7 @@ def metadata_request(
     """
     if topics is None and version == 0:
         topics = []
-    out = Writer(ApiKey.METADATA, version, correlation_id, client_id, flexible=version >= 9)
+    out = RequestWriter(ApiKey.METADATA, version, correlation_id, client_id, flexible=version >= 9)
     out.array(-1 if topics is None else len(topics))
     for topic in topics or ():
         if version >= 10:
@@ -261,7 +263,9 @@ def _read_partition(reader: Reader, version: int) -> PartitionAnswer:
 
 def init_producer_id_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode a framed InitProducerId request for an idempotent, non-transactional producer."""
-    out = Writer(ApiKey.INIT_PRODUCER_ID, version, correlation_id, client_id, flexible=version >= 2)
+    out = RequestWriter(
+        ApiKey.INIT_PRODUCER_ID, version, correlation_id, client_id, flexible=version >= 2
+    )
     out.string(None)  # no transactional id
     out.int32(2**31 - 1)  # the timeout of a transaction, without effect
     if version >= 3:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pykaproducer._wire import WireError
 from pykaproducer._wire.reader import Reader
-from pykaproducer._wire.writer import Writer
+from pykaproducer._wire.writer import RequestWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -47,7 +47,7 @@ def handshake_request(
     version: int, correlation_id: int, client_id: str | None, mechanism: str
 ) -> bytes:
     """Encode a framed SaslHandshake request."""
-    out = Writer(SASL_HANDSHAKE, version, correlation_id, client_id, flexible=False)
+    out = RequestWriter(SASL_HANDSHAKE, version, correlation_id, client_id, flexible=False)
     out.string(mechanism)
     return out.frame()
 
@@ -64,7 +64,9 @@ def authenticate_request(
     version: int, correlation_id: int, client_id: str | None, token: bytes
 ) -> bytes:
     """Encode a framed SaslAuthenticate request."""
-    out = Writer(SASL_AUTHENTICATE, version, correlation_id, client_id, flexible=version >= 2)
+    out = RequestWriter(
+        SASL_AUTHENTICATE, version, correlation_id, client_id, flexible=version >= 2
+    )
     out.blob(token)
     out.no_tags()
     return out.frame()

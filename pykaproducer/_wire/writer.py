@@ -10,7 +10,7 @@ _int32 = struct.Struct(">i")
 _int64 = struct.Struct(">q")
 
 
-class Writer:
+class RequestWriter:
     """A request in the making, which starts with its header.
 
     *flexible*: the version has compact strings, compact arrays and tagged fields (KIP-482), and

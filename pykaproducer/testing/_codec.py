@@ -24,7 +24,7 @@ class Form(NamedTuple):
     flexible: bool
 
 
-class Source:
+class ReceivedBytes:
     """A position in received bytes."""
 
     def __init__(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class Type(Protocol):
     def write(self, out: bytearray, value: Any, form: Form) -> None:
         """Append *value* to *out*."""
 
-    def read(self, source: Source, form: Form) -> Any:
+    def read(self, source: ReceivedBytes, form: Form) -> Any:
         """Read a value."""
 
 
@@ -83,7 +83,7 @@ class Fixed:
     def write(self, out: bytearray, value: Any, form: Form) -> None:
         out += self.layout.pack(value)
 
-    def read(self, source: Source, form: Form) -> Any:
+    def read(self, source: ReceivedBytes, form: Form) -> Any:
         return self.layout.unpack(source.take(self.layout.size))[0]
 
 
@@ -95,7 +95,7 @@ class Uuid:
     def write(self, out: bytearray, value: UUID | None, form: Form) -> None:
         out += bytes(16) if value is None else value.bytes
 
-    def read(self, source: Source, form: Form) -> UUID | None:
+    def read(self, source: ReceivedBytes, form: Form) -> UUID | None:
         data = source.take(16)
         return UUID(bytes=data) if any(data) else None
 
@@ -116,7 +116,7 @@ class Sized:
         _write_length(out, -1 if data is None else len(data), self.layout, form)
         out += data or b""
 
-    def read(self, source: Source, form: Form) -> Any:
+    def read(self, source: ReceivedBytes, form: Form) -> Any:
         length = _read_length(source, self.layout, form)
         if length < 0:
             return None
@@ -139,7 +139,7 @@ class Array:
         for each in value or ():
             self.element.write(out, each, form)
 
-    def read(self, source: Source, form: Form) -> Any:
+    def read(self, source: ReceivedBytes, form: Form) -> Any:
         count = _read_length(source, _COUNT, form)
         return None if count < 0 else [self.element.read(source, form) for _ in range(count)]
 
@@ -148,7 +148,7 @@ def _write_length(out: bytearray, length: int, layout: struct.Struct, form: Form
     out += _varint(length + 1) if form.flexible else layout.pack(length)
 
 
-def _read_length(source: Source, layout: struct.Struct, form: Form) -> int:
+def _read_length(source: ReceivedBytes, layout: struct.Struct, form: Form) -> int:
     if form.flexible:
         return source.varint() - 1
     return int(layout.unpack(source.take(layout.size))[0])
@@ -185,7 +185,7 @@ class Field:
         return self.type.default if self.default is ... else self.default
 
 
-class Record:
+class Structure:
     """A structure. Each is a subclass, with the structures of its fields as attributes."""
 
     FIELDS: tuple[Field, ...] = ()
@@ -219,7 +219,7 @@ class Record:
             for tag, content in sorted(tagged.items()):
                 out += _varint(tag) + _varint(len(content)) + content
 
-    def read_fields(self, source: Source, form: Form) -> None:
+    def read_fields(self, source: ReceivedBytes, form: Form) -> None:
         """Read the fields that the version has; the others keep their values."""
         here = [field for field in self.FIELDS if field.since <= form.version <= field.until]
         for field in here:
@@ -229,7 +229,7 @@ class Record:
         for _ in range(source.varint() if form.flexible else 0):
             tag, data = source.varint(), source.take(source.varint())
             if tag in known:
-                setattr(self, known[tag].name, known[tag].type.read(Source(data), form))
+                setattr(self, known[tag].name, known[tag].type.read(ReceivedBytes(data), form))
             else:
                 self.unknown_tags[f"_{tag}"] = data
 
@@ -247,13 +247,13 @@ class Record:
 class Nested:
     """The type of fields that are structures. The class of None is a structure that is absent."""
 
-    kind: type[Record]
+    kind: type[Structure]
     default: Any = None
 
-    def write(self, out: bytearray, value: Record, form: Form) -> None:
+    def write(self, out: bytearray, value: Structure, form: Form) -> None:
         value.write_fields(out, form)
 
-    def read(self, source: Source, form: Form) -> Record:
+    def read(self, source: ReceivedBytes, form: Form) -> Structure:
         made = self.kind()
         made.read_fields(source, form)
         return made
@@ -261,10 +261,10 @@ class Nested:
 
 def record(name: str, *fields: Field) -> Nested:
     """Return the type of a new structure."""
-    return Nested(type(name, (Record,), {"FIELDS": fields, **_structures(fields)}))
+    return Nested(type(name, (Structure,), {"FIELDS": fields, **_structures(fields)}))
 
 
-def _structures(fields: Iterable[Field]) -> Mapping[str, type[Record]]:
+def _structures(fields: Iterable[Field]) -> Mapping[str, type[Structure]]:
     """Return the structures of *fields* by name."""
     types = (f.type.element if isinstance(f.type, Array) else f.type for f in fields)
     return {each.kind.__name__: each.kind for each in types if isinstance(each, Nested)}
@@ -286,7 +286,7 @@ class Header:
         return type(kind.__name__, (kind,), {"API_VERSION": self.request_api_version})
 
 
-class Message(Record):
+class ProtocolMessage(Structure):
     """A request or a response."""
 
     API_KEY: int
@@ -294,7 +294,7 @@ class Message(Record):
     #: The first version with compact and tagged fields; None if there is none.
     FLEXIBLE: int | None = None
     #: The class of the response; None if this is one.
-    RESPONSE: type[Message] | None = None
+    RESPONSE: type[ProtocolMessage] | None = None
     header: Header | None = None
 
     def __init__(self, *, version: int | None = None, **values: Any) -> None:
@@ -324,7 +324,7 @@ class Message(Record):
     ) -> Any:
         """Return the message in *data*, in the given *version* or that of the class."""
         form = cls._form(cls.API_VERSION if version is None else version)
-        source = Source(bytes(data))
+        source = ReceivedBytes(bytes(data))
         if framed and _COUNT.unpack(source.take(4))[0] != len(data) - 4:
             raise ValueError("the frame has another length")
         made = cls(version=form.version)
@@ -359,7 +359,7 @@ class Message(Record):
             out.append(0)
 
     @classmethod
-    def _read_header(cls, source: Source, form: Form) -> Header:
+    def _read_header(cls, source: ReceivedBytes, form: Form) -> Header:
         if cls.RESPONSE is None:
             header = Header(INT32.read(source, form))
         else:
@@ -368,7 +368,7 @@ class Message(Record):
             client_id = STRING.read(source, form._replace(flexible=False))
             header = Header(correlation_id, client_id, key, version, cls.RESPONSE)
         if cls._header_is_tagged(form):
-            Record().read_fields(source, form)
+            Structure().read_fields(source, form)
         return header
 
     @classmethod
@@ -387,11 +387,11 @@ def message(
     fields, body = tuple(request), {"API_KEY": key, "FLEXIBLE": flexible}
     answered = tuple(response)
     reply = type(
-        f"{name}Response", (Message,), {**body, "FIELDS": answered, **_structures(answered)}
+        f"{name}Response", (ProtocolMessage,), {**body, "FIELDS": answered, **_structures(answered)}
     )
     kind = type(
         f"{name}Request",
-        (Message,),
+        (ProtocolMessage,),
         {**body, "FIELDS": fields, "RESPONSE": reply, **_structures(fields)},
     )
     return kind, reply

@@ -38,9 +38,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 #: The only places that import kafka-python.
 KAFKA = (
-    "_errors/formatting.py",
-    "errors.py",
-    "delivery.py",
+    "_errors/kafka_python.py",
     "testing/",
     "cli/_readback.py",
     "cli/_create_topic.py",

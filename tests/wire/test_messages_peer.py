@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykaproducer.testing import _admin_messages, _messages
-from pykaproducer.testing._codec import Array, Field, Fixed, Message, Nested, Record, Sized, Type
+from pykaproducer.testing._codec import (
+    Array,
+    Field,
+    Fixed,
+    Nested,
+    ProtocolMessage,
+    Sized,
+    Structure,
+    Type,
+)
 from tests._support import messages as support
 from tests.wire.helper import int16, int32, int64, names
 
@@ -40,11 +49,11 @@ LAST = {
 }
 BITS = ("topic_authorized_operations", "cluster_authorized_operations")
 THEIRS = ("admin", "consumer", "metadata", "producer", "sasl")
-KINDS: list[type[Message]] = [
+KINDS: list[type[ProtocolMessage]] = [
     kind
     for module in (_messages, _admin_messages, support)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
+    if isinstance(kind, type) and issubclass(kind, ProtocolMessage) and kind is not ProtocolMessage
 ]
 
 
@@ -73,7 +82,7 @@ def values(kind: Type, version: int) -> st.SearchStrategy[Any]:
     return st.uuids(version=4)
 
 
-def present(kind: type[Record], version: int) -> list[Field]:
+def present(kind: type[Structure], version: int) -> list[Field]:
     """Return the fields that a version has, without those that kafka-python makes a set of bits."""
     return [
         field
@@ -121,7 +130,7 @@ for each in KINDS:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data(), correlation_id=st.integers(0, 2**31 - 1), client_id=st.none() | names)
 def test_the_bytes_are_those_of_kafka_python(
-    kind: type[Message], data: st.DataObject, correlation_id: int, client_id: str | None
+    kind: type[ProtocolMessage], data: st.DataObject, correlation_id: int, client_id: str | None
 ) -> None:
     first, last = LAST[kind.__name__.removesuffix("Request").removesuffix("Response")]
     version = data.draw(st.integers(first, last), "version")
