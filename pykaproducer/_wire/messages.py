@@ -32,6 +32,7 @@ class ApiKey(enum.IntEnum):
     PRODUCE = 0
     METADATA = 3
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
 
 
@@ -41,6 +42,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 12),
     ApiKey.METADATA: (0, 13),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.CREATE_TOPICS: (2, 7),
 }
 
 #: Versions of ApiVersions, tried in turn until the broker gives a valid response.

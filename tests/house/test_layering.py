@@ -41,7 +41,6 @@ KAFKA = (
     "_errors/kafka_python.py",
     "testing/",
     "cli/_readback.py",
-    "cli/_create_topic.py",
 )
 
 #: Modules that the state machines must not use.

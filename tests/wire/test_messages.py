@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._version import VERSION
 from pykaproducer._wire import WireError
+from pykaproducer._wire.create_topics import create_topic_request, decode_create_topic
 from pykaproducer._wire.messages import (
     API_VERSIONS_LADDER,
     VERSIONS,
@@ -36,6 +37,7 @@ from pykaproducer._wire.sasl import (
     authenticate_request,
     handshake_request,
 )
+from pykaproducer.testing._admin_messages import CreateTopicsRequest, CreateTopicsResponse
 from pykaproducer.testing._messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -119,6 +121,42 @@ def test_sasl_authenticate_request(version: int, client_id: str | None, token: b
     assert read_request(SaslAuthenticateRequest, version, framed).auth_bytes == token
 
 
+@given(
+    st.integers(2, 6), client_ids, names, int32, int16, st.dictionaries(names, names, max_size=3)
+)
+def test_create_topic_request(
+    version: int,
+    client_id: str | None,
+    name: str,
+    partitions: int,
+    replicas: int,
+    configs: dict[str, str],
+) -> None:
+    framed = create_topic_request(
+        version, 7, client_id, name, partitions, replicas, configs, timeout_ms=5
+    )
+    request = read_request(CreateTopicsRequest, version, framed)
+    (topic,) = request.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (
+        name,
+        partitions,
+        replicas,
+    )
+    assert {each.name: each.value for each in topic.configs} == configs
+    assert (request.timeout_ms, request.validate_only) == (5, False)
+
+
+@given(st.integers(2, 6), int16, st.none() | names)
+def test_create_topic_answer(version: int, code: int, message: str | None) -> None:
+    topic = CreateTopicsResponse.CreatableTopicResult(
+        name="t", error_code=code, error_message=message
+    )
+    answer = CreateTopicsResponse(version=version, topics=[topic])
+    assert decode_create_topic(version, payload(answer)) == (code, message)
+    with pytest.raises(WireError, match="not for one topic"):
+        decode_create_topic(version, payload(CreateTopicsResponse(version=version)))
+
+
 #: Requests as kafka-python 3.0.12 encodes them: of client "c", with the correlation id 7.
 GOLDEN = [
     (
@@ -164,6 +202,11 @@ GOLDEN = [
     (
         init_producer_id_request(5, 7, "c"),
         "0000001c 0016 0005 00000007 0001 63 00 00 7fffffff ffffffffffffffff ffff 00",
+    ),
+    (
+        create_topic_request(7, 7, "c", "t", 3, -1, {"a": "b"}, 9),
+        "00000023 0013 0007 00000007 0001 63 00 02 0274 00000003 ffff 01 02 0261 0262 00 00"
+        "00000009 00 00",
     ),
     (
         handshake_request(1, 7, "c", "PLAIN"),
