@@ -22,7 +22,8 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from pykaproducer._wire.library_mechanisms import Gssapi, MskIam
-from pykaproducer._wire.mechanisms import Mechanism, OAuthBearer, Plain, Scram
+from pykaproducer._wire.mechanism import Mechanism
+from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
 from pykaproducer.errors import ConfigurationError
 
 #: OpenSSL objects that were inherited by a fork. They are never freed:

@@ -17,7 +17,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pykaproducer._version import VERSION
-from pykaproducer._wire.mechanisms import MechanismError, named
+from pykaproducer._wire.mechanism import MechanismError
+from pykaproducer._wire.mechanisms import named
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from pykaproducer._wire.mechanism import MechanismError
 
 #: Accepted numbers of SCRAM iterations. An attacker might request fewer (RFC 7677 requires 4096),
 #: and more would take too long.
@@ -21,20 +23,6 @@ _ITERATIONS: Final = range(4096, 1_000_001)
 
 #: The hash of each SCRAM mechanism.
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-
-
-class MechanismError(Exception):
-    """The exchange failed for the reason in the text."""
-
-
-class Mechanism(Protocol):
-    """The client side of one exchange."""
-
-    def first(self) -> bytes:
-        """Return the first token of the client."""
-
-    def respond(self, challenge: bytes) -> bytes | None:
-        """Return the response to *challenge*, or None if it is accepted and was the last."""
 
 
 class Plain:

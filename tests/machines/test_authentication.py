@@ -26,7 +26,8 @@ from pykaproducer._machines.session import (
     SessionState,
 )
 from pykaproducer._wire import WireError
-from pykaproducer._wire.mechanisms import Mechanism, MechanismError, Plain, Scram
+from pykaproducer._wire.mechanism import Mechanism, MechanismError
+from pykaproducer._wire.mechanisms import Plain, Scram
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.testing._messages import (
     ApiVersionsResponse,

@@ -28,6 +28,7 @@ NOT_IMPORTED = {
     "pykaproducer._load",
     "pykaproducer._net.secure",
     "pykaproducer._wire.library_mechanisms",
+    "pykaproducer._wire.mechanisms",
     "pykaproducer.cli",
     "pykaproducer.confluent",
     "pykaproducer.contrib",

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pykaproducer._wire.library_mechanisms import Gssapi, MskIam, signed_request
-from pykaproducer._wire.mechanisms import MechanismError, OAuthBearer, Plain, Scram
+from pykaproducer._wire.mechanism import MechanismError
+from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
 
 try:
     from kafka.net.sasl.msk import AwsMskIamClient
