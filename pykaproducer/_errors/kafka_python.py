@@ -87,7 +87,10 @@ def _executed(name: str, locations: Any) -> ModuleType | None:
     module.__name__ = name
     for value in vars(module).values():
         if getattr(value, "__module__", None) == temporary:
-            value.__module__ = name
+            line = getattr(value, "__firstlineno__", None)
+            value.__module__ = name  # from Python 3.13 on, this removes the class's line number
+            if line is not None:
+                value.__firstlineno__ = line
     return module
 
 

@@ -86,7 +86,7 @@ print("delivered")
 
 
 IDENTITY = """
-import sys
+import inspect, pickle, sys
 {first}
 import kafka
 import pykaproducer
@@ -109,6 +109,9 @@ for name in "kafka.errors", "kafka.structs":
         kind.__module__ == name for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, (Exception, tuple))
     )
+assert inspect.getsource(KafkaTimeoutError).startswith("class KafkaTimeoutError(")
+error = pickle.loads(pickle.dumps(KafkaTimeoutError("text")))
+assert type(error) is KafkaTimeoutError and error.args == ("text",)
 assert not [each for each in sys.meta_path if type(each).__module__.startswith("pykaproducer")]
 assert not [name for name in sys.modules if name.startswith("pykaproducer._errors.kafka_python.")]
 print("the same")
