@@ -21,9 +21,10 @@ from pykaproducer._net.transport import (
     SocketSettings,
     Transport,
 )
-from pykaproducer._wire.library_mechanisms import Gssapi, MskIam
+from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
 from pykaproducer._wire.mechanism import Mechanism
 from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
+from pykaproducer._wire.msk_iam import MskIam
 from pykaproducer.errors import ConfigurationError
 
 #: OpenSSL objects that were inherited by a fork. They are never freed:
@@ -152,7 +153,7 @@ def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
         case "OAUTHBEARER":
             return OAuthBearer(settings.sasl_oauth_token_provider)
         case "GSSAPI":
-            return Gssapi(_kerberos_name(settings, host))
+            return Kerberos(KerberosIdentity(_kerberos_name(settings, host)))
         case "AWS_MSK_IAM":
             return MskIam(host)
     raise AssertionError(f"no mechanism {name!r}")

@@ -1,7 +1,7 @@
 """The SASL mechanisms: the tokens exchanged between client and broker.
 
 PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are implemented here, GSSAPI
-and AWS_MSK_IAM, which call libraries, in ``library_mechanisms``. Every authentication uses a new
+in ``kerberos`` and AWS_MSK_IAM in ``msk_iam``. Every authentication uses a new
 mechanism object. A failure raises a :class:`MechanismError`, whose text contains no secret. A token
 provider may raise any exception, which is converted to a MechanismError.
 """

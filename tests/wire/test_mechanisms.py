@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from pykaproducer._wire.library_mechanisms import Gssapi, MskIam, signed_request
+from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
 from pykaproducer._wire.mechanism import MechanismError
 from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
+from pykaproducer._wire.msk_iam import MskIam, signed_request
 
 try:
     from kafka.net.sasl.msk import AwsMskIamClient
@@ -185,10 +186,11 @@ def test_iam_needs_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "package"), [(Gssapi("kafka@host"), "gssapi"), (MskIam(HOST), "botocore")]
+    ("mechanism", "package"),
+    [(Kerberos(KerberosIdentity("kafka@host")), "gssapi"), (MskIam(HOST), "botocore")],
 )
 def test_a_library_that_cannot_be_imported_is_named(
-    monkeypatch: pytest.MonkeyPatch, mechanism: Gssapi | MskIam, package: str
+    monkeypatch: pytest.MonkeyPatch, mechanism: Kerberos | MskIam, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.session", None)
