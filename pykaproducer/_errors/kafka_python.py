@@ -108,6 +108,9 @@ def _load(*names: str) -> list[ModuleType]:
         sys.meta_path.insert(0, ExecutedModules(dict(made)))
         if "kafka" not in sys.modules:
             return list(made.values())
+    # The package first: of two threads of which one imports a package, and the other one of its
+    # modules, Python fails one because each waits for the other.
+    importlib.import_module("kafka")
     return [importlib.import_module(name) for name in names]
 
 

@@ -1,7 +1,8 @@
 """Compression of the records of a batch, in the formats that Kafka's consumers and brokers read.
 
 One call compresses a whole batch, in C and without the GIL. Several threads may use a compressor at
-once. :mod:`pykaproducer.config` has validated types and levels.
+once. :mod:`pykaproducer.config` has validated types and levels. Each compressor imports its package
+when it is made, in the thread of a caller: most producers need none or one of them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import lz4.frame
-import snappy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -56,11 +54,16 @@ class Snappy:
 
     attribute = 2
 
+    def __init__(self) -> None:
+        import snappy
+
+        self._compress: Callable[[Buffer], bytes] = snappy.compress
+
     def compress(self, records: Buffer) -> bytes:
         view = memoryview(records).cast("B")
         pieces = [_XERIAL]
         for start in range(0, len(view), _XERIAL_BLOCK):
-            block = snappy.compress(view[start : start + _XERIAL_BLOCK])
+            block = self._compress(view[start : start + _XERIAL_BLOCK])
             pieces += (len(block).to_bytes(4, "big"), block)
         return b"".join(pieces)
 
@@ -71,19 +74,20 @@ class Lz4:
     attribute = 3
 
     def __init__(self, level: int = 0) -> None:
-        self._level = level
+        from lz4 import frame
 
-    def compress(self, records: Buffer) -> bytes:
         # Kafka reads independent blocks only. Its own producer writes blocks of 64 KiB, and a
         # reader needs a buffer of the size stated in the header.
-        compressed: bytes = lz4.frame.compress(
-            records,
-            compression_level=self._level,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        self._compress: Callable[[Buffer], bytes] = functools.partial(
+            frame.compress,
+            compression_level=level,
+            block_size=frame.BLOCKSIZE_MAX64KB,
             block_linked=False,
             store_size=False,
         )
-        return compressed
+
+    def compress(self, records: Buffer) -> bytes:
+        return self._compress(records)
 
 
 class Zstd:
@@ -92,7 +96,6 @@ class Zstd:
     attribute = 4
 
     def __init__(self, level: int = 3) -> None:
-        # Imported here, because the package is required only for this type.
         from zstandard import ZstdCompressor
 
         self._make: Callable[[], Any] = functools.partial(ZstdCompressor, level=level)

@@ -20,6 +20,7 @@ NOT_IMPORTED = {
     "javaproperties",
     "kafka",
     "kafka.errors",
+    "lz4",
     "numpy",
     "opentelemetry",
     "pandas",
@@ -39,6 +40,8 @@ NOT_IMPORTED = {
     "pykaproducer.testing",
     "pyspark",
     "rich",
+    "snappy",
+    "ssl",
     "subprocess",
     "urllib.request",
     "uuid",
@@ -142,7 +145,7 @@ start = threading.Barrier(4)
 def load(name):
     start.wait()
     importlib.import_module(name)
-names = "kafka", "pykaproducer", "kafka.errors", "pykaproducer.errors"
+names = ["kafka", "pykaproducer"] * 2
 threads = [threading.Thread(target=load, args=(name,)) for name in names]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
