@@ -10,7 +10,7 @@ The documentation ("Settings") describes each setting with its default and unit.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, TypedDict
 
 __all__ = ["ProducerSettings"]
@@ -102,5 +102,6 @@ class ProducerSettings(TypedDict, total=False):
     api_version_auto_timeout_ms: float
     sock_chunk_bytes: int
     sock_chunk_buffer_count: int
+    bootstrap_topics_filter: Collection[str]
     bootstrap_timeout_ms: float
     metric_reporters: Sequence[Any]

@@ -8,12 +8,14 @@ module also rejects combinations that conflict.
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._config.schema import FLAG, TEXT, Kind, WrongValueError, optional, setting
 from pykaproducer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = (
@@ -49,6 +51,8 @@ def _parse_path(value: Any) -> str:
 
 
 def _parse_context(value: Any) -> ssl.SSLContext:
+    import ssl  # not for producers without TLS
+
     if not isinstance(value, ssl.SSLContext):
         raise TypeError
     return value

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from pykaproducer._config import jaas
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
-from pykaproducer._config.tls_context import tls_context
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 #: The mechanisms to which each setting belongs.
@@ -171,6 +170,8 @@ def _import(mechanism: str, module: str, install: str) -> None:
 
 
 def _check_tls(config: SecuritySettings, given: set[str]) -> None:
+    from pykaproducer._config.tls_context import tls_context  # not for producers without TLS
+
     if config.ssl_context is not None:
         others = sorted(name for name in given if name.startswith("ssl_") and name != "ssl_context")
         if others:

@@ -108,6 +108,13 @@ NOT_HONOURED: tuple[Setting, ...] = (
         no_effect="kafka-python 2 only; this client does not chunk socket reads",
     ),
     Setting(
+        "bootstrap_topics_filter",
+        frozenset(),
+        Kind("a set of topics", frozenset),
+        "",
+        no_effect="kafka-python 2 only; metadata is requested for the topics in use",
+    ),
+    Setting(
         "bootstrap_timeout_ms",
         30_000,
         milliseconds(),

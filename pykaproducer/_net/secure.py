@@ -21,7 +21,10 @@ from pykaproducer._net.transport import (
     SocketSettings,
     Transport,
 )
-from pykaproducer._wire.mechanisms import Borrowed, Mechanism, OAuthBearer, Plain, Scram
+from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
+from pykaproducer._wire.mechanism import Mechanism
+from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
+from pykaproducer._wire.msk_iam import MskIam
 from pykaproducer.errors import ConfigurationError
 
 #: OpenSSL objects that were inherited by a fork. They are never freed:
@@ -53,13 +56,6 @@ class SecureNetworkSettings(SocketSettings, TlsSettings, Protocol):
     def sasl_kerberos_service_name(self) -> str: ...
     @property
     def sasl_kerberos_domain_name(self) -> str | None: ...
-
-
-def network_for(settings: SecureNetworkSettings) -> Network:
-    """Return the network that creates the connections of a producer with these settings."""
-    if settings.security_protocol == "PLAINTEXT":
-        return Network(settings)
-    return SecureNetwork(settings)
 
 
 class SecureNetwork(Network):
@@ -156,15 +152,16 @@ def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
             return Scram(name, user, password, secrets.token_urlsafe(24))
         case "OAUTHBEARER":
             return OAuthBearer(settings.sasl_oauth_token_provider)
-        case _:
-            assert name is not None
-            return Borrowed(name, {"host": host, **_kafka_python_settings(settings)})
+        case "GSSAPI":
+            return Kerberos(KerberosIdentity(_kerberos_name(settings, host)))
+        case "AWS_MSK_IAM":
+            return MskIam(host)
+    raise AssertionError(f"no mechanism {name!r}")
 
 
-def _kafka_python_settings(settings: SecureNetworkSettings) -> dict[str, Any]:
-    return {
-        "security_protocol": settings.security_protocol,
-        "sasl_kerberos_name": settings.sasl_kerberos_name,
-        "sasl_kerberos_service_name": settings.sasl_kerberos_service_name,
-        "sasl_kerberos_domain_name": settings.sasl_kerberos_domain_name,
-    }
+def _kerberos_name(settings: SecureNetworkSettings, host: str) -> Any:
+    """Return the name of the broker at *host*, as a string or a ``gssapi.Name``."""
+    if settings.sasl_kerberos_name is not None:
+        return settings.sasl_kerberos_name
+    service, domain = settings.sasl_kerberos_service_name, settings.sasl_kerberos_domain_name
+    return f"{service}@{domain or host}"

@@ -35,7 +35,8 @@ from pykaproducer._pipeline.custom_partitioner import (
     error_maker,
     no_such_partition,
 )
-from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import StageContext, Worker

@@ -3,8 +3,9 @@
 One call compresses a whole batch, in C and without the GIL. Several threads may use a compressor at
 once. :mod:`pykaproducer.config` has validated types and levels.
 
-A package is imported when its compressor is made: some have no wheel for every platform, and one
-that is missing must not prevent the use of the others.
+Each compressor imports its package when it is made, in the thread of a caller. Most producers need
+none or one of them. Some packages have no wheel for every platform, and one that is missing must
+not prevent the use of the others.
 """
 
 from __future__ import annotations
@@ -154,7 +155,6 @@ class Zstd:
     attribute = 4
 
     def __init__(self, level: int = 3) -> None:
-        # Imported here, because the package is required only for this type.
         from zstandard import ZstdCompressor
 
         self._make: Callable[[], Any] = functools.partial(ZstdCompressor, level=level)

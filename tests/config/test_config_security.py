@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykaproducer._config.jaas import parse
-from pykaproducer._net.secure import network_for
+from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError

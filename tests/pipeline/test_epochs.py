@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from kafka.errors import ClusterAuthorizationFailedError
-from kafka.protocol.producer import InitProducerIdRequest
 
 from pykaproducer import Delivery, DeliveryTimeoutError, Producer, Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing._messages import InitProducerIdRequest
 from pykaproducer.testing.scripted import Drop, Refuse
 
 from .helper import (
