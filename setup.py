@@ -59,7 +59,7 @@ def requirements() -> list[str]:
     in the place of lz4 it may require cramjam (``pykaproducer/_util/compression.py``).
     """
     config = configparser.ConfigParser()
-    config.read(HERE / "setup.cfg", encoding="utf-8")
+    config.read(pathlib.Path(__file__).with_name("setup.cfg"), encoding="utf-8")
     lines = config["options"]["install_requires"].split("\n")
     without = packages_without_wheel()
     kept = [line for line in lines if line and line.split(">")[0].strip() not in without]

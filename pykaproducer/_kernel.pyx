@@ -23,8 +23,8 @@ The life of a row:
 Locks. A ``Guard`` protects a short section that runs no Python code and does not release the GIL.
 With a GIL that is all that is needed, and a Guard is nothing. In a free-threaded build it is a
 mutex. Three are nested in this order: the guard of ``Admission`` (the open chunks and the topic
-slots), the lock of a ``TopicSlot``, and the lock of a ``Chunk`` (everything in it that changes). The
-others are taken last: those of ``Budget``, ``SampledStat``, ``SentBlock`` and the queues of outcomes.
+slots), the lock of a ``TopicSlot``, and the lock of a ``Chunk`` (everything in it that changes).
+Those of ``Budget``, ``SampledStat`` and the queues of outcomes are taken last.
 
 In a section, containers are changed only if nothing else uses them outside such sections. Otherwise
 a thread could wait in it for the lock of the container, detached from the interpreter. So a thread
@@ -187,6 +187,7 @@ include "_kernel_parts/sampled_stat.pxi"
 include "_kernel_parts/polled_outcomes.pxi"
 include "_kernel_parts/slice.pxi"
 include "_kernel_parts/deliver.pxi"
+include "_kernel_parts/release.pxi"
 include "_kernel_parts/detach.pxi"
 include "_kernel_parts/partition.pxi"
 include "_kernel_parts/encode.pxi"

@@ -80,7 +80,8 @@ cdef class Budget:
 
     cdef inline bint take(self, int64_t amount) noexcept nogil:
         """Reserve *amount* bytes, unless other threads are waiting for theirs."""
-        return load_int(&self.n_waiting) == 0 and atomic_add_below(&self.reserved, amount, self.limit)
+        return (load_int(&self.n_waiting) == 0
+                and atomic_add_below(&self.reserved, amount, self.limit))
 
     cdef inline bint take_past(self, int64_t amount) noexcept nogil:
         """Reserve *amount* bytes ahead of waiting threads, for a thread that must not wait."""

@@ -86,7 +86,8 @@ cdef extern from *:
         }
         for (int i = 0; i < 256; i++)
             for (int k = 1; k < 4; k++)
-                crc_table[k][i] = crc_table[k - 1][i] >> 8 ^ crc_table[0][crc_table[k - 1][i] & 255];
+                crc_table[k][i] = crc_table[k - 1][i] >> 8
+                                ^ crc_table[0][crc_table[k - 1][i] & 255];
     }
     static uint32_t crc32_of(const uint8_t *data, int32_t length) {
         uint32_t c = 0xffffffffu;

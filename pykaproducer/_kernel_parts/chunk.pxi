@@ -83,7 +83,7 @@ cdef class Chunk:
         leave_guard(&self.lock)
         return found / <double>_NS
 
-    # -- appending (under Admission's guard, and the lock) ---------------------------------------------
+    # -- appending (under Admission's guard, and the lock) -------------------------------------
 
     cdef uint8_t *room(self, Py_ssize_t size) noexcept nogil:
         """Allocate a payload of *size* bytes, in the last block or a new one."""
@@ -275,7 +275,7 @@ cdef class Chunk:
         try:
             return as_bytes(data, size)
         finally:
-            self.unpin()
+            unpin(self)
 
     def unassigned(self):
         """Return the rows with neither partition nor outcome (for a user's partitioner)."""
@@ -354,70 +354,10 @@ cdef class Chunk:
             self.callbacks = NULL
             self.callback_room = 0
 
-    cdef bint let_go(self, Slice part) noexcept nogil:
-        """Count the rows of *part* as reported and free their memory. Return true for the last."""
-        cdef uint32_t i
-        cdef Py_ssize_t freed = 0
-        cdef bint last
-        cdef Block *block
-        cdef Row *row
-        enter_guard(&self.lock)
-        for i in range(part.count):
-            row = &self.rows[part.at(i)]
-            block = &self.blocks[row.block]
-            block.live -= 1
-            if block.live == 0 and self.pins == 0 and self.closed:
-                freed += block.used
-                free_block(block)
-        self.unreported -= part.count
-        last = self.unreported == 0
-        if last:
-            freed += self.count * _ROW_COST
-            if self.slot is not None:
-                atomic_add(&self.slot.in_progress, -1)
-        leave_guard(&self.lock)
-        self.budget.give_back(freed)
-        return last
-
-    cdef unpin(self):
-        """Unpin after reading, and free the blocks that became unused in the meantime."""
-        cdef uint32_t i
-        cdef Py_ssize_t freed = 0
-        cdef bint done
-        enter_guard(&self.lock)
-        self.pins -= 1
-        if self.pins == 0 and self.closed:
-            for i in range(self.n_blocks):
-                if self.blocks[i].live == 0 and self.blocks[i].data != NULL:
-                    freed += self.blocks[i].used
-                    free_block(&self.blocks[i])
-        done = self.is_done()
-        leave_guard(&self.lock)
-        if done:
-            self.release_rows()
-        release_source(self)
-        if freed:
-            self.budget.give_back(freed)
-            self.budget.wake()
-
     cdef inline bint is_done(self) noexcept nogil:
         """Return whether all rows are reported, so the table may be gone. Under the lock."""
         return self.closed and self.unreported == 0
 
-    cdef release_rows(self):
-        """Free the row table once all rows are reported and unpinned, or shrink it for handles."""
-        cdef TopicSlot slot = None      # freed when this returns, without the lock
-        enter_guard(&self.lock)
-        if self.is_done():
-            slot = self.slot
-            self.slot = None            # handles must not keep what it refers to
-            if not (self.pins or self.compact or self.rows == NULL):
-                if self.held or self.failures:
-                    compress(self)
-                else:
-                    free_memory(self.rows, self.table)
-                    self.rows = NULL
-        leave_guard(&self.lock)
 
 cdef inline Py_ssize_t payload_size(const Row *row) noexcept nogil:
     cdef Py_ssize_t size = row.headers_size

@@ -1,4 +1,5 @@
-# Delivering: rows of batches that the broker has confirmed, or that were written with acks=0.
+# Settling: rows of batches that the broker has confirmed, or that were written with acks=0, and
+# rows that have failed.
 
 cdef struct Delivering:
     int64_t timestamp           # the broker's, ms; -1: the rows keep their own
@@ -135,3 +136,28 @@ cdef inline void deliver_row(Chunk chunk, uint32_t number, int64_t base_offset, 
     if delivering.timestamp >= 0:
         row.timestamp = delivering.timestamp
     add_flags(&row.flags, SETTLED)
+
+
+cdef bint fail_part(Slice part, Slice settled, Py_ssize_t first) noexcept:
+    """Settle the rows of *part* with the error at *first*, or the next one if possibly persisted.
+
+    The caller holds the chunk's lock. Adds the rows to *settled*, and returns whether any of
+    them is possibly persisted.
+    """
+    cdef Chunk chunk = part.chunk
+    cdef uint8_t possibly = 0
+    cdef uint32_t i
+    cdef Row *row
+    for i in range(0 if chunk.is_done() else part.count):
+        row = &chunk.rows[part.at(i)]
+        if row.flags & SETTLED:
+            continue
+        row.deadline = -1
+        row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
+        possibly |= row.flags & (POSSIBLY | CLAIMED)
+        add_flags(&row.flags, SETTLED | FAILED)
+        chunk.failures = True
+        settled.rows[settled.count] = part.at(i)
+        settled.count += 1
+    part.size_of(settled)
+    return possibly != 0

@@ -96,7 +96,7 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
             got_gil()
     finally:
         for part in parts:
-            part.chunk.unpin()
+            unpin(part.chunk)
     batch.end_at(p - batch.data)
     return batch
 

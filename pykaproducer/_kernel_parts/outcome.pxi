@@ -6,8 +6,8 @@
 # - Outcomes (`compact`): every row is reported, and there are live handles or errors;
 # - none (NULL): every row is reported, and there is no handle.
 #
-# Code that reads Rows holds the lock and checks `is_done()` first, or has pinned the chunk. The table
-# changes state under the lock.
+# Code that reads Rows holds the lock and checks `is_done()` first, or has pinned the chunk. The
+# table changes state under the lock.
 
 cdef void compress(Chunk chunk) noexcept nogil:
     """Replace the 64-byte Rows by 32-byte Outcomes, which is all that handles need."""

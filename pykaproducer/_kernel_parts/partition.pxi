@@ -188,7 +188,7 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
         free(census.found)
         free(census.counts)
         free(census.sizes)
-        chunk.unpin()
+        unpin(chunk)
     for part in parts:
         if (<Slice>part).partition == partitions:
             parts.remove(part)

@@ -223,35 +223,11 @@ cdef class Slice:
             # From here on nothing raises. Drop error objects that no row uses, so that per-row
             # failures, and failures of rows that are settled already, cannot exhaust the 16 bits of
             # Row.error.
-            if not self.fail_into(settled, first):
+            if not fail_part(self, settled, first):
                 del errors[first + (1 if settled.count else 0):]
         finally:
             leave_guard(&chunk.lock)
         return self.settled_part(settled, wake)
-
-    cdef bint fail_into(self, Slice settled, Py_ssize_t first) noexcept:
-        """Settle these rows with the error at *first*, or the next one if possibly persisted.
-
-        The caller holds the chunk's lock. Adds the rows to *settled*, and returns whether any of
-        them is possibly persisted.
-        """
-        cdef Chunk chunk = self.chunk
-        cdef uint8_t possibly = 0
-        cdef uint32_t i
-        cdef Row *row
-        for i in range(0 if chunk.is_done() else self.count):
-            row = &chunk.rows[self.at(i)]
-            if row.flags & SETTLED:
-                continue
-            row.deadline = -1
-            row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
-            possibly |= row.flags & (POSSIBLY | CLAIMED)
-            add_flags(&row.flags, SETTLED | FAILED)
-            chunk.failures = True
-            settled.rows[settled.count] = self.at(i)
-            settled.count += 1
-        self.size_of(settled)
-        return possibly != 0
 
     cdef Slice empty_part(self):
         """Return an empty slice with room for all of these rows.
@@ -344,30 +320,18 @@ cdef class Slice:
     cpdef finish(self):
         """Release the memory of these reported rows. Return True if they were the chunk's last."""
         cdef Chunk chunk = self.chunk
-        cdef uint32_t i = self.next_to_keep(0)
+        cdef uint32_t i = next_to_keep(self, 0)
         cdef bint last
         while i < self.count:
             self.keep(self.at(i))
-            i = self.next_to_keep(i + 1)
-        last = chunk.let_go(self)
+            i = next_to_keep(self, i + 1)
+        last = let_go(chunk, self)
         if last:
             chunk.free_callbacks()
-            chunk.release_rows()
+            release_rows(chunk)
         release_source(chunk)
         chunk.budget.wake()
         return last
-
-    cdef uint32_t next_to_keep(self, uint32_t i) noexcept:
-        """Return the first row from *i* on that has failed and has a handle, or their number."""
-        cdef Row *row
-        enter_guard(&self.chunk.lock)
-        while i < self.count:
-            row = &self.chunk.rows[self.at(i)]
-            if row.flags & FAILED and row.handle_count:
-                break
-            i += 1
-        leave_guard(&self.chunk.lock)
-        return i
 
     cdef keep(self, uint32_t row):
         # The payload of a failed message is kept for its handles, so that it can be sent again.

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pykaproducer._net.connection import Lost
-from pykaproducer._net.secure import SecureNetwork, network_for
+from pykaproducer._net.networks import network_for
+from pykaproducer._net.secure import SecureNetwork
 from pykaproducer._net.transport import ConnectionFailed, Network, Transport
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock

@@ -1,0 +1,77 @@
+# Releasing: the memory of rows that are reported, and of a chunk when its last row is.
+
+cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
+    """Count the rows of *part* as reported and free their memory. Return true for the last."""
+    cdef uint32_t i
+    cdef Py_ssize_t freed = 0
+    cdef bint last
+    cdef Block *block
+    cdef Row *row
+    enter_guard(&chunk.lock)
+    for i in range(part.count):
+        row = &chunk.rows[part.at(i)]
+        block = &chunk.blocks[row.block]
+        block.live -= 1
+        if block.live == 0 and chunk.pins == 0 and chunk.closed:
+            freed += block.used
+            free_block(block)
+    chunk.unreported -= part.count
+    last = chunk.unreported == 0
+    if last:
+        freed += chunk.count * _ROW_COST
+        if chunk.slot is not None:
+            atomic_add(&chunk.slot.in_progress, -1)
+    leave_guard(&chunk.lock)
+    chunk.budget.give_back(freed)
+    return last
+
+
+cdef unpin(Chunk chunk):
+    """Unpin after reading, and free the blocks that became unused in the meantime."""
+    cdef uint32_t i
+    cdef Py_ssize_t freed = 0
+    cdef bint done
+    enter_guard(&chunk.lock)
+    chunk.pins -= 1
+    if chunk.pins == 0 and chunk.closed:
+        for i in range(chunk.n_blocks):
+            if chunk.blocks[i].live == 0 and chunk.blocks[i].data != NULL:
+                freed += chunk.blocks[i].used
+                free_block(&chunk.blocks[i])
+    done = chunk.is_done()
+    leave_guard(&chunk.lock)
+    if done:
+        release_rows(chunk)
+    release_source(chunk)
+    if freed:
+        chunk.budget.give_back(freed)
+        chunk.budget.wake()
+
+
+cdef release_rows(Chunk chunk):
+    """Free the row table once all rows are reported and unpinned, or shrink it for handles."""
+    cdef TopicSlot slot = None      # freed when this returns, without the lock
+    enter_guard(&chunk.lock)
+    if chunk.is_done():
+        slot = chunk.slot
+        chunk.slot = None            # handles must not keep what it refers to
+        if not (chunk.pins or chunk.compact or chunk.rows == NULL):
+            if chunk.held or chunk.failures:
+                compress(chunk)
+            else:
+                free_memory(chunk.rows, chunk.table)
+                chunk.rows = NULL
+    leave_guard(&chunk.lock)
+
+
+cdef uint32_t next_to_keep(Slice part, uint32_t i) noexcept:
+    """Return the first row from *i* on that has failed and has a handle, or their number."""
+    cdef Row *row
+    enter_guard(&part.chunk.lock)
+    while i < part.count:
+        row = &part.chunk.rows[part.at(i)]
+        if row.flags & FAILED and row.handle_count:
+            break
+        i += 1
+    leave_guard(&part.chunk.lock)
+    return i
