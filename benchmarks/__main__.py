@@ -32,6 +32,7 @@ from benchmarks import (
     spark_memory,
     startup,
     sync,
+    threads,
     topics,
 )
 from benchmarks.chaos import command as chaos
@@ -65,6 +66,7 @@ OTHERS: dict[str, Any] = {
     "spark": spark,
     "spark-memory": spark_memory,
     "kernel": kernel,
+    "threads": threads,
     "chaos": chaos,
     "plot": plot,
 }
