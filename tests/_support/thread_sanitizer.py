@@ -1,10 +1,10 @@
 """The kernel's stress test under ThreadSanitizer: ``tox -e threads -- --python PYTHON``.
 
-*PYTHON* is a free-threaded CPython that was configured with ``--with-thread-sanitizer``, and has the
-packages that the kernel's tests import (pytest, hypothesis, crc32c, lz4, kafka-python). The kernel
-is built in a copy of the sources, with clang. CPython's own list of known reports is used if
-``--suppressions`` names it (``Tools/tsan/suppressions_free_threading.txt`` in its sources). The exit
-status is 1 if a race was reported, or the stress test failed.
+*PYTHON* is a free-threaded CPython that was configured with ``--with-thread-sanitizer``, and has
+what the kernel's tests import (pytest, hypothesis, crc32c, lz4, kafka-python). The kernel is built
+in a copy of the sources, with clang. ``--suppressions`` names CPython's own list of known reports
+(``Tools/tsan/suppressions_free_threading.txt`` in its sources). The exit status is 1 if a race was
+reported, or the stress test failed.
 """
 
 from __future__ import annotations
