@@ -10,10 +10,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from pykaproducer._config.tls_context import TlsSettings, tls_context
+from pykaproducer._config.oauth_settings import OAuthSettings
+from pykaproducer._config.tls_context import TlsSettings, has_certificate, tls_context
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
+from pykaproducer._net.tokens import Tokens
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -77,6 +79,8 @@ class SecureNetwork(Network):
         self._making = threading.Lock()
         self._context: ssl.SSLContext | None = None
         self._tls: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()
+        #: The tokens of a producer that gets them by itself.
+        self.tokens = _tokens(settings)
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the addresses of *host*, each with the name required in the certificate."""
@@ -88,8 +92,7 @@ class SecureNetwork(Network):
         if not self.protocol.endswith("SSL"):
             return super().connect(endpoint)
         context = self._tls_context()
-        has_certificate = None if settings.ssl_context else settings.ssl_certfile is not None
-        peer = Peer(endpoint.host, self.protocol, has_certificate)
+        peer = Peer(endpoint.host, self.protocol, has_certificate(settings))
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
             transport = TlsTransport(sock, context, peer)
@@ -120,13 +123,15 @@ class SecureNetwork(Network):
         """
         super().close_inherited()
         _inherited.extend([self._context, *self._tls])
+        if self.tokens is not None:
+            _inherited.extend(self.tokens.inherited())
 
     def authenticator(self, host: str) -> Callable[[], Authentication] | None:
         """Return a factory for the authentication of a connection to *host*, None without SASL.
 
         A token provider, or Kerberos, is called in the connection's own thread and may block for
         any time. No thread waits for that thread, or for the lock of its stage, which others only
-        try to acquire.
+        try to acquire. Tokens that the producer gets by itself are there already.
         """
         settings = self._security
         if not self.protocol.startswith("SASL"):
@@ -134,11 +139,28 @@ class SecureNetwork(Network):
         assert settings.sasl_mechanism is not None
         credentials = Credentials(
             settings.sasl_mechanism,
-            lambda: _mechanism(settings, host),
+            lambda: self._mechanism(host),
             self.protocol,
             settings.sasl_plain_username,
         )
         return lambda: Authentication(credentials, settings.client_id)
+
+    def _mechanism(self, host: str) -> Mechanism:
+        """Return a new exchange with the broker at *host*."""
+        if self.tokens is not None:
+            return self.tokens.mechanism()
+        return _mechanism(self._security, host)
+
+
+def tokens_of(network: Network) -> Tokens | None:
+    """Return the tokens of a producer that gets them by itself, None for any other producer."""
+    return network.tokens if isinstance(network, SecureNetwork) else None
+
+
+def _tokens(settings: SecureNetworkSettings) -> Tokens | None:
+    if settings.sasl_mechanism != "OAUTHBEARER" or not isinstance(settings, OAuthSettings):
+        return None
+    return Tokens(settings) if settings.fetches_tokens else None
 
 
 def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
     from pykaproducer.testing.security import Security as Security
     from pykaproducer.testing.security import UnsecuredTokens as UnsecuredTokens
+    from pykaproducer.testing.token_server import TokenReply as TokenReply
+    from pykaproducer.testing.token_server import TokenRequest as TokenRequest
+    from pykaproducer.testing.token_server import TokenServer as TokenServer
 
 #: The module of each public name.
 _HOMES = {
@@ -29,6 +32,9 @@ _HOMES = {
     "KafkaCluster": "cluster",
     "ScriptedCluster": "scripted",
     "Security": "security",
+    "TokenReply": "token_server",
+    "TokenRequest": "token_server",
+    "TokenServer": "token_server",
     "UnsecuredTokens": "security",
 }
 

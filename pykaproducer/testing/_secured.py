@@ -35,6 +35,7 @@ _UNSECURED_TOKENS = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured."
     "OAuthBearerUnsecuredValidatorCallbackHandler"
 )
+_SIGNED_TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -124,9 +125,23 @@ class SecuredListeners:
             if listener.mechanism == "OAUTHBEARER":
                 handler = f"{mechanism}.sasl.server.callback.handler.class"
                 out[handler] = _UNSECURED_TOKENS
+                if listener.token_server is not None:
+                    out[handler] = _SIGNED_TOKENS
+                    out["sasl.oauthbearer.jwks.endpoint.url"] = listener.token_server.jwks_url
+                    out["sasl.oauthbearer.expected.audience"] = listener.token_server.audience
+                    out["sasl.oauthbearer.expected.issuer"] = listener.token_server.issuer
             if listener.reauth_ms is not None:
                 out[f"{mechanism}.connections.max.reauth.ms"] = str(listener.reauth_ms)
         return out
+
+    def java_options(self) -> list[str]:
+        """Return the options of Java for a broker with these listeners."""
+        servers = [each.token_server for each in self.listeners if each.token_server is not None]
+        if not servers:
+            return []
+        urls = ",".join(dict.fromkeys(server.jwks_url for server in servers))
+        # Brokers contact no other identity provider.
+        return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}"]
 
     # The clients
 
@@ -150,7 +165,11 @@ class SecuredListeners:
                 out["ssl_password"] = listener.key_password
         if listener.mechanism is not None:
             out["sasl_mechanism"] = listener.mechanism
-            if listener.mechanism == "OAUTHBEARER":
+            if listener.token_server is not None:
+                out["sasl_oauthbearer_token_endpoint_url"] = listener.token_server.url
+                out["sasl_oauthbearer_client_id"] = user
+                out["sasl_oauthbearer_client_secret"] = listener.users[user]
+            elif listener.mechanism == "OAUTHBEARER":
                 out["sasl_oauth_token_provider"] = UnsecuredTokens(user)
             else:
                 out["sasl_plain_username"] = user

@@ -370,7 +370,10 @@ class KafkaCluster:
             if len(disks) > 1:
                 extra = _server.on_disks(disks) | extra
             settings.write_text(_server.server_properties(i, ports, data, extra))
-            command = _server.command(java, self._heap_mb, self._fast_start, directory, settings)
+            options = self._secured.java_options() if self._secured else ()
+            command = _server.command(
+                java, self._heap_mb, self._fast_start, directory, settings, options
+            )
             log_path = logs / f"broker-{i}.log"
             brokers.append(Broker(processes, i, ports[i].client, command, log_path, secured, disks))
         return brokers

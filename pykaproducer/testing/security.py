@@ -19,6 +19,8 @@ from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from pykaproducer.testing.token_server import TokenServer
+
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 CERTIFICATES = ("valid", "expired", "other-host")
@@ -36,7 +38,10 @@ class Security:
 
     - *protocol*: ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
     - *mechanism*: with SASL ``"PLAIN"``, ``"SCRAM-SHA-256"``, ``"SCRAM-SHA-512"`` (the default) or
-      ``"OAUTHBEARER"`` (unsigned tokens, created by :class:`UnsecuredTokens`).
+      ``"OAUTHBEARER"``.
+    - *token_server*: with OAUTHBEARER the :class:`TokenServer` whose signed tokens the brokers
+      accept; *users* are its clients. Without it they accept unsigned tokens, created by
+      :class:`UnsecuredTokens`.
     - *users*: names and passwords. OAUTHBEARER and client certificates use only the names.
     - *client_auth*: ``"required"`` demands a client certificate; each user has one.
     - *key_password*: password with which the users' private keys are encrypted.
@@ -55,6 +60,7 @@ class Security:
     authorize: bool = False
     reauth_ms: int | None = None
     certificate: str = "valid"
+    token_server: TokenServer | None = None
 
     def __post_init__(self) -> None:
         _one_of("protocol", self.protocol, PROTOCOLS)
@@ -76,6 +82,8 @@ class Security:
             )
         if self.reauth_ms is not None and self.reauth_ms < 1:
             raise ValueError(f"reauth_ms must be at least 1, not {self.reauth_ms}")
+        if self.token_server is not None and self.mechanism != "OAUTHBEARER":
+            raise ValueError(f"token_server requires OAUTHBEARER, not {self.mechanism}")
         if not self.users:
             raise ValueError("users must contain at least one user")
         if self.mechanism == "PLAIN":
