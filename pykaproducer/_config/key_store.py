@@ -86,11 +86,11 @@ def certificate_and_key(settings: StoreSettings) -> str:
         ConfigurationError: it cannot be read, or does not have exactly one key.
     """
     location = f"{settings.name}_location"
-    if settings.password is None:
+    keys = _read(settings).keys
+    if not keys and settings.password is None:
         raise ConfigurationError(
             f"setting {settings.name}_password: {location} requires it, to decrypt the key"
         )
-    keys = _read(settings).keys
     if len(keys) != 1:
         raise ConfigurationError(
             f"setting {location}: {settings.path!r} contains {len(keys) or 'no'} private keys; it "
@@ -139,7 +139,7 @@ def _read_pkcs12(content: bytes, settings: StoreSettings) -> Store:
     except ImportError as error:
         raise ConfigurationError(
             f"setting {settings.name}_location: PKCS12 needs the package cryptography ({error}): "
-            "pip install 'pykaproducer[oauth]', or convert the store to PEM with openssl pkcs12"
+            "pip install 'pykaproducer[pkcs12]', or convert the store to PEM with openssl pkcs12"
         ) from None
     secret = None if settings.password is None else settings.password.encode()
     try:
