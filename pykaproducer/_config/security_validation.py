@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pykaproducer._config import jaas
-from pykaproducer._config.key_store import is_pem
+from pykaproducer._config.key_store import is_pem, read_file
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
@@ -222,6 +222,14 @@ def _check_sasl(config: SecuritySettings, given: Iterable[str]) -> None:
         raise ConfigurationError("setting sasl_mechanism: 'AWS_MSK_IAM' requires SASL_SSL")
     if mechanism in _PACKAGES:
         _import(mechanism, *_PACKAGES[mechanism])
+    if config.sasl_kerberos_keytab is not None:
+        _check_keytab(config.sasl_kerberos_keytab)
+
+
+def _check_keytab(path: str) -> None:
+    # The first byte is that of the format, the second one its version.
+    if read_file("sasl_kerberos_keytab", path)[:1] != b"\x05":
+        raise ConfigurationError(f"setting sasl_kerberos_keytab: {path!r} is not a key table")
 
 
 def _import(mechanism: str, module: str, install: str) -> None:

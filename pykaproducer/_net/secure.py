@@ -23,6 +23,7 @@ from pykaproducer._net.transport import (
     SocketSettings,
     Transport,
 )
+from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
 from pykaproducer._wire.mechanisms import Borrowed, Mechanism, OAuthBearer, Plain, Scram
 from pykaproducer.errors import ConfigurationError
 
@@ -55,6 +56,10 @@ class SecureNetworkSettings(SocketSettings, TlsSettings, Protocol):
     def sasl_kerberos_service_name(self) -> str: ...
     @property
     def sasl_kerberos_domain_name(self) -> str | None: ...
+    @property
+    def sasl_kerberos_principal(self) -> str | None: ...
+    @property
+    def sasl_kerberos_keytab(self) -> str | None: ...
 
 
 def network_for(settings: SecureNetworkSettings) -> Network:
@@ -81,6 +86,8 @@ class SecureNetwork(Network):
         self._tls: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()
         #: The tokens of a producer that gets them by itself.
         self.tokens = _tokens(settings)
+        # Tickets requested with a key table are shared by the connections, and by nothing else.
+        self._ticket_cache = f"MEMORY:pykaproducer-{secrets.token_hex(8)}"
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the addresses of *host*, each with the name required in the certificate."""
@@ -141,7 +148,7 @@ class SecureNetwork(Network):
             settings.sasl_mechanism,
             lambda: self._mechanism(host),
             self.protocol,
-            settings.sasl_plain_username,
+            settings.sasl_plain_username or settings.sasl_kerberos_principal,
         )
         return lambda: Authentication(credentials, settings.client_id)
 
@@ -149,6 +156,8 @@ class SecureNetwork(Network):
         """Return a new exchange with the broker at *host*."""
         if self.tokens is not None:
             return self.tokens.mechanism()
+        if self._security.sasl_mechanism == "GSSAPI":
+            return Kerberos(_identity(self._security, host, self._ticket_cache))
         return _mechanism(self._security, host)
 
 
@@ -180,13 +189,13 @@ def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
             return OAuthBearer(settings.sasl_oauth_token_provider)
         case _:
             assert name is not None
-            return Borrowed(name, {"host": host, **_kafka_python_settings(settings)})
+            return Borrowed(name, {"host": host, "security_protocol": settings.security_protocol})
 
 
-def _kafka_python_settings(settings: SecureNetworkSettings) -> dict[str, Any]:
-    return {
-        "security_protocol": settings.security_protocol,
-        "sasl_kerberos_name": settings.sasl_kerberos_name,
-        "sasl_kerberos_service_name": settings.sasl_kerberos_service_name,
-        "sasl_kerberos_domain_name": settings.sasl_kerberos_domain_name,
-    }
+def _identity(settings: SecureNetworkSettings, host: str, cache: str) -> KerberosIdentity:
+    target = settings.sasl_kerberos_name
+    if target is None:
+        domain = settings.sasl_kerberos_domain_name or host
+        target = f"{settings.sasl_kerberos_service_name}@{domain}"
+    principal, keytab = settings.sasl_kerberos_principal, settings.sasl_kerberos_keytab
+    return KerberosIdentity(target, principal, keytab, cache)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pykaproducer.testing.proxy import Cut as Cut
     from pykaproducer.testing.proxy import FaultProxy as FaultProxy
     from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
+    from pykaproducer.testing.security import KerberosService as KerberosService
     from pykaproducer.testing.security import Security as Security
     from pykaproducer.testing.security import UnsecuredTokens as UnsecuredTokens
     from pykaproducer.testing.token_server import TokenReply as TokenReply
@@ -30,6 +31,7 @@ _HOMES = {
     "FakeClock": "clock",
     "FaultProxy": "proxy",
     "KafkaCluster": "cluster",
+    "KerberosService": "security",
     "ScriptedCluster": "scripted",
     "Security": "security",
     "TokenReply": "token_server",

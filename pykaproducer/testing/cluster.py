@@ -125,7 +125,8 @@ class KafkaCluster:
         """Start the brokers and wait until all are ready; no effect on a started cluster."""
         if self._processes is not None:
             return self
-        java = _jars.java()
+        needs_kerberos = any(each.kerberos is not None for each in self._security)
+        java = _jars.java_with("jdk.security.jgss") if needs_kerberos else _jars.java()
         self._environment = _server.environment(_jars.kafka_jars())
         for _ in range(_PORT_ATTEMPTS - 1):
             try:
