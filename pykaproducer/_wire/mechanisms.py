@@ -1,9 +1,9 @@
 """The SASL mechanisms: the tokens exchanged between client and broker.
 
-PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are implemented here. GSSAPI
-is in ``_wire/kerberos.py``, and AWS_MSK_IAM is kafka-python's. Every authentication uses a new mechanism object. A
-failure raises a :class:`MechanismError`, whose text contains no secret. kafka-python's mechanisms
-(:class:`Borrowed`) and a token provider may raise any exception, which is converted to a
+PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are implemented here, GSSAPI
+in ``_wire/kerberos.py``. AWS_MSK_IAM is kafka-python's. Every authentication uses a new mechanism
+object. A failure raises a :class:`MechanismError`, whose text contains no secret. kafka-python's
+mechanism (:class:`Borrowed`) and a token provider may raise any exception, which is converted to a
 MechanismError.
 """
 

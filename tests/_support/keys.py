@@ -40,3 +40,10 @@ def public_pem(key: Any) -> str:
     kind = serialization.PublicFormat.SubjectPublicKeyInfo
     text = key.public_key().public_bytes(serialization.Encoding.PEM, kind)
     return str(text.decode())
+
+
+def decrypted(pem: str, password: str) -> str:
+    """Return an encrypted key without its password."""
+    from cryptography.hazmat.primitives import serialization
+
+    return pem_of(serialization.load_pem_private_key(pem.encode(), password.encode())).decode()

@@ -6,8 +6,10 @@ The client runs in a program of its own, whose environment has the settings of t
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -186,3 +188,27 @@ def test_what_is_no_key_table(kdc: Kdc, tmp_path: Path) -> None:
     path.write_text("garbage")
     with pytest.raises(ConfigurationError, match="is not a key table"):
         Producer(**given, sasl_kerberos_keytab=path)
+
+
+def test_the_program_of_the_page(
+    kdc: Kdc, kerberized: KafkaCluster, kerberized_topic: str, alice: str
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.rst").read_text()
+    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", page, re.MULTILINE)
+    (text,) = (textwrap.dedent(block) for block in blocks if "GSSAPI" in block)
+    settings = kerberized.settings()
+    text = text.replace("kafka.example.com:9097", settings["bootstrap_servers"])
+    text = text.replace("/etc/kafka/alice.keytab", alice).replace("EXAMPLE.COM", REALM)
+    text = text.replace('"events"', repr(kerberized_topic))
+    # The broker's host is an address here.
+    text = text.replace('"GSSAPI",', '"GSSAPI", sasl_kerberos_domain_name="localhost",')
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env=kdc.environment,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_log(kerberized, kerberized_topic).values == [b"value"]

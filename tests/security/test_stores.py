@@ -12,6 +12,7 @@ import pytest
 from pykaproducer import Producer, confluent
 from pykaproducer.config import read_settings
 from pykaproducer.testing import KafkaCluster
+from tests._support.keys import decrypted
 from tests._support.stores import key_store, trust_store
 from tests.cluster.readback import read_log
 
@@ -25,8 +26,6 @@ class Files:
     """The client's files of the listener that requires a certificate."""
 
     def __init__(self, secured: KafkaCluster, directory: Path) -> None:
-        from cryptography.hazmat.primitives import serialization
-
         given = secured.settings(USER, listener=On.CLIENT_CERTIFICATE)
         self.directory = directory
         self.servers: str = given["bootstrap_servers"]
@@ -34,9 +33,7 @@ class Files:
         self.certificate = Path(given["ssl_certfile"]).read_text()
         #: Encrypted with PASSWORD.
         self.key = Path(given["ssl_keyfile"]).read_text()
-        key = serialization.load_pem_private_key(self.key.encode(), PASSWORD.encode())
-        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        self.plain_key = key.private_bytes(serialization.Encoding.PEM, pkcs8, plain).decode()
+        self.plain_key = decrypted(self.key, PASSWORD)
 
     def stores(self, kind: str) -> tuple[str, str]:
         """Return a trust store and a key store."""
