@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 
 #: Where Linux shows the descriptors of a process. It may be missing in a sandbox.
@@ -28,6 +27,8 @@ def path_of(content: bytes) -> Iterator[str]:
             file.flush()
             yield f"{_DESCRIPTORS}/{descriptor}"
         return
+    import tempfile
+
     with tempfile.NamedTemporaryFile(prefix="pykaproducer-") as file:  # its mode is 0600
         file.write(content)
         file.flush()

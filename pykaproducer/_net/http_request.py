@@ -100,6 +100,8 @@ class HttpRequest:
         """
         try:
             return self._send(method, headers, body)
+        except http.client.IncompleteRead:
+            raise RequestFailed("the answer is incomplete") from None
         except http.client.HTTPException:
             raise RequestFailed("the answer is not HTTP; is the URL right?") from None
         finally:
@@ -191,6 +193,8 @@ def _bounded(answer: http.client.HTTPResponse) -> bytes:
         content += chunk
         if len(content) > LARGEST:
             raise RequestFailed(f"the answer has more than {LARGEST} bytes")
+    if answer.length:  # read() with a size does not report it
+        raise RequestFailed("the answer is incomplete")
     return bytes(content)
 
 

@@ -8,14 +8,13 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.tls_context import TlsSettings, has_certificate, tls_context
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
-from pykaproducer._net.tokens import Tokens
 from pykaproducer._net.transport import (
     ConnectionFailed,
     Endpoint,
@@ -26,6 +25,9 @@ from pykaproducer._net.transport import (
 from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
 from pykaproducer._wire.mechanisms import Borrowed, Mechanism, OAuthBearer, Plain, Scram
 from pykaproducer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pykaproducer._net.tokens import Tokens
 
 #: OpenSSL objects that were inherited by a fork. They are never freed:
 #:
@@ -169,7 +171,12 @@ def tokens_of(network: Network) -> Tokens | None:
 def _tokens(settings: SecureNetworkSettings) -> Tokens | None:
     if settings.sasl_mechanism != "OAUTHBEARER" or not isinstance(settings, OAuthSettings):
         return None
-    return Tokens(settings) if settings.fetches_tokens else None
+    if not settings.fetches_tokens:
+        return None
+    # Not imported with the package, because few programs need an HTTP client.
+    from pykaproducer._net.tokens import Tokens
+
+    return Tokens(settings)
 
 
 def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import re
 import ssl
 import urllib.parse
@@ -31,6 +32,8 @@ from pykaproducer.errors import ConfigurationError
 
 #: RFC 6750: the characters of a token.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
+#: A signed JWT in a server's text.
+_JWT: Final = re.compile(r"[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 #: The lifetime of a token that does not state any (seconds).
 _UNKNOWN_LIFETIME: Final = 300.0
@@ -113,7 +116,9 @@ class TokenSource:
         sock = None if request is None else request.socket
         if sock is not None:
             # Not close() of an SSLSocket, which may be in the middle of a call in the parent.
-            sock.detach()
+            descriptor = sock.detach()
+            if descriptor >= 0:
+                os.close(descriptor)
         return [self._context, request, sock]
 
     # The request ---------------------------------------------------------------------------------
@@ -216,14 +221,19 @@ class TokenSource:
         shown = " ".join(str(text).split())
         for secret in self._secrets():
             shown = shown.replace(secret, "<not shown>")
+        shown = _JWT.sub("<not shown>", shown)
         shown = "".join(letter for letter in shown if letter.isprintable())
         return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 3] + "..."
 
     def _secrets(self) -> list[str]:
         settings = self._settings
-        found = [settings.sasl_oauthbearer_client_secret]
-        found += [settings.sasl_oauthbearer_assertion_private_key_passphrase]
-        return [secret for secret in found if secret]
+        secret = settings.sasl_oauthbearer_client_secret
+        found = [settings.sasl_oauthbearer_assertion_private_key_passphrase]
+        if secret is not None:
+            client = settings.sasl_oauthbearer_client_id or ""
+            header = _basic(client, secret, settings.sasl_oauthbearer_header_urlencode)
+            found += [header.removeprefix("Basic "), urllib.parse.quote_plus(secret), secret]
+        return [each for each in found if each]
 
 
 def _basic(client: str, secret: str, encode: bool) -> str:

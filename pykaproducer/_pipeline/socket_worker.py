@@ -20,7 +20,7 @@ import math
 import selectors
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
@@ -35,7 +35,6 @@ from pykaproducer._net.connection import (
     SessionState,
 )
 from pykaproducer._net.secure import tokens_of
-from pykaproducer._net.tokens import TokenFailure, Tokens
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.current_thread import in_a_stage
 from pykaproducer._pipeline.metrics import ConnectionMetrics
@@ -44,6 +43,9 @@ from pykaproducer._util.clock import earlier
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer.config import Config
+
+if TYPE_CHECKING:
+    from pykaproducer._net.tokens import TokenFailure, Tokens
 
 log = GuardedLogger("pykaproducer.net")
 

@@ -11,10 +11,12 @@ overlooked: (1) a connection finds no token, and sends its wish with the failure
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pykaproducer._net.tokens import Tokens, TokenWanted
 from pykaproducer._pipeline.worker import StageContext, Worker
+
+if TYPE_CHECKING:
+    from pykaproducer._net.tokens import Tokens, TokenWanted
 
 #: How long the end of the pipeline waits for a request that was cancelled (seconds). The resolver
 #: cannot be interrupted.

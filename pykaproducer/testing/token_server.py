@@ -229,10 +229,14 @@ class TokenServer:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
-        header, claims, signature = (_decoded(part) for part in text.split("."))
-        content = json.loads(claims)
-        pem = self.public_keys.get(content["sub"])
-        if pem is None or content["exp"] < time.time() or content["aud"] != self.url:
+        try:
+            header, claims, signature = (_decoded(part) for part in text.split("."))
+            content = json.loads(claims)
+            is_current = content["exp"] > time.time() and content["aud"] == self.url
+            pem = self.public_keys[content["sub"]] if is_current else None
+        except (ValueError, KeyError, TypeError):  # it is no assertion
+            return None
+        if pem is None:
             return None
         key = serialization.load_pem_public_key(pem.encode())
         signed = text.rpartition(".")[0].encode()
@@ -289,7 +293,7 @@ class _TokenHandler(BaseHTTPRequestHandler):
         reply = server._reply(TokenRequest(method, parts.path, headers, form))
         try:
             self.send_response(reply.status)
-            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(reply.body)

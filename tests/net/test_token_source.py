@@ -200,6 +200,18 @@ def test_the_service_of_azure_is_the_default() -> None:
             "HTTP 400 Bad Request: invalid_grant: not <not shown> !",
             True,
         ),
+        (
+            TokenReply.of(
+                400, error="bad", message="eyJhbGciOiJ9.eyJzdWIiOiJ9.c2ln and bWU6aHVudGVyMg=="
+            ),
+            "HTTP 400 Bad Request: bad: <not shown> and <not shown>",
+            True,
+        ),
+        (
+            TokenReply(200, b"{", {"Content-Length": "5"}),
+            "the answer is incomplete",
+            False,
+        ),
         (TokenReply.of(403, errorCode="E1", errorSummary="no"), "HTTP 403 Forbidden: E1: no", True),
         (TokenReply.of(429, error="slow_down"), "HTTP 429 Too Many Requests: slow_down", False),
         (TokenReply(503, b"<html>busy</html>"), "HTTP 503 Service Unavailable", False),
