@@ -14,7 +14,7 @@ from pykaproducer._config.key_store import is_pem, read_file
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
-from pykaproducer._config.tls_context import tls_context
+from pykaproducer._config.tls_context import AUTHORITIES, CERTIFICATES, tls_context
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 #: The mechanisms to which each setting belongs.
@@ -254,21 +254,16 @@ def _check_tls(config: SecuritySettings, given: set[str]) -> None:
     tls_context(config, to_check=True)
 
 
-#: Alternative settings for the trusted certificates, and for the client's.
-_ONE_OF: Final = (
-    ("ssl_cafile", "ssl_ca_pem", "ssl_truststore_location"),
-    ("ssl_certfile", "ssl_certificate_pem", "ssl_keystore_location"),
-)
 #: Settings, and those of which one is required.
 _PARTS: Final = {
     "ssl_keyfile": ("ssl_certfile",),
     "ssl_key_pem": ("ssl_certificate_pem",),
-    "ssl_password": _ONE_OF[1],
+    "ssl_password": CERTIFICATES,
 }
 
 
 def _check_sources(given: set[str]) -> None:
-    for names in _ONE_OF:
+    for names in (AUTHORITIES, CERTIFICATES):
         found = [name for name in names if name in given]
         # A store of PEM has been filled in.
         pair = found == [names[0], names[2]]

@@ -112,12 +112,14 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-def has_certificate(settings: TlsSettings) -> bool | None:
-    """Return whether *settings* have a client certificate, None if that is unknown."""
-    if settings.ssl_context is not None:
-        return None
-    found = (settings.ssl_certfile, settings.ssl_certificate_pem, settings.ssl_keystore_location)
-    return any(each is not None for each in found)
+#: Alternative settings for the trusted certificates, and for the client's.
+AUTHORITIES: Final = ("ssl_cafile", "ssl_ca_pem", "ssl_truststore_location")
+CERTIFICATES: Final = ("ssl_certfile", "ssl_certificate_pem", "ssl_keystore_location")
+
+
+def given_of(settings: TlsSettings, names: tuple[str, ...]) -> str | None:
+    """Return the first of *names* that is set, None if there is none."""
+    return next((name for name in names if getattr(settings, name) is not None), None)
 
 
 def _truststore(settings: TlsSettings) -> StoreSettings:

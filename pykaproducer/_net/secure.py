@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pykaproducer._config.oauth_settings import OAuthSettings
-from pykaproducer._config.tls_context import TlsSettings, has_certificate, tls_context
+from pykaproducer._config.tls_context import (
+    AUTHORITIES,
+    CERTIFICATES,
+    TlsSettings,
+    given_of,
+    tls_context,
+)
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
@@ -101,7 +107,14 @@ class SecureNetwork(Network):
         if not self.protocol.endswith("SSL"):
             return super().connect(endpoint)
         context = self._tls_context()
-        peer = Peer(endpoint.host, self.protocol, has_certificate(settings))
+        certificate = given_of(settings, CERTIFICATES)
+        peer = Peer(
+            endpoint.host,
+            self.protocol,
+            None if settings.ssl_context is not None else certificate is not None,
+            certificate or CERTIFICATES[0],
+            given_of(settings, AUTHORITIES) or AUTHORITIES[0],
+        )
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
             transport = TlsTransport(sock, context, peer)

@@ -319,8 +319,11 @@ def raw_server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
 
 def test_an_endpoint_that_does_not_speak_http() -> None:
     def serve(peer: socket.socket) -> None:
-        peer.recv(1)
         peer.sendall(b"220 mail.example.com ESMTP\r\n")
+        peer.shutdown(socket.SHUT_WR)
+        # All of the request, because closing with unread data would reset the connection.
+        while peer.recv(1 << 16):
+            pass
 
     with raw_server(serve) as url:
         assert failure(basic(url)) == "the answer is not HTTP; is the URL right?"

@@ -12,6 +12,7 @@ import pytest
 from pykaproducer import Producer, confluent
 from pykaproducer.config import read_settings
 from pykaproducer.testing import KafkaCluster
+from pykaproducer.testing._certificates import CertificateAuthority
 from tests._support.keys import decrypted
 from tests._support.stores import key_store, trust_store
 from tests.cluster.readback import read_log
@@ -82,6 +83,38 @@ def test_a_client_certificate_of_every_form(
         assert PASSWORD not in output
         assert "PRIVATE KEY" not in output
         assert "BEGIN CERTIFICATE" not in caplog.text
+
+
+def failure(secured: KafkaCluster, topic: str, files: Files, **changes: Any) -> str:
+    given = {"bootstrap_servers": files.servers, "security_protocol": "SSL", **text(files)}
+    with Producer(**given | changes, delivery_timeout_ms=1500) as producer:
+        return str(producer.send(topic, b"not there").exception(SOON))
+
+
+def test_what_only_the_broker_can_tell(
+    secured: KafkaCluster, secured_topic: str, tmp_path: Path
+) -> None:
+    files = Files(secured, tmp_path)
+    assert secured._secured is not None
+    old = secured._secured._authority.issue(USER, expired=True)
+    expired = {
+        "ssl_certificate_pem": old.certificate,
+        "ssl_key_pem": old.key,
+        "ssl_password": None,
+    }
+    found = failure(secured, secured_topic, files, **expired)
+    assert "the broker rejected the client certificate (ssl_certificate_pem): " in found
+    store = key_store(tmp_path / "expired", old.certificate, old.key, "PKCS12", PASSWORD)
+    wanted = {"ssl_keystore_location": store, "ssl_keystore_password": PASSWORD}
+    found = failure(secured, secured_topic, files, **dict.fromkeys(expired), **wanted)
+    assert "the broker rejected the client certificate (ssl_keystore_location): " in found
+    other = CertificateAuthority("another").certificate
+    found = failure(secured, secured_topic, files, ssl_ca_pem=other)
+    assert "signed by an unknown CA" in found
+    assert "add the CA's certificate to ssl_ca_pem" in found
+    trust = trust_store(tmp_path / "other", [other], "JKS", PASSWORD)
+    found = failure(secured, secured_topic, files, ssl_ca_pem=None, ssl_truststore_location=trust)
+    assert "add the CA's certificate to ssl_truststore_location" in found
 
 
 def test_files_of_java_and_names_of_librdkafka(
