@@ -22,24 +22,32 @@ from tests._support.fixtures.kerberos import REALM, Kdc
 from tests.cluster.readback import read_log
 
 _PATIENCE = 120.0
-#: Sends a message, and prints its error and all warnings.
+#: Sends a message, and perhaps another one when the session ends; prints its error and warnings.
 _PROGRAM = """
-import json, logging, sys
+import json, logging, sys, threading
 from pykaproducer import Producer
 from pykaproducer.config import read_settings
 
 class Listener(logging.Handler):
     def emit(self, record):
-        texts.append(record.getMessage())
+        if record.levelno >= logging.WARNING:
+            texts.append(record.getMessage())
+        if "re-authenticating" in record.getMessage():
+            again.set()
 
-texts = []
-logging.getLogger("pykaproducer").addHandler(Listener(logging.WARNING))
+texts, again = [], threading.Event()
+log = logging.getLogger("pykaproducer")
+log.addHandler(Listener())
+log.setLevel(logging.DEBUG)
 task = json.load(sys.stdin)
 settings = task["settings"]
 if isinstance(settings, str):
     settings = read_settings(settings)
 with Producer(**settings) as producer:
     error = producer.send(task["topic"], b"there").exception(30)
+    if task["again"]:
+        assert again.wait(60)
+        error = producer.send(task["topic"], b"again").exception(30)
 print(json.dumps({"error": None if error is None else str(error), "warnings": texts}))
 """
 
@@ -81,8 +89,10 @@ def run(
     topic: str,
     settings: dict[str, Any] | str,
     environment: Mapping[str, str] | None = None,
+    *,
+    again: bool = False,
 ) -> dict[str, Any]:
-    task = {"settings": settings, "topic": topic}
+    task = {"settings": settings, "topic": topic, "again": again}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         input=json.dumps(task),
@@ -108,6 +118,15 @@ def test_a_key_table(
     named = {**settings, "sasl_kerberos_principal": f"alice@{REALM}"}
     assert run(kdc, kerberized_topic, named)["error"] is None
     assert read_log(kerberized, kerberized_topic).values == [b"there"] * 2
+
+
+def test_a_session_that_ends(
+    kdc: Kdc, kerberized: KafkaCluster, kerberized_topic: str, alice: str
+) -> None:
+    settings = kerberized.settings(listener=1, sasl_kerberos_keytab=alice)
+    found = run(kdc, kerberized_topic, settings, again=True)
+    assert found == {"error": None, "warnings": []}
+    assert read_log(kerberized, kerberized_topic).values == [b"there", b"again"]
 
 
 def test_tickets_of_kinit(
