@@ -93,7 +93,12 @@ def assertion(settings: AssertionSettings, now: float, unique: str) -> str:
     if settings.sasl_oauthbearer_assertion_claim_jti_include:
         payload["jti"] = unique
     signed = f"{_encoded({**template.get('header', {}), **header})}.{_encoded(payload)}"
-    return f"{signed}.{_base64url(sign(signed.encode()))}"
+    try:
+        return f"{signed}.{_base64url(sign(signed.encode()))}"
+    except ValueError:  # an RSA key of a few hundred bits
+        raise ConfigurationError(
+            f"setting {_key_setting(settings)}: the key is too small to sign with"
+        ) from None
 
 
 def read_token_file(setting: str, path: str) -> str:

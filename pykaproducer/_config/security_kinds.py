@@ -33,6 +33,12 @@ def _parse_credential(value: Any) -> str:
         raise TypeError
     if "\0" in value:
         raise WrongValueError("it contains a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # its own text would show a part of a secret
+        raise WrongValueError(
+            "it is not valid Unicode: half of a surrogate pair is missing"
+        ) from None
     return value
 
 

@@ -265,9 +265,9 @@ _PARTS: Final = {
 def _check_sources(given: set[str]) -> None:
     for names in (AUTHORITIES, CERTIFICATES):
         found = [name for name in names if name in given]
-        # A store of PEM has been filled in.
-        pair = found == [names[0], names[2]]
-        if len(found) > 1 and not pair:
+        if names[2] in found and names[0] in found:
+            del found[0]  # filled in for a store of PEM
+        if len(found) > 1:
             raise ConfigurationError(
                 f"settings {found[0]} and {found[1]} are both given; remove one of them"
             )

@@ -172,13 +172,13 @@ class HttpRequest:
                     sock = self._context().wrap_socket(sock, server_hostname=host)
                 except TimeoutError:
                     raise late from None
-                except OSError as error:  # ssl.SSLError is one
+                except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
                     raise RequestFailed(self._tls_error(error)) from None
                 self.socket = sock
             undo.pop_all()
         return sock
 
-    def _tls_error(self, error: OSError) -> str:
+    def _tls_error(self, error: OSError | ValueError) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
                 f"its certificate is not accepted: {error.verify_message} (trusted authorities: "

@@ -115,6 +115,9 @@ class Tokens:
         except NoToken as error:
             self._failed(f"no token from {origin}: {error}", error.permanent)
             return
+        except MemoryError:
+            self._failed(f"no token from {origin}: out of memory", False)
+            return
         with self._changing:
             now = self._clock.monotonic()
             self._schedule.fetched(made.lifetime, now, system_random.random())

@@ -44,9 +44,9 @@ class Kerberos:
         self._is_answered = False
 
     def first(self) -> bytes:
-        import gssapi
-
         with _mapped(self._identity):
+            import gssapi
+
             self._context = gssapi.SecurityContext(
                 name=_target(gssapi, self._identity.target),
                 creds=_credentials(gssapi, self._identity),

@@ -179,6 +179,14 @@ def test_keys_that_cannot_sign(tmp_path: Path) -> None:
     assert f"the private key in {path!r} is malformed" in refusal(**key_file(tmp_path, broken))
 
 
+def test_half_a_character() -> None:
+    text = refusal(**{**BASIC, "sasl_oauthbearer_client_id": "a\ud800"})
+    assert "setting sasl_oauthbearer_client_id: " in text
+    assert "it is not valid Unicode" in text
+    text = refusal(**{**BASIC, "sasl_oauthbearer_client_secret": f"{SECRET}\ud800"})
+    assert "setting sasl_oauthbearer_client_secret: a value that is not shown" in text
+
+
 def test_two_keys_and_two_assertions(tmp_path: Path) -> None:
     wanted = key_file(tmp_path, pem_of(rsa_key()))
     pem = pem_of(rsa_key()).decode()

@@ -19,6 +19,7 @@ pytest.importorskip("cryptography")
 from pykaproducer._net.http_request import LARGEST
 from pykaproducer._net.token_source import NoToken, Token, TokenSource
 from pykaproducer.config import Config
+from pykaproducer.errors import ConfigurationError
 from pykaproducer.testing import TokenReply, TokenServer
 from tests._support.keys import ec_key, pem_of, public_pem, rsa_key
 from tests.net.tls_server import Files
@@ -294,6 +295,15 @@ def test_an_endpoint_that_is_down() -> None:
         port = listener.getsockname()[1]
     text = failure(basic(f"http://127.0.0.1:{port}/token"))
     assert text == f"127.0.0.1:{port} cannot be reached: connection refused"
+
+
+@pytest.mark.parametrize("host", [".example.com", "a..b", "x" * 70, "[::1"])
+def test_a_host_name_that_cannot_be_one(host: str) -> None:
+    try:
+        source = basic(f"https://{host}/token")
+    except ConfigurationError:
+        return
+    assert failure(source)
 
 
 def test_a_host_that_does_not_exist() -> None:

@@ -191,6 +191,37 @@ def test_a_fork_gets_its_own_token(
     assert len(token_server.requests) == 2
 
 
+def test_a_fork_while_a_token_is_fetched(
+    secured: KafkaCluster, token_server: TokenServer, secured_topic: str, tmp_path: Path
+) -> None:
+    """The first request is answered after the second one, which is that of the child."""
+    asked, both = tmp_path / "asked", threading.Event()
+
+    def first_waits(request: TokenRequest) -> None:
+        if len(token_server.requests) > 1:
+            both.set()
+        asked.touch()
+        both.wait(SOON)
+
+    token_server.answer = first_waits
+    script = f"""
+        import os, pathlib, time
+        from pykaproducer import Producer
+        producer = Producer(**{settings(secured, sasl_login_read_timeout_ms=30_000)!r})
+        first = producer.send({secured_topic!r}, b"parent")
+        while not pathlib.Path({str(asked)!r}).exists():
+            time.sleep(0.01)
+        child = os.fork()
+        if child:
+            first.result({SOON})
+            assert os.waitpid(child, 0)[1] == 0
+        else:
+            producer.send({secured_topic!r}, b"child").result({SOON})
+    """
+    programs.run(script, timeout=120)
+    assert sorted(map(bytes, read_log(secured, secured_topic).values)) == [b"child", b"parent"]
+
+
 # Renewal ----------------------------------------------------------------------------------------
 
 
