@@ -152,7 +152,7 @@ class HttpRequest:
         )
         deadline = time.monotonic() + timeout
         try:
-            sock = socket.create_connection((host, port), timeout)
+            sock = self._open(host, port, deadline)
         except TimeoutError:
             raise late from None
         except socket.gaierror as error:
@@ -163,9 +163,6 @@ class HttpRequest:
             raise RequestFailed(f"{where} cannot be reached: {_text(error)}") from None
         with contextlib.ExitStack() as undo:
             undo.callback(sock.close)
-            self.socket = sock
-            if self._cancelled:
-                raise RequestFailed("the producer was closed")
             if is_secure:
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
                 try:
@@ -177,6 +174,27 @@ class HttpRequest:
                 self.socket = sock
             undo.pop_all()
         return sock
+
+    def _open(self, host: str, port: int, deadline: float) -> socket.socket:
+        """Return a connection to one of the host's addresses, each of which gets its share."""
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        failure: OSError = OSError("the host name has no address")
+        for number, (family, kind, protocol, _, address) in enumerate(addresses):
+            share = (deadline - time.monotonic()) / (len(addresses) - number)
+            with contextlib.ExitStack() as undo:
+                sock = undo.enter_context(socket.socket(family, kind, protocol))
+                self.socket = sock
+                if self._cancelled:
+                    raise RequestFailed("the producer was closed")
+                sock.settimeout(max(0.001, share))
+                try:
+                    sock.connect(address)
+                except OSError as error:
+                    failure = error
+                    continue
+                undo.pop_all()
+                return sock
+        raise failure
 
     def _tls_error(self, error: OSError | ValueError) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
