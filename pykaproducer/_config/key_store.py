@@ -146,7 +146,7 @@ def _read_pkcs12(content: bytes, settings: StoreSettings) -> Store:
         found = pkcs12.load_pkcs12(content, secret)
     except ValueError as error:
         # The only way to tell them apart: a wrong password has these texts in all versions.
-        if "password" in str(error).lower() or secret is None:
+        if "password" in str(error).lower():
             raise WrongPasswordError from None
         raise StoreError("it is not PKCS12") from None
     others = [each.certificate.public_bytes(Encoding.DER) for each in found.additional_certs]

@@ -7,6 +7,7 @@ with the setting and the file. No error text contains a password.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from typing import Final, NamedTuple, Protocol
 
@@ -23,6 +24,8 @@ _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _TRUSTED_CERTIFICATE: Final = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
 _CRL: Final = b"-----BEGIN X509 CRL-----"
+#: The place in Python's sources, at the end of some errors.
+_SOURCE: Final = re.compile(r" *\(_ssl\.c:\d+\)$")
 #: The first bytes of a Java keystore, and of binary encodings: PKCS12, DER.
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER: Final = b"\x30"
@@ -303,5 +306,5 @@ def _garbled(setting: str, path: str, error: Exception) -> ConfigurationError:
 
 def _reason(error: Exception) -> str:
     """Return OpenSSL's reason in words."""
-    reason = getattr(error, "reason", None) or str(error)
+    reason = getattr(error, "reason", None) or _SOURCE.sub("", str(error))
     return reason.lower().replace("_", " ")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import ssl
 import threading
@@ -25,6 +26,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
+
+_log = logging.getLogger("pykaproducer.testing")
 
 _HOST: Final = "127.0.0.1"
 _KEY_ID: Final = "test-key"
@@ -101,7 +104,7 @@ class TokenServer:
         self.audience = "kafka"
         self.requests: list[TokenRequest] = []
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self._server = ThreadingHTTPServer((_HOST, 0), _TokenHandler)
+        self._server = _TokenHttpServer((_HOST, 0), _TokenHandler)
         self._server.daemon_threads = True
         self._server.token_server = self  # type: ignore[attr-defined]
         scheme = "http"
@@ -274,6 +277,12 @@ class TokenServer:
         text = ".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
         signature = self._key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{text}.{_encoded(signature)}"
+
+
+class _TokenHttpServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # For example, a client that distrusts the certificate. Not a traceback on standard error.
+        _log.debug("a request to the token server failed", exc_info=True)
 
 
 class _TokenHandler(BaseHTTPRequestHandler):

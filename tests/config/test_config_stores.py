@@ -109,7 +109,9 @@ def test_the_password_of_a_key_as_text(authority: CertificateAuthority) -> None:
 def test_text_that_cannot_be_used(authority: CertificateAuthority, issued: Issued) -> None:
     begun = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     assert "setting ssl_ca_pem: 'garbage' was given" in refusal(ssl_ca_pem="garbage")
-    assert "setting ssl_ca_pem: it contains no valid certificate: " in refusal(ssl_ca_pem=begun)
+    text = refusal(ssl_ca_pem=begun)
+    assert "setting ssl_ca_pem: it contains no valid certificate: " in text
+    assert "ssl.c" not in text
     text = refusal(ssl_certificate_pem=issued.certificate)
     assert text == "setting ssl_certificate_pem: it contains no private key in PEM format"
     text = refusal(ssl_certificate_pem=issued.key, ssl_key_pem=issued.key)
@@ -238,6 +240,8 @@ def test_stores_that_are_damaged(
         path.write_bytes(damaged)
         text = refusal(ssl_truststore_location=path, ssl_truststore_password=SECRET)
         assert "is malformed: " in text or "it does not open" in text
+    path.write_bytes(content[:60])
+    assert "is malformed: " in refusal(ssl_truststore_location=path)
 
 
 def test_stores_of_other_kinds(authority: CertificateAuthority, tmp_path: Path) -> None:
