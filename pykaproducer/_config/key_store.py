@@ -26,6 +26,15 @@ from pykaproducer.errors import ConfigurationError
 _DER: Final = b"\x30"
 _JCEKS: Final = b"\xce\xce\xce\xce"
 
+#: Alternative settings for the trusted certificates, and for the client's.
+AUTHORITIES: Final = ("ssl_cafile", "ssl_ca_pem", "ssl_truststore_location")
+CERTIFICATES: Final = ("ssl_certfile", "ssl_certificate_pem", "ssl_keystore_location")
+
+
+def given_of(settings: object, names: tuple[str, ...]) -> str | None:
+    """Return the first of *names* that is set, None if there is none."""
+    return next((name for name in names if getattr(settings, name) is not None), None)
+
 
 class StoreSettings(NamedTuple):
     """The settings of one store."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import ssl
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pykaproducer._config.assertions import assertion, read_token_file
 from pykaproducer._config.oauth_settings import AZURE, JWT_BEARER, OAuthSettings
-from pykaproducer._config.tls_context import client_context, load_authorities
 from pykaproducer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
 
 _URL: Final = "sasl_oauthbearer_token_endpoint_url"
 _PREFIX: Final = "sasl_oauthbearer_"
@@ -161,6 +162,8 @@ def endpoint_context(config: OAuthSettings, *, to_check: bool = False) -> ssl.SS
     Raises:
         ConfigurationError: a file cannot be read or has the wrong content.
     """
+    from pykaproducer._config.tls_context import client_context, load_authorities  # needs OpenSSL
+
     context = client_context()
     load_authorities(
         context,

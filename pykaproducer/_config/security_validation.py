@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pykaproducer._config import jaas
-from pykaproducer._config.key_store import is_pem, read_file
+from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, is_pem, read_file
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
-from pykaproducer._config.tls_context import AUTHORITIES, CERTIFICATES, tls_context
+from pykaproducer._config.tls_context import tls_context
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 #: The mechanisms to which each setting belongs.

@@ -115,16 +115,6 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-#: Alternative settings for the trusted certificates, and for the client's.
-AUTHORITIES: Final = ("ssl_cafile", "ssl_ca_pem", "ssl_truststore_location")
-CERTIFICATES: Final = ("ssl_certfile", "ssl_certificate_pem", "ssl_keystore_location")
-
-
-def given_of(settings: TlsSettings, names: tuple[str, ...]) -> str | None:
-    """Return the first of *names* that is set, None if there is none."""
-    return next((name for name in names if getattr(settings, name) is not None), None)
-
-
 def _truststore(settings: TlsSettings) -> StoreSettings:
     return StoreSettings(
         "ssl_truststore",

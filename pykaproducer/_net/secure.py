@@ -10,14 +10,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, given_of
 from pykaproducer._config.oauth_settings import OAuthSettings
-from pykaproducer._config.tls_context import (
-    AUTHORITIES,
-    CERTIFICATES,
-    TlsSettings,
-    given_of,
-    tls_context,
-)
+from pykaproducer._config.tls_context import TlsSettings, tls_context
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
 from pykaproducer._net.tls_errors import Peer
@@ -174,11 +169,6 @@ class SecureNetwork(Network):
         if self._security.sasl_mechanism == "GSSAPI":
             return Kerberos(_identity(self._security, host, self._ticket_cache))
         return _mechanism(self._security, host)
-
-
-def tokens_of(network: Network) -> Tokens | None:
-    """Return the tokens of a producer that gets them by itself, None for any other producer."""
-    return network.tokens if isinstance(network, SecureNetwork) else None
 
 
 def _tokens(settings: SecureNetworkSettings) -> Tokens | None:

@@ -34,7 +34,7 @@ from pykaproducer._net.connection import (
     Request,
     SessionState,
 )
-from pykaproducer._net.secure import tokens_of
+from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.current_thread import in_a_stage
 from pykaproducer._pipeline.metrics import ConnectionMetrics

@@ -23,7 +23,7 @@ from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import copied
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._net.secure import tokens_of
+from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.background_task import spawn_later
 from pykaproducer._pipeline.bridge import CallerHooks
