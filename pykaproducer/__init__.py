@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 try:
     import pykaproducer._kernel as _kernel
 except ImportError as error:
@@ -40,8 +42,10 @@ from pykaproducer.errors import (
     RetriesExhaustedError,
     UnsupportedFeatureError,
 )
-from pykaproducer.kafka_python.producer import KafkaProducer
 from pykaproducer.producer import Producer
+
+if TYPE_CHECKING:
+    from pykaproducer.kafka_python.producer import KafkaProducer
 
 del _kernel
 
@@ -77,3 +81,17 @@ __all__ = [
     "TopicPartition",
     "UnsupportedFeatureError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The drop-in is imported on first use; few programs use both classes.
+    if name != "KafkaProducer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pykaproducer.kafka_python.producer import KafkaProducer
+
+    globals()[name] = KafkaProducer
+    return KafkaProducer
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

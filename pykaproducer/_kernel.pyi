@@ -5,7 +5,6 @@ The implementation is in ``_kernel.pyx`` and, by subject, in ``_kernel_parts/*.p
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from socket import socket
 from typing import Any, TypeVar, final
 
 from pykaproducer.delivery import RecordMetadata
@@ -787,8 +786,17 @@ def read_into(fd: int, into: memoryview) -> int | None:
     Returns None if no data is available, 0 at the end of the stream. Raises OSError.
     """
 
-def poke(sock: socket) -> None:
-    """Send one byte to a non-blocking socket, unless it is full or closed."""
+@final
+class Poker:
+    """Sends a byte to the non-blocking socket *fd*, unless one has been sent and not read yet."""
+
+    def __init__(self, fd: int) -> None: ...
+    def poke(self, *, surely: bool = False) -> None:
+        """Send a byte, unless the flag is set, and set it. *surely*: ignore the flag."""
+    def reset(self) -> None:
+        """Clear the flag."""
+    def close(self) -> None:
+        """Send nothing any more. Called before the socket is closed."""
 
 def drain(fd: int) -> None:
     """Read and discard all available data of a non-blocking socket."""
@@ -1336,11 +1344,13 @@ class PolledOutcomes:
         only_errors: do not queue delivered messages.
     """
 
+    #: Messages of which the outcome has been received.
     finished: int
+    #: Those among them without a callback, for which nothing is queued.
     settled: int
-    failed: int
-    failure: BaseException | None
     queue: EventQueue
+    def take_failures(self) -> tuple[int, BaseException | None]:
+        """Return how many of the latter failed since the last call, and the first error."""
     def __init__(
         self,
         queue: EventQueue,

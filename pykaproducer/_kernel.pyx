@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, binding=True, embedsignature=False, auto_pickle=False
+# cython: freethreading_compatible=True
 """The compiled hot path: rows in columnar chunks, partitioned, encoded and settled in C.
 
 A message is a *row*: one fixed-size ``Row`` in its chunk's table, with its key, value and encoded
@@ -19,14 +20,25 @@ The life of a row:
 4. ``RequestSettler``, ``deliver_parts`` or ``Slice.fail`` settles rows, each once. ``Slice.report``
    runs the callbacks. The chunk's memory is released when its last row is settled and reported.
 
-Locks. One guard in ``Admission`` protects the open chunks and the topic slots. A lock in each
-``Chunk`` protects the flags of its rows. Neither is ever held while Python code runs, and a thread
-never holds both. With the GIL they cost nothing when uncontended; without it the code stays
-correct.
+Locks. A ``Guard`` protects a short section that runs no Python code and does not release the GIL.
+With a GIL that is all that is needed, and a Guard is nothing. In a free-threaded build it is a
+mutex. Three are nested in this order: the guard of ``Admission`` (the open chunks and the topic
+slots), the lock of a ``TopicSlot``, and the lock of a ``Chunk`` (everything in it that changes). The
+others are taken last: those of ``Budget``, ``SampledStat``, ``SentBlock`` and the queues of outcomes.
+
+In a section, containers are changed only if nothing else uses them outside such sections. Otherwise
+a thread could wait in it for the lock of the container, detached from the interpreter. So a thread
+in a section never is detached, and these follow:
+
+- Before a fork, the interpreter stops all other threads. None is in a section, so the child finds
+  every Guard free. (For the same reason, ``PyMutex`` is not used: it is passed on to a waiting
+  thread that is detached.)
+- A thread waits for a Guard attached. That delays a stop of all threads, but the thread that holds
+  the Guard leaves it before it stops.
 
 The GIL is released for long operations: partitioning, encoding, writing to a socket and waiting for
 one. It is kept for a walk over a slice's flags, because reacquiring it next to a busy thread costs
-more than the walk. No mutex is therefore held without the GIL, and a fork finds all of them free.
+more than the walk.
 
 This module imports nothing from the package.
 """
@@ -36,7 +48,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromObject, PyBytes_FromSt
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.dict cimport PyDict_GetItemWithError
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject

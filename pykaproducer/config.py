@@ -15,18 +15,17 @@ import dataclasses
 import itertools
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pykaproducer import partitioners
 from pykaproducer._config import security_validation
+from pykaproducer._config.network import NetworkSettings, in_order
 from pykaproducer._config.properties_file import read_properties
 from pykaproducer._config.resolve import ignored_settings, resolve_settings
 from pykaproducer._config.schema import (
     ACKS,
-    BYTES,
     COMPRESSION,
     COMPRESSION_LEVEL,
     FLAG,
@@ -35,7 +34,6 @@ from pykaproducer._config.schema import (
     RETRIES,
     SERIALIZER,
     SERVERS,
-    SOCKET_OPTIONS,
     TEXT,
     Host,
     Setting,
@@ -61,7 +59,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Config(SecuritySettings):
+class Config(SecuritySettings, NetworkSettings):
     """The settings of one producer, validated. Times are in milliseconds, sizes in bytes.
 
     Picklable if the callables in it are. The repr contains no secrets.
@@ -250,14 +248,6 @@ class Config(SecuritySettings):
         "soon after it is back.",
         unit="ms",
     )
-    connections_max_idle_ms: float = setting(
-        540_000,
-        milliseconds(-1),
-        "Close a connection that has been unused for this long; the next message opens a new one. "
-        "Set it below the idle timeout of a NAT or load balancer that drops connections silently "
-        "(Azure: 180000). 0 or -1: never.",
-        unit="ms",
-    )
     metadata_max_age_ms: float = setting(
         300_000,
         milliseconds(1),
@@ -277,25 +267,6 @@ class Config(SecuritySettings):
         integer(1_000),
         "Maximum size of a response. A larger one is considered malformed and the connection lost.",
         unit="bytes",
-    )
-    send_buffer_bytes: int | None = setting(
-        None,
-        BYTES,
-        "The socket's send buffer size (SO_SNDBUF).",
-        unit="bytes",
-        aliases=("socket.send.buffer.bytes",),
-    )
-    receive_buffer_bytes: int | None = setting(
-        None,
-        BYTES,
-        "The socket's receive buffer size (SO_RCVBUF).",
-        unit="bytes",
-        aliases=("socket.receive.buffer.bytes",),
-    )
-    socket_options: tuple[tuple[int, int, int], ...] = setting(
-        ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),),
-        SOCKET_OPTIONS,
-        "Socket options for each connection, as arguments of socket.setsockopt().",
     )
     exit_flush_timeout_ms: float = setting(
         5_000,
@@ -348,10 +319,11 @@ class Config(SecuritySettings):
             object.__setattr__(self, row.name, row.parse(getattr(self, row.name)))
         if self.client_id is None:
             object.__setattr__(self, "client_id", f"pykaproducer-{next(_numbers)}")
-        for kind in ("retry", "reconnect"):
-            first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
+        for kind in ("retry_backoff", "reconnect_backoff", "socket_connection_setup_timeout"):
+            first, most = f"{kind}_ms", f"{kind}_max_ms"
             if getattr(self, most) < getattr(self, first):
                 object.__setattr__(self, most, getattr(self, first))
+        self.choose_proxy()
         security_validation.complete(self)
         validate_combination(self)
         security_validation.check(self)
@@ -400,8 +372,8 @@ class Config(SecuritySettings):
         return f"Config({', '.join(changed)})"
 
 
-# The inherited security settings come last.
-_FIELDS = named(sorted(dataclasses.fields(Config), key=lambda each: each.name in SECURITY))
+# The inherited settings come last.
+_FIELDS = named(in_order(dataclasses.fields(Config), SECURITY))
 
 _FIELD_NAMES = frozenset(row.name for row in _FIELDS)
 

@@ -8,15 +8,13 @@ registered at the end of it.
 from __future__ import annotations
 
 import _thread
-import asyncio
 import os
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
-
-from kafka.structs import TopicPartition
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._errors.formatting import format_partition
+from pykaproducer._errors.kafka_python import TopicPartition
 from pykaproducer._errors.tracebacks import copied, without_frames
 from pykaproducer._kernel import Delivery
 from pykaproducer._util import threads
@@ -28,6 +26,9 @@ from pykaproducer.errors import (
     OutcomeTimeoutError,
     Status,
 )
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Delivery", "RecordMetadata", "Status", "TopicPartition"]
 
@@ -258,6 +259,9 @@ def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:
     (A generator, because abandoning an unstarted coroutine emits a "never awaited" warning.)
     """
     if not delivery.settled():
+        # Imported here, as every producer would pay for it otherwise: who awaits has imported it.
+        import asyncio
+
         delivery.chunk.owner.check_may_wait(delivery)
         waiter = _LoopWaiter(asyncio.get_running_loop())
         if delivery.watch(waiter):

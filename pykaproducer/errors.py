@@ -16,18 +16,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from typing import Any, Self
-
-from kafka.errors import (
-    IllegalStateError,
-    KafkaConfigurationError,
-    KafkaError,
-    KafkaTimeoutError,
-    MessageSizeTooLargeError,
-)
+from typing import Any, Self, TypeVar
 
 from pykaproducer._errors.formatting import format_error_code, format_partition, kafka_class
 from pykaproducer._errors.hints import ADVICE
+from pykaproducer._errors.kafka_python import errors as kafka_errors
 from pykaproducer._errors.pickling import chain_causes, picklable_chain
 from pykaproducer._errors.tracebacks import bare_copy, without_frames
 
@@ -50,7 +43,7 @@ _STATUS_TEXT = {
 }
 
 
-class PykaproducerError(KafkaError):
+class PykaproducerError(kafka_errors.KafkaError):
     """The base class of all errors of this library."""
 
     __cause__: BaseException | None
@@ -86,7 +79,7 @@ class PykaproducerError(KafkaError):
         return (_rebuild, (self._recipe(), self.args, dict(self.__dict__), chain))
 
 
-class ConfigurationError(PykaproducerError, KafkaConfigurationError, ValueError):
+class ConfigurationError(PykaproducerError, kafka_errors.KafkaConfigurationError, ValueError):
     """A setting has an unknown name, a wrong type or a value out of range.
 
     Raised by the constructor. The text names the setting, the given value and the allowed values.
@@ -101,7 +94,7 @@ class UnsupportedFeatureError(PykaproducerError):
     """
 
 
-class ProducerClosedError(PykaproducerError, IllegalStateError):
+class ProducerClosedError(PykaproducerError, kafka_errors.IllegalStateError):
     """The producer has been closed and accepts no more messages.
 
     Raised by ``send()`` and similar methods after ``close()``. Create a new producer, or close
@@ -109,7 +102,7 @@ class ProducerClosedError(PykaproducerError, IllegalStateError):
     """
 
 
-class CallbackThreadError(PykaproducerError, IllegalStateError):
+class CallbackThreadError(PykaproducerError, kafka_errors.IllegalStateError):
     """A callback tried to wait for something that only its own thread can do.
 
     Raised immediately by ``flush()``, ``partitions_for()`` and ``result()`` of a pending handle
@@ -118,7 +111,7 @@ class CallbackThreadError(PykaproducerError, IllegalStateError):
     """
 
 
-class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueError):
+class MessageTooLargeError(PykaproducerError, kafka_errors.MessageSizeTooLargeError, ValueError):
     """A message is larger than ``max_request_size``; nothing was accepted.
 
     Raised immediately by ``send()``. Send smaller messages, or increase ``max_request_size`` and
@@ -135,14 +128,23 @@ class MessageTooLargeError(PykaproducerError, MessageSizeTooLargeError, ValueErr
         self.about_row = about
 
 
-class MetadataTimeoutError(PykaproducerError, KafkaTimeoutError):
+class MetadataTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError):
     """The metadata of a topic was not available within ``max_block_ms``.
 
     Raised by ``partitions_for()``, the only call that waits for the network. The text says why.
     """
 
 
-class OutcomeTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
+T = TypeVar("T", bound=TimeoutError)
+
+
+def _new_timeout(kind: type[T], *args: object) -> T:
+    # The errors of kafka-python 2 are RuntimeErrors, whose __new__ comes first in the order of the
+    # classes, and cannot make a TimeoutError.
+    return TimeoutError.__new__(kind, *args)
+
+
+class OutcomeTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, TimeoutError):
     """A message had no outcome within the timeout of ``result()`` or ``get()``.
 
     The message is still being sent, and has an outcome by its own deadline. If that passes, the
@@ -150,13 +152,19 @@ class OutcomeTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
     clauses can distinguish the two.
     """
 
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        return _new_timeout(cls, *args)
 
-class FlushTimeoutError(PykaproducerError, KafkaTimeoutError, TimeoutError):
+
+class FlushTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, TimeoutError):
     """Some messages had no outcome within the timeout of ``flush()``.
 
     They are not lost: each is still being sent and has an outcome by its own deadline. Call
     ``flush()`` again to keep waiting. ``pending`` is the number of such messages.
     """
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        return _new_timeout(cls, *args)
 
     def __init__(self, message: str, *, pending: int = 0) -> None:
         super().__init__(message)
@@ -216,7 +224,7 @@ class DeliveryError(PykaproducerError):
         return f"{super().__str__()} ({_STATUS_TEXT[self.status]})"
 
 
-class DeliveryTimeoutError(DeliveryError, KafkaTimeoutError):
+class DeliveryTimeoutError(DeliveryError, kafka_errors.KafkaTimeoutError):
     """A message's deadline (``delivery_timeout_ms``) passed before a broker confirmed it.
 
     The text has the time waited and the last known reason. Fix what the reason names (the address,
@@ -241,7 +249,7 @@ class DeliveryTimeoutError(DeliveryError, KafkaTimeoutError):
         self.reason = reason
 
 
-class BufferFullError(DeliveryError, KafkaTimeoutError):
+class BufferFullError(DeliveryError, kafka_errors.KafkaTimeoutError):
     """``buffer_memory`` stayed full for ``max_block_ms``; the message was not accepted.
 
     Raised by ``send()``, and the outcome of a block's rows that were not accepted. Send more

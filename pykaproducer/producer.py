@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pykaproducer._kernel import Admission, Budget
-from pykaproducer._net.secure import network_for
+from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.background_task import BackgroundTask, spawn_later
 from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
@@ -27,6 +27,7 @@ from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import closing, lifecycle, producer_pickle
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._transactions import NoTransactions
+from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
@@ -98,6 +99,7 @@ class Producer(AdmissionHooks, NoTransactions):
         self._handover: closing.Handover | None = None
         self._closed = False
         self._make_interceptors()
+        crc32c_function()  # imported here, so that the first send() need not wait for it
         self._reset()
         lifecycle.register(self)
 

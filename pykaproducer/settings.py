@@ -10,7 +10,7 @@ The documentation ("Settings") describes each setting with its default and unit.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 __all__ = ["ProducerSettings"]
@@ -47,13 +47,9 @@ class ProducerSettings(TypedDict, total=False):
     retry_backoff_max_ms: float
     reconnect_backoff_ms: float
     reconnect_backoff_max_ms: float
-    connections_max_idle_ms: float
     metadata_max_age_ms: float
     metadata_max_idle_ms: float
     receive_message_max_bytes: int
-    send_buffer_bytes: int | None
-    receive_buffer_bytes: int | None
-    socket_options: Sequence[tuple[int, int, int]]
     exit_flush_timeout_ms: float
     stage_threads: Literal["shared", "own"]
     interceptors: Sequence[Any]
@@ -61,6 +57,16 @@ class ProducerSettings(TypedDict, total=False):
     metrics_enabled: bool
     metrics_num_samples: int
     metrics_sample_window_ms: float
+    socket_connection_setup_timeout_ms: float
+    socket_connection_setup_timeout_max_ms: float
+    connections_max_idle_ms: float
+    connections_check_idle_ms: float
+    tcp_user_timeout_ms: float
+    proxy_url: str | None
+    socks5_proxy: str | None
+    send_buffer_bytes: int | None
+    receive_buffer_bytes: int | None
+    socket_options: Sequence[tuple[int, int, int]]
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_method: str | None
     sasl_oauthbearer_grant_type: str | None
@@ -119,8 +125,6 @@ class ProducerSettings(TypedDict, total=False):
     ssl_keystore_password: str | None
     transactional_id: str | None
     transaction_timeout_ms: float
-    proxy_url: str | None
-    socks5_proxy: str | None
     sasl_login_callback_handler_class: str | None
     kafka_client: Any
     selector: Any
@@ -129,5 +133,6 @@ class ProducerSettings(TypedDict, total=False):
     api_version_auto_timeout_ms: float
     sock_chunk_bytes: int
     sock_chunk_buffer_count: int
+    bootstrap_topics_filter: Collection[str]
     bootstrap_timeout_ms: float
     metric_reporters: Sequence[Any]

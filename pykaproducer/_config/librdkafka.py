@@ -197,7 +197,13 @@ _HONOURED = [
         "connections.max.idle.ms",
         **_whole(0, INT_MAX),
         ours="connections_max_idle_ms",
-        note="540000 if not given",
+        note="180000 if not given",
+    ),
+    Known(
+        "socket.connection.setup.timeout.ms",
+        **_whole(1000),
+        ours="socket_connection_setup_timeout_ms",
+        note="10000 if not given, and doubles with each failed attempt",
     ),
     Known("reconnect.backoff.ms", **_whole(0, 3_600_000), ours="reconnect_backoff_ms"),
     Known(
@@ -319,8 +325,7 @@ _NO_EFFECT: Final = {
     "messages are logged with logging, to loggers below ``pykaproducer``": "log_level log.queue "
     "log.thread.name log.connection.close",
     "use Python's logging at level DEBUG; ``logger`` also receives the start-up line": "debug",
-    "setting up a connection may take at most 10 s": "socket.connection.setup.timeout.ms "
-    "socket.blocking.max.ms",
+    "no thread blocks in a socket": "socket.blocking.max.ms",
     "all addresses of a host name are tried": "broker.address.family client.dns.lookup "
     "broker.address.ttl",
     "keep-alive is always on": "socket.keepalive.enable",

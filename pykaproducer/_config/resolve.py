@@ -40,7 +40,6 @@ _NOT_MEANT_FOR_US = {
     "the partitioner sticky ignores keys": "partitioner.ignore.keys",
     "use partitioner_adaptive_partitioning_enable": "partitioner.availability.timeout.ms",
     "there is only one level": "metrics.recording.level",
-    "setting up a connection may take at most 10 s": "socket.connection.setup.timeout.max.ms",
     "it belongs to transactions, which are not supported": "transaction.two.phase.commit.enable",
     "Python's ssl and its OpenSSL decide": "ssl.protocol ssl.provider ssl.enabled.protocols "
     "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",

@@ -27,7 +27,7 @@ class WrongValueError(ValueError):
 
 
 class SecretInValueError(WrongValueError):
-    """The value contains a misplaced secret and must not be shown."""
+    """The value contains a secret and must not be shown. The text says why it is wrong."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ class Setting:
         """Return the error that names the setting, the given value and the allowed values."""
         hidden = self.secret or isinstance(error, SecretInValueError)
         given = "a value that is not shown" if hidden else shown(value)
-        why = f" ({error})" if isinstance(error, WrongValueError) and not self.secret else ""
+        may_tell = isinstance(error, WrongValueError) and not self.secret
+        # The text of this one never quotes the value.
+        why = f" ({error})" if may_tell or isinstance(error, SecretInValueError) else ""
         return ConfigurationError(
             f"setting {given_as or self.name}: {given} was given{why}; allowed: {self.kind.allowed}"
         )
@@ -308,6 +310,8 @@ def _server(one: Any) -> Host:
     """Parse ``host``, ``host:port``, ``[::1]:port`` or ``::1``, also with a protocol prefix."""
     if isinstance(one, tuple):
         host, port = one
+    elif not isinstance(one, str):  # it is not shown, as a list may contain such an address
+        raise SecretInValueError(f"an address is a string, not {type(one).__name__}")
     else:
         text = _parse_text(one).strip()
         if "@" in text or "?" in text:

@@ -7,14 +7,16 @@ Names and meanings are kafka-python's, and otherwise those of librdkafka. Java's
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._config.oauth_settings import OAuthSettings, sends_secrets_in_clear
 from pykaproducer._config.schema import FLAG, TEXT, Kind, optional, setting
 from pykaproducer._config.security_kinds import CREDENTIAL, PASSWORD, PATH, PEM, upper
 from pykaproducer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = (
@@ -30,6 +32,8 @@ MECHANISMS: Final = (
 
 
 def _parse_context(value: Any) -> ssl.SSLContext:
+    import ssl  # not for producers without TLS
+
     if not isinstance(value, ssl.SSLContext):
         raise TypeError
     return value

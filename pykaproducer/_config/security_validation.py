@@ -14,7 +14,6 @@ from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, is_pem, re
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
-from pykaproducer._config.tls_context import tls_context
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 #: The mechanisms to which each setting belongs.
@@ -244,6 +243,8 @@ def _import(mechanism: str, module: str, install: str) -> None:
 
 
 def _check_tls(config: SecuritySettings, given: set[str]) -> None:
+    from pykaproducer._config.tls_context import tls_context  # not for producers without TLS
+
     if config.ssl_context is not None:
         others = sorted(name for name in given if name.startswith("ssl_") and name != "ssl_context")
         if others:

@@ -34,22 +34,6 @@ NOT_HONOURED: tuple[Setting, ...] = (
         no_effect="it belongs to transactions, which are not supported",
     ),
     Setting(
-        "proxy_url",
-        None,
-        optional(TEXT),
-        "",
-        refused="connections through a proxy are not supported",
-        secret=True,
-    ),
-    Setting(
-        "socks5_proxy",
-        None,
-        optional(TEXT),
-        "",
-        refused="connections through a proxy are not supported",
-        secret=True,
-    ),
-    Setting(
         "sasl_login_callback_handler_class",
         None,
         optional(TEXT),
@@ -107,6 +91,13 @@ NOT_HONOURED: tuple[Setting, ...] = (
         integer(1),
         "",
         no_effect="kafka-python 2 only; this client does not chunk socket reads",
+    ),
+    Setting(
+        "bootstrap_topics_filter",
+        frozenset(),
+        Kind("a set of topics", frozenset),
+        "",
+        no_effect="kafka-python 2 only; metadata is requested for the topics in use",
     ),
     Setting(
         "bootstrap_timeout_ms",

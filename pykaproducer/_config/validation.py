@@ -71,13 +71,11 @@ def validate_combination(config: Decided) -> None:
 
 def _check_compression(compression: str | None, level: int | None) -> None:
     codec = None if compression is None else CODECS[compression]
-    if codec is not None and codec.package is not None and not codec.is_installed():
-        package, extra = codec.package
-        others = [other.name for other in CODECS.values() if other.package is None]
+    if codec is not None and not codec.is_installed():
+        others = [other.name for other in CODECS.values() if other.is_installed()]
         raise ConfigurationError(
-            f"setting compression_type: {compression!r} needs the package {package}: "
-            f"pip install 'pykaproducer[{extra}]', or choose {', '.join(others[:-1])} or "
-            f"{others[-1]}"
+            f"setting compression_type: {compression!r} needs the package "
+            f"{codec.modules[0]}: pip install '{codec.install}', or choose {' or '.join(others)}"
         )
     if level is None:
         return

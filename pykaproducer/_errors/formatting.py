@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kafka import errors as kafka_errors
+from pykaproducer._errors.kafka_python import errors as kafka_errors
 
 #: Kafka's rule for topic names.
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")

@@ -53,14 +53,34 @@ cdef class Admission(OpenChunks):
 
     cdef object announce                # announce(slot): a topic has an open chunk
     cdef Py_ssize_t max_request_size
-    cdef readonly int64_t accepted      # messages since the setup
-    cdef readonly int64_t accepted_bytes    # of keys, values and headers
-    cdef readonly bint _ready           # started, and accepting messages
+    cdef int64_t n_accepted             # messages since the setup
+    cdef int64_t n_bytes                # of their keys, values and headers
+    cdef int is_ready                   # started, and accepting messages
     cdef int64_t short_timeout          # a message with less is announced in any case (ns)
-    cdef readonly bint _closing         # accepting those for which _start() does not raise
+    cdef int is_closing                 # accepting those for which _start() does not raise
     cdef bint shut                      # accepting none any more; final
     cdef bint serializing
     cdef public bint _intercepting      # send() calls _intercept()
+
+    @property
+    def accepted(self):
+        """Return the number of messages accepted since the setup."""
+        return load_long(&self.n_accepted)
+
+    @property
+    def accepted_bytes(self):
+        """Return the bytes of the keys, values and headers of these messages."""
+        return load_long(&self.n_bytes)
+
+    @property
+    def _ready(self):
+        """Return whether messages are accepted without a call of ``_start()``."""
+        return bool(load_int(&self.is_ready))
+
+    @property
+    def _closing(self):
+        """Return whether only messages for which ``_start()`` does not raise are accepted."""
+        return bool(load_int(&self.is_closing))
 
     def _open(self, Budget budget not None, announce, owner, *, double delivery_timeout,
               Py_ssize_t max_request_size, bint serializing, bint unconfirmed, fake_clock=None):
@@ -75,6 +95,8 @@ cdef class Admission(OpenChunks):
         if not 0 <= delivery_timeout < 1e9:     # a deadline must fit 64 bits of nanoseconds
             raise ValueError(f"delivery_timeout must be between 0 and 1e9 seconds, "
                              f"not {delivery_timeout}")
+        # In the child of a fork there is no other thread, and the parent's cannot leave the guard.
+        init_guard(&self.guard)
         self.opening += 1
         self.budget = budget
         self.let_go_of_chunks()
@@ -88,8 +110,8 @@ cdef class Admission(OpenChunks):
         self.serializing = serializing
         self.fake_clock = fake_clock
         self.serial = 0
-        self.accepted = self.accepted_bytes = 0
-        self._ready = self._closing = self.shut = False
+        self.n_accepted = self.n_bytes = 0
+        self.is_ready = self.is_closing = self.shut = False
 
     cdef let_go_of_chunks(self):
         """Break the cycles of slots and open chunks, which no garbage collector finds."""
@@ -103,7 +125,7 @@ cdef class Admission(OpenChunks):
         """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
         enter_guard(&self.guard)
         try:
-            self._ready = not (self._closing or self.shut)
+            store_int(&self.is_ready, not (self.is_closing or self.shut))
         finally:
             leave_guard(&self.guard)
 
@@ -111,8 +133,8 @@ cdef class Admission(OpenChunks):
         """Call ``_start()`` for each message from now on. Has no effect after ``_shut()``."""
         enter_guard(&self.guard)
         try:
-            self._ready = False
-            self._closing = not self.shut
+            store_int(&self.is_ready, False)
+            store_int(&self.is_closing, not self.shut)
         finally:
             leave_guard(&self.guard)
 
@@ -120,7 +142,8 @@ cdef class Admission(OpenChunks):
         """Accept no more messages, permanently. On return the last one has been appended."""
         enter_guard(&self.guard)
         try:
-            self._ready = self._closing = False
+            store_int(&self.is_ready, False)
+            store_int(&self.is_closing, False)
             self.shut = True
         finally:
             leave_guard(&self.guard)
@@ -160,7 +183,6 @@ cdef class Admission(OpenChunks):
         ``KeyboardInterrupt`` it may have been accepted, and will then be sent.
         """
         cdef TopicSlot slot
-        cdef PyObject *found
         cdef Payload payload
         cdef Terms terms
         cdef Delivery handle
@@ -173,13 +195,14 @@ cdef class Admission(OpenChunks):
                                        on_delivery, delivery_timeout_ms)
             past = <Intercepted>on_delivery
             on_delivery = past.on_delivery
-        if not self._ready:
+        if not load_int(&self.is_ready):
             self._start()
         if not PyUnicode_CheckExact(topic):
             self._check_topic(topic)
             topic = str.__str__(topic)      # the text of a StrEnum member
-        found = PyDict_GetItemWithError(self.slots, topic)
-        slot = <TopicSlot>found if found != NULL else self.new_slot(topic)
+        slot = self.found_slot(topic)
+        if slot is None:
+            slot = self.new_slot(topic)
         if self.serializing:
             key, value = self._serialize(topic, key, value, headers)
         self.check_terms(&terms, partition, timestamp_ms, delivery_timeout_ms, on_delivery)
@@ -192,7 +215,7 @@ cdef class Admission(OpenChunks):
             if payload.total + _HEADER + _RECORD > self.max_request_size:
                 self._too_large(topic, payload.total + _HEADER + _RECORD)
             handle = self.admit(slot, &payload, &terms, on_delivery)
-            if slot.opening != self.opening:
+            if load_long(&slot.opening) != self.opening:
                 slot = self.entered(slot)   # the slot that it was appended to
             if past is not None:
                 # No Python code has run since the append, so no interrupt occurs in between.
@@ -200,11 +223,12 @@ cdef class Admission(OpenChunks):
                 past.accepted = True
         finally:
             release_fields(&payload)
-        if terms.timeout < self.short_timeout or not (slot.announced or keep_quiet(slot)):
+        if terms.timeout < self.short_timeout \
+                or not (load_int(&slot.announced) or keep_quiet(slot)):
             self.announce_open(slot, handle.chunk)
         if late:
             past.watcher(handle)
-        if self.accepted & (_ROWS_A_LOOK - 1) == 0:
+        if load_long(&self.n_accepted) & (_ROWS_A_LOOK - 1) == 0:
             look_around()
         return handle
 
@@ -258,7 +282,7 @@ cdef class Admission(OpenChunks):
             # No Python code runs from here to the append, so on a KeyboardInterrupt the message is
             # either not accepted, or accepted and will be sent.
             try:
-                if slot.opening != self.opening:
+                if load_long(&slot.opening) != self.opening:
                     slot = self.entered(slot)
                 handle = self.append(slot, payload, terms, now, on_delivery)
             finally:
@@ -284,12 +308,12 @@ cdef class Admission(OpenChunks):
                 return budget
             turn = budget.queue(cost, lock)
             try:
-                while not turn.granted and budget is self.budget:
+                while not load_int(&turn.is_granted) and budget is self.budget:
                     self._wait_for_space(turn)
-                    if not self._ready:
+                    if not load_int(&self.is_ready):
                         self._start()   # closed, broken or forked in the meantime
                 # No Python code runs from here on.
-                taken = turn.granted and budget is self.budget
+                taken = load_int(&turn.is_granted) and budget is self.budget
             finally:
                 budget.leave(turn, taken)
             if taken:
@@ -315,7 +339,7 @@ cdef class Admission(OpenChunks):
             try:
                 # Otherwise the chunk has been taken, and the open one has not been announced.
                 if announced and (slot.chunk is chunk or chunk in slot.full):
-                    slot.announced = True
+                    store_int(&slot.announced, True)
             finally:
                 leave_guard(&self.guard)
 
@@ -326,31 +350,42 @@ cdef class Admission(OpenChunks):
         cdef Delivery handle = Delivery.__new__(Delivery)
         cdef Chunk spare = None
         cdef Chunk chunk
-        cdef bint done
-        while True:
-            if spare is None and not has_room(slot.chunk, payload):
-                spare = self.new_chunk(slot)
+        cdef bint done = False, full
+        while not done:
             enter_guard(&self.guard)
             try:
-                if not (self._ready or self._closing) or slot.opening != self.opening:
+                if not (self.is_ready or self.is_closing) or slot.opening != self.opening:
                     return None
-                if not has_room(slot.chunk, payload):
-                    if spare is None:
-                        continue        # taken or filled before the guard was entered
+                full = not has_room(slot.chunk, payload)
+                if full and spare is not None:
                     if slot.chunk is not None:
-                        slot.full.append(slot.chunk)
-                    slot.chunk = spare
-                chunk = slot.chunk
-                done = append_row(chunk, payload, terms, now, <PyObject *>on_delivery)
-                if done:
-                    handle.chunk = chunk
-                    handle.row = chunk.count - 1
-                    hold(&chunk.held, &chunk.rows[handle.row].handle_count, 1)
-                    self.accepted += 1
-                    self.accepted_bytes += payload.total
+                        slot.add_full(slot.chunk)
+                    slot.open_chunk(spare)
+                    full = False
+                if not full:
+                    chunk = slot.chunk
+                    done = append_for(chunk, payload, terms, now, <PyObject *>on_delivery, handle)
+                    if not done:
+                        raise MemoryError("out of memory for a message; buffer_memory is larger "
+                                          "than the memory that the process can allocate")
+                    increase(&self.n_accepted, 1)
+                    increase(&self.n_bytes, payload.total)
             finally:
                 leave_guard(&self.guard)
-            if done:
-                return handle
-            raise MemoryError("out of memory for a message; buffer_memory is larger than the "
-                              "memory that the process can allocate")
+            if full:
+                spare = self.new_chunk(slot)    # and look again: it may have been taken by then
+        return handle
+
+
+cdef inline bint append_for(Chunk chunk, const Payload *payload, const Terms *terms, int64_t now,
+                            PyObject *callback, Delivery handle) noexcept:
+    """Append one message to *chunk*, for *handle*. Return False if there is no memory."""
+    cdef bint done
+    enter_guard(&chunk.lock)
+    done = append_row(chunk, payload, terms, now, callback)
+    if done:
+        handle.chunk = chunk
+        handle.row = chunk.count - 1
+        hold(&chunk.held, &chunk.rows[handle.row].handle_count, 1)
+    leave_guard(&chunk.lock)
+    return done

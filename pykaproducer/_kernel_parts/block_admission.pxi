@@ -24,7 +24,7 @@ cdef class BlockAdmission(Admission):
         cdef int64_t most = min(self.max_request_size,
                                 self.budget.limit - _ROW_COST + _HEADER + _RECORD)
         cdef list parts = []
-        if not self._ready:
+        if not load_int(&self.is_ready):
             self._start()
         self.check_terms(&terms, None, None, delivery_timeout_ms, None)
         for columns in batches:
@@ -100,7 +100,7 @@ cdef class BlockAdmission(Admission):
                 break
             self._start()               # closed, broken or forked in the meantime
         for slot, segment in zip(slots, segments):
-            if not (<TopicSlot>slot).announced or terms.timeout < self.short_timeout:
+            if not load_int(&(<TopicSlot>slot).announced) or terms.timeout < self.short_timeout:
                 self.announce_open(slot, (<Segment>segment).chunk)
 
     cdef fill_part(self, list segments, Columns columns, Routes routes, int64_t base,
@@ -158,16 +158,16 @@ cdef class BlockAdmission(Admission):
             for i in range(len(slots)):
                 if (<TopicSlot>slots[i]).opening != self.opening:
                     return False        # it was just removed: see _let_go()
-            if (self._ready or self._closing) and budget is self.budget:
+            if (self.is_ready or self.is_closing) and budget is self.budget:
                 for i in range(len(segments)):
                     segment = segments[i]
                     slot = slots[i]
                     if slot.chunk is not None:
-                        slot.full.append(slot.chunk)
-                        slot.chunk = None
-                    slot.full.append(segment.chunk)
-                    self.accepted += segment.chunk.count
-                    self.accepted_bytes += segment.chunk.nbytes
+                        slot.add_full(slot.chunk)
+                        slot.open_chunk(None)
+                    slot.add_full(segment.chunk)
+                    increase(&self.n_accepted, segment.chunk.count)
+                    increase(&self.n_bytes, segment.chunk.nbytes)
                     block.accepted += segment.chunk.count
                 block.segments += segments
                 done = True

@@ -38,22 +38,29 @@ cdef class SentBlock:
     cdef readonly int64_t accepted      # the number of rows accepted, which come before those
     cdef Py_ssize_t settled_segments    # segments known to be settled entirely
     cdef uint32_t settled_rows          # settled rows of the next segment
+    cdef Guard guard                    # of these two
 
     def __cinit__(self):
+        init_guard(&self.guard)
         self.segments = []
 
     def pending(self):
         """Return a handle of a row without outcome, or None if all rows are settled."""
-        cdef Chunk chunk
-        while self.settled_segments < len(self.segments):
-            chunk = (<Segment>self.segments[self.settled_segments]).chunk
-            while not chunk.compact and self.settled_rows < chunk.count:
-                if not flags_of(chunk, self.settled_rows) & SETTLED:
-                    return new_handle(chunk, self.settled_rows)
-                self.settled_rows += 1
-            self.settled_rows = 0
-            self.settled_segments += 1
-        return None
+        cdef Chunk chunk = None
+        cdef uint32_t row = 0
+        enter_guard(&self.guard)
+        try:
+            while self.settled_segments < len(self.segments):
+                chunk = (<Segment>self.segments[self.settled_segments]).chunk
+                row = self.settled_rows = first_unsettled(chunk, self.settled_rows)
+                if row < chunk.count:
+                    break
+                self.settled_rows = 0
+                self.settled_segments += 1
+                chunk = None
+        finally:
+            leave_guard(&self.guard)
+        return None if chunk is None else new_handle(chunk, row)
 
     def watch_each(self, list watchers not None):
         """Have ``watchers[row](handle)`` called for each accepted row when it is settled.
@@ -77,7 +84,7 @@ cdef class SentBlock:
         cdef uint32_t i
         cdef int64_t n = self.count - self.accepted
         for segment in self.segments:
-            for i in range(segment.chunk.count if segment.chunk.failures else 0):
+            for i in range(segment.chunk.count if has_failures(segment.chunk) else 0):
                 n += flags_of(segment.chunk, i) & FAILED != 0
         return n
 
@@ -125,7 +132,20 @@ def _first_of(pair):
 cdef held_whole(Chunk chunk, int change):
     """Count a reference to the whole chunk as a handle, but not as a handle of any row."""
     cdef uint8_t unused = 1
+    enter_guard(&chunk.lock)
     hold(&chunk.held, &unused, change)
+    leave_guard(&chunk.lock)
+
+
+cdef uint32_t first_unsettled(Chunk chunk, uint32_t row) noexcept:
+    """Return the first row from *row* on that has no outcome, or the number of rows."""
+    enter_guard(&chunk.lock)
+    if chunk.compact or chunk.rows == NULL:
+        row = chunk.count               # all of them are reported
+    while row < chunk.count and chunk.rows[row].flags & SETTLED:
+        row += 1
+    leave_guard(&chunk.lock)
+    return row
 
 
 # -- one row of columns ------------------------------------------------------------------------

@@ -51,10 +51,16 @@ cdef class Tallies:
 
         Returns the first row that does not.
         """
+        enter_guard(&chunk.lock)
+        if chunk.compact and chunk.rows != NULL:
+            i = self.count_run(chunk, i)
+        leave_guard(&chunk.lock)
+        return i
+
+    cdef uint32_t count_run(self, Chunk chunk, uint32_t i) noexcept nogil:
+        """Do what :meth:`add_run` does, for a chunk with Outcomes. The caller holds its lock."""
         cdef Outcome *outcome
         cdef Tally *tally
-        if not chunk.compact or chunk.rows == NULL:
-            return i
         while i < chunk.count:
             outcome = &(<Outcome *>chunk.rows)[i]
             if outcome.flags & FAILED or not 0 <= outcome.partition < self.room:

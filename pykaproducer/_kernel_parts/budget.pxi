@@ -14,8 +14,13 @@ cdef class Turn:
 
     cdef readonly int64_t amount
     cdef readonly object lock
-    cdef readonly bint granted
+    cdef int is_granted
     cdef unsigned long thread
+
+    @property
+    def granted(self):
+        """Return whether the bytes are reserved for it."""
+        return bool(load_int(&self.is_granted))
 
 
 @cython.final
@@ -38,10 +43,11 @@ cdef class Budget:
     cdef readonly int64_t limit
     cdef int64_t reserved
     cdef list turns                     # waiting Turns, in order of arrival
-    cdef readonly int waiting           # their number, which send() checks
+    cdef int n_waiting                  # their number, which send() checks
     cdef Guard guard                    # of both
 
     def __cinit__(self):
+        init_guard(&self.guard)
         self.turns = []
 
     def __init__(self, int64_t limit):
@@ -52,18 +58,29 @@ cdef class Budget:
         """Return the number of bytes reserved now."""
         return atomic_add(&self.reserved, 0)
 
+    @property
+    def waiting(self):
+        """Return the number of waiting threads."""
+        return load_int(&self.n_waiting)
+
     def fits(self, int64_t amount):
         """Return whether *amount* bytes are free now."""
         return amount <= self.limit - atomic_add(&self.reserved, 0)
 
     def wake_all(self):
         """Wake every waiting thread, because nothing more is admitted."""
-        for turn in self.turns[:]:
+        cdef list turns
+        enter_guard(&self.guard)
+        try:
+            turns = self.turns[:]
+        finally:
+            leave_guard(&self.guard)
+        for turn in turns:
             release_once((<Turn>turn).lock)
 
     cdef inline bint take(self, int64_t amount) noexcept nogil:
         """Reserve *amount* bytes, unless other threads are waiting for theirs."""
-        return self.waiting == 0 and atomic_add_below(&self.reserved, amount, self.limit)
+        return load_int(&self.n_waiting) == 0 and atomic_add_below(&self.reserved, amount, self.limit)
 
     cdef inline bint take_past(self, int64_t amount) noexcept nogil:
         """Reserve *amount* bytes ahead of waiting threads, for a thread that must not wait."""
@@ -75,7 +92,7 @@ cdef class Budget:
 
     cdef inline int wake(self) except -1:
         """Serve the queue after bytes have been released."""
-        if self.waiting:
+        if load_int(&self.n_waiting):
             self.serve()
         return 0
 
@@ -96,7 +113,7 @@ cdef class Budget:
                     break
             else:
                 self.turns.append(turn)
-            self.waiting = <int>len(self.turns)
+            store_int(&self.n_waiting, <int>len(self.turns))
         finally:
             leave_guard(&self.guard)
         self.serve()
@@ -110,12 +127,12 @@ cdef class Budget:
             return 0
         enter_guard(&self.guard)
         try:
-            granted = turn.granted      # read inside the guard, as another thread may serve it
+            granted = turn.is_granted   # read inside the guard, as another thread may serve it
             for i in range(len(self.turns)):
                 if self.turns[i] is turn:
                     del self.turns[i]
                     break
-            self.waiting = <int>len(self.turns)
+            store_int(&self.n_waiting, <int>len(self.turns))
         finally:
             leave_guard(&self.guard)
         if granted:
@@ -132,8 +149,8 @@ cdef class Budget:
                     return 0
                 turn = <Turn>self.turns[0]
                 del self.turns[0]
-                turn.granted = True
-                self.waiting = <int>len(self.turns)
+                store_int(&turn.is_granted, True)
+                store_int(&self.n_waiting, <int>len(self.turns))
             finally:
                 leave_guard(&self.guard)
             release_once(turn.lock)
@@ -142,5 +159,8 @@ cdef class Budget:
 cdef int release_once(lock) except -1:
     """Release *lock* if it is held."""
     if lock.locked():
-        lock.release()
+        try:
+            lock.release()
+        except RuntimeError:
+            pass                        # another thread has released it, which a GIL rules out
     return 0

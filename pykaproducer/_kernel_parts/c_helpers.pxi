@@ -75,27 +75,47 @@ cdef extern from *:
         h ^= h >> 13; h *= m; h ^= h >> 15;
         return h;
     }
+    /* CRC-32 as in zlib (polynomial 0xedb88320, reflected), four bytes at a time. Not zlib's own: a
+       wheel would have to bring it along. */
+    static uint32_t crc_table[4][256];
+    static void fill_crc_table(void) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int bit = 0; bit < 8; bit++) c = c & 1 ? c >> 1 ^ 0xedb88320u : c >> 1;
+            crc_table[0][i] = c;
+        }
+        for (int i = 0; i < 256; i++)
+            for (int k = 1; k < 4; k++)
+                crc_table[k][i] = crc_table[k - 1][i] >> 8 ^ crc_table[0][crc_table[k - 1][i] & 255];
+    }
+    static uint32_t crc32_of(const uint8_t *data, int32_t length) {
+        uint32_t c = 0xffffffffu;
+        for (; length >= 4; data += 4, length -= 4) {
+            c ^= (uint32_t)data[0] | (uint32_t)data[1] << 8
+               | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+            c = crc_table[3][c & 255] ^ crc_table[2][c >> 8 & 255]
+              ^ crc_table[1][c >> 16 & 255] ^ crc_table[0][c >> 24];
+        }
+        while (length-- > 0) c = crc_table[0][(c ^ *data++) & 255] ^ c >> 8;
+        return ~c;
+    }
     /* FNV-1a, 32 bits, as Sarama's hash partitioner uses it. */
     static uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) {
         uint32_t h = 0x811c9dc5u;
         for (int32_t i = 0; i < length; i++) { h ^= data[i]; h *= 0x01000193u; }
         return h;
     }
-    /* A handle is created (+1) or freed (-1). Returns the row's new handle count. Handles are freed
-       in any thread, but with the GIL where there is one: eight locked additions per message would
-       be a tenth of its cost. */
+    /* A handle is created (+1) or freed (-1). Returns the row's new handle count. */
     static inline int hold(uint32_t *held, uint8_t *handle_count, int change) {
-    #ifdef Py_GIL_DISABLED
-        __atomic_fetch_add(held, (uint32_t)change, __ATOMIC_RELAXED);
-        if (__atomic_load_n(handle_count, __ATOMIC_RELAXED) == 255) return 255;
-        return (uint8_t)__atomic_add_fetch(handle_count, (uint8_t)change, __ATOMIC_RELAXED);
-    #else
         *held += (uint32_t)change;
         return *handle_count == 255 ? 255 : (*handle_count += (uint8_t)change);
-    #endif
     }
     static inline int64_t atomic_add(int64_t *n, int64_t change) {
         return __atomic_fetch_add(n, change, __ATOMIC_SEQ_CST);
+    }
+    /* Sets a flag. Returns its old value. */
+    static inline int exchange_int(int *n, int value) {
+        return __atomic_exchange_n(n, value, __ATOMIC_SEQ_CST);
     }
     /* Adds unless the sum would exceed the limit, so no thread ever sees a larger value. */
     static inline int atomic_add_below(int64_t *n, int64_t change, int64_t limit) {
@@ -106,17 +126,52 @@ cdef extern from *:
                                               __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
         return 1;
     }
-    /* A lock for sections in which no Python code runs. With a GIL nothing more is needed: before
-       Python 3.13 a real lock costs a tenth of a send(). */
+    /* A lock for short sections that run no Python code and do not release the GIL. With a GIL
+       nothing more is needed. See "Locks" in _kernel.pyx. */
     #ifdef Py_GIL_DISABLED
-    typedef PyMutex Guard;
-    #define enter_guard PyMutex_Lock
-    #define leave_guard PyMutex_Unlock
+    #include <pthread.h>
+    typedef pthread_mutex_t Guard;
+    #define init_guard(guard) ((void)pthread_mutex_init(guard, NULL))
+    #define enter_guard(guard) ((void)pthread_mutex_lock(guard))
+    #define leave_guard(guard) ((void)pthread_mutex_unlock(guard))
     #else
     typedef char Guard;
+    #define init_guard(guard) ((void)(guard))
     #define enter_guard(guard) ((void)(guard))
     #define leave_guard(guard) ((void)(guard))
     #endif
+    /* Numbers that one thread reads while another one changes them, without a lock. */
+    static inline int load_int(const int *n) { return __atomic_load_n(n, __ATOMIC_ACQUIRE); }
+    static inline void store_int(int *n, int value) {
+        __atomic_store_n(n, value, __ATOMIC_RELEASE);
+    }
+    static inline int64_t load_long(const int64_t *n) {
+        return __atomic_load_n(n, __ATOMIC_ACQUIRE);
+    }
+    static inline void store_long(int64_t *n, int64_t value) {
+        __atomic_store_n(n, value, __ATOMIC_RELEASE);
+    }
+    /* Adds to a number that no other thread changes now. */
+    static inline void increase(int64_t *n, int64_t change) {
+        __atomic_store_n(n, *n + change, __ATOMIC_RELEASE);
+    }
+    /* A row's partition is written without the GIL, and read in the meantime. */
+    static inline int32_t load_partition(const int32_t *p) {
+        return __atomic_load_n(p, __ATOMIC_RELAXED);
+    }
+    static inline void store_partition(int32_t *p, int32_t value) {
+        __atomic_store_n(p, value, __ATOMIC_RELAXED);
+    }
+    /* As PyDict_GetItemRef() of Python 3.13: -1 for an error, 0 if the key is missing. */
+    static inline int find_item(PyObject *dict, PyObject *key, PyObject **found) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        return PyDict_GetItemRef(dict, key, found);
+    #else
+        *found = PyDict_GetItemWithError(dict, key);
+        Py_XINCREF(*found);
+        return *found != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
+    #endif
+    }
     /* Converts seconds to nanoseconds, limited to 64 bits. NaN gives INT64_MIN. */
     static inline int64_t as_ns(double seconds) {
         double ns = seconds * 1e9;
@@ -145,14 +200,6 @@ cdef extern from *:
         }
         return 1;
     }
-    /* For flags that several threads may add once the outcome is set. */
-    static inline void or_flags(uint8_t *flags, uint8_t more) {
-    #ifdef Py_GIL_DISABLED
-        __atomic_fetch_or(flags, more, __ATOMIC_RELAXED);
-    #else
-        *flags |= more;
-    #endif
-    }
     static inline PyObject **tuple_items(PyObject *items) {
         return ((PyTupleObject *)items)->ob_item;
     }
@@ -163,9 +210,19 @@ cdef extern from *:
         return x * 0x2545F4914F6CDD1DULL;
     }
     """
-    ctypedef char Guard
-    void enter_guard(Guard *guard) noexcept
-    void leave_guard(Guard *guard) noexcept
+    ctypedef struct Guard:
+        pass
+    void init_guard(Guard *guard) noexcept nogil
+    void enter_guard(Guard *guard) noexcept nogil
+    void leave_guard(Guard *guard) noexcept nogil
+    int load_int(const int *n) noexcept nogil
+    void store_int(int *n, int value) noexcept nogil
+    int64_t load_long(const int64_t *n) noexcept nogil
+    void store_long(int64_t *n, int64_t value) noexcept nogil
+    void increase(int64_t *n, int64_t change) noexcept nogil
+    int32_t load_partition(const int32_t *p) noexcept nogil
+    void store_partition(int32_t *p, int32_t value) noexcept nogil
+    int find_item(object mapping, object key, PyObject **found) except -1
     PyObject **tuple_items(object items)
     bint is_utf8(const uint8_t *p, int64_t size) nogil
     int64_t kernel_clock(int which) nogil
@@ -178,12 +235,14 @@ cdef extern from *:
     int uvarint_size(uint32_t n) nogil
     uint8_t *put_uvarint(uint8_t *p, uint32_t n) nogil
     uint32_t kafka_murmur2(const uint8_t *data, int32_t length) nogil
+    void fill_crc_table()
+    uint32_t crc32_of(const uint8_t *data, int32_t length) noexcept nogil
     uint32_t kafka_fnv1a(const uint8_t *data, int32_t length) nogil
     uint64_t next_random(uint64_t *state) nogil
     int64_t as_ns(double seconds) nogil
-    int64_t atomic_add(int64_t *n, int64_t change) nogil
+    int64_t atomic_add(int64_t *n, int64_t change) noexcept nogil
+    int exchange_int(int *n, int value) noexcept nogil
     int atomic_add_below(int64_t *n, int64_t change, int64_t limit) nogil
     uint8_t load_flags(const uint8_t *flags) nogil
     void add_flags(uint8_t *flags, uint8_t more) nogil
-    void or_flags(uint8_t *flags, uint8_t more) nogil
-    int hold(uint32_t *held, uint8_t *handle_count, int change)
+    int hold(uint32_t *held, uint8_t *handle_count, int change) noexcept nogil

@@ -9,9 +9,12 @@ cdef bint keep_quiet(TopicSlot slot) noexcept:
     It is waiting now, as its connection is lent. Every 500 ms the slot is announced all the same,
     so that the dispatcher does not consider the topic idle.
     """
-    cdef CallerPath path = slot.last_path
+    cdef CallerPath path
     cdef CallerLink link
     cdef int64_t now
+    if not CALLERS_MAY_SEND:
+        return False
+    path = slot.last_path
     if path is None or not path.offered or runs_stages or slot.full:
         return False
     now = kernel_clock(0)
@@ -35,9 +38,11 @@ cdef void end_quiet(TopicSlot slot) noexcept:
 
 cdef void close_chunk(Chunk chunk) noexcept:
     """Close *chunk*, just taken from its slot: no row is appended any more."""
+    enter_guard(&chunk.lock)
     chunk.trim()
     chunk.unreported = chunk.count
     chunk.closed = True
+    leave_guard(&chunk.lock)
     if chunk.slot is not None:
         atomic_add(&chunk.slot.in_progress, 1)
 
@@ -129,10 +134,9 @@ cdef bint encode_as_caller(CallerRequest request) except -1:
     part.allocate(part.count)
     for i in range(part.count):
         part.rows[i] = i
-    with chunk.lock:
-        if chunk.closed:
-            return False
-        chunk.pins += 1                 # write_records() unpins it
+    if chunk.closed:
+        return False
+    chunk.pins += 1                     # write_records() unpins it
     batch = write_records(parts, &header)
     header.attributes = 0
     header.producer_id = path.producer_id
@@ -214,9 +218,8 @@ cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
     slot.announced = False
     slot.chunk = None
     close_chunk(chunk)
-    with chunk.lock:
-        for i in range(part.count):
-            chunk.rows[i].flags |= CLAIMED
+    for i in range(part.count):
+        chunk.rows[i].flags |= CLAIMED
     link.correlation_id = (link.correlation_id + 1) & 0x3fffffff
     request.correlation_id = link.correlation_id | 0x40000000
     put_be32(<uint8_t *>PyBytes_AS_STRING(request.head) + 8, <uint32_t>request.correlation_id)

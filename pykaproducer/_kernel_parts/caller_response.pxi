@@ -38,11 +38,10 @@ cdef void settle_rows(CallerPath path, Slice part, int64_t base_offset, int64_t 
     cdef Chunk chunk = part.chunk
     cdef Delivering delivering
     cdef uint32_t i
-    begin_delivering(&delivering, timestamp, path.delivery, now)
-    with chunk.lock:
-        for i in range(part.count):
-            deliver_row(chunk, i, base_offset, i, &delivering, path.delivery)
-    end_run(path.delivery, delivering.sample, &delivering.run)
+    begin_delivering(&delivering, timestamp, now)
+    for i in range(part.count):
+        deliver_row(chunk, i, base_offset, i, &delivering, path.delivery)
+    end_run(path.delivery, &delivering.run)
 
 
 cdef void count_as_caller(CallerRequest request, double now) noexcept:

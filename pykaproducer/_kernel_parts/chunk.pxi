@@ -35,9 +35,10 @@ cdef class Chunk:
     cdef uint32_t held                  # live handles
     cdef bint closed, compact
     cdef bint failures                  # a row has failed
-    cdef cython.pymutex lock
+    cdef Guard lock
 
     def __cinit__(self):
+        init_guard(&self.lock)
         self.rows = NULL
         self.blocks = NULL
         self.callbacks = NULL
@@ -53,24 +54,36 @@ cdef class Chunk:
     @property
     def unsettled(self):
         """Return the number of rows that are not yet settled and reported."""
-        return self.unreported
+        cdef uint32_t found
+        enter_guard(&self.lock)
+        found = self.unreported
+        leave_guard(&self.lock)
+        return found
 
     @property
     def has_waiters(self):
         """Return whether a thread is waiting for one of its rows."""
-        return bool(self.waiters)
+        return has_waiters(self)
 
     @property
     def handles(self):
         """Return the number of live handles of its messages."""
-        return self.held
+        cdef uint32_t found
+        enter_guard(&self.lock)
+        found = self.held
+        leave_guard(&self.lock)
+        return found
 
     @property
     def next_deadline(self):
         """Return the time before which no row expires (monotonic seconds)."""
-        return self.earliest / <double>_NS
+        cdef int64_t found
+        enter_guard(&self.lock)
+        found = self.earliest
+        leave_guard(&self.lock)
+        return found / <double>_NS
 
-    # -- appending (under Admission's guard) ---------------------------------------------
+    # -- appending (under Admission's guard, and the lock) ---------------------------------------------
 
     cdef uint8_t *room(self, Py_ssize_t size) noexcept nogil:
         """Allocate a payload of *size* bytes, in the last block or a new one."""
@@ -153,30 +166,31 @@ cdef class Chunk:
         """
         cdef int64_t limit = as_ns(now)
         cdef int64_t earliest = 0x7fffffffffffffff
-        cdef uint32_t i, found = 0
+        cdef uint32_t i, found = 0, count = self.count_if_due(limit)
         cdef Row *row
         cdef uint32_t *hits
         cdef int32_t *places
         cdef dict by_partition = {}
-        if limit < self.earliest or self.is_done():
+        if count == 0:
             return []
-        hits = <uint32_t *>new_numbers((self.count + 1) * sizeof(uint32_t))
-        places = <int32_t *>new_numbers((self.count + 1) * sizeof(int32_t))
+        hits = <uint32_t *>new_numbers((count + 1) * sizeof(uint32_t))
+        places = <int32_t *>new_numbers((count + 1) * sizeof(int32_t))
         try:
             if hits == NULL or places == NULL:
                 raise MemoryError()
-            with self.lock:
-                for i in range(0 if self.is_done() else self.count):
-                    row = &self.rows[i]
-                    if row.flags & SETTLED:
-                        continue
-                    if row.deadline <= limit:
-                        hits[found] = i
-                        places[found] = row.partition
-                        found += 1
-                    elif row.deadline < earliest:
-                        earliest = row.deadline
-                self.earliest = earliest
+            enter_guard(&self.lock)
+            for i in range(0 if self.is_done() else count):
+                row = &self.rows[i]
+                if row.flags & SETTLED:
+                    continue
+                if row.deadline <= limit:
+                    hits[found] = i
+                    places[found] = load_partition(&row.partition)
+                    found += 1
+                elif row.deadline < earliest:
+                    earliest = row.deadline
+            self.earliest = earliest
+            leave_guard(&self.lock)
             for i in range(found):
                 by_partition.setdefault(places[i], []).append(hits[i])
             return [self.pick(rows, partition) for partition, rows in by_partition.items()]
@@ -184,10 +198,20 @@ cdef class Chunk:
             free(hits)
             free(places)
 
+    cdef uint32_t count_if_due(self, int64_t limit) noexcept:
+        """Return the number of rows; 0 if none can have expired at *limit* (ns)."""
+        cdef uint32_t count = 0
+        enter_guard(&self.lock)
+        if limit >= self.earliest and not self.is_done():
+            count = self.count
+        leave_guard(&self.lock)
+        return count
+
     def overdue(self, double now):
         """Let ``expired(now)`` return expired rows again, because they could not be settled."""
-        with self.lock:
-            self.earliest = min(self.earliest, <int64_t>(now * _NS))
+        enter_guard(&self.lock)
+        self.earliest = min(self.earliest, <int64_t>(now * _NS))
+        leave_guard(&self.lock)
 
     def pick(self, rows, int32_t partition=-1):
         """Return a slice of these row numbers; empty once all rows of the chunk are reported."""
@@ -199,11 +223,12 @@ cdef class Chunk:
         part.allocate(len(numbers))
         for i in range(part.count):
             part.rows[i] = self.checked(numbers[i])
-        with self.lock:
-            if self.is_done():
-                part.count = 0
-            for i in range(part.count):
-                part.nbytes += payload_size(&self.rows[part.rows[i]])
+        enter_guard(&self.lock)
+        if self.is_done():
+            part.count = 0
+        for i in range(part.count):
+            part.nbytes += payload_size(&self.rows[part.rows[i]])
+        leave_guard(&self.lock)
         return part
 
     def whole(self):
@@ -211,9 +236,11 @@ cdef class Chunk:
         cdef Slice part = Slice.__new__(Slice)
         part.chunk = self
         part.partition = -1
+        enter_guard(&self.lock)
         if not self.is_done():
             part.count = self.count
             part.nbytes = self.nbytes
+        leave_guard(&self.lock)
         return part
 
     cdef inline uint32_t checked(self, uint32_t row) except? 0xffffffff:
@@ -233,14 +260,18 @@ cdef class Chunk:
         return self.payload_of(self.checked(row), 1)
 
     cdef payload_of(self, uint32_t row, int which):
-        cdef const uint8_t *data
-        cdef int32_t size
-        with self.lock:                 # pin it, so that the block is not freed while it is read
-            if self.is_done() or self.blocks[self.rows[row].block].data == NULL:
-                return None
+        cdef const uint8_t *data = NULL
+        cdef int32_t size = -1
+        cdef bint there
+        enter_guard(&self.lock)
+        there = not self.is_done() and self.blocks[self.rows[row].block].data != NULL
+        if there:
             data = self.rows[row].value if which else self.rows[row].key
             size = self.rows[row].value_size if which else self.rows[row].key_size
-            self.pins += 1
+            self.pins += 1              # so that the block is not freed while it is read
+        leave_guard(&self.lock)
+        if not there:
+            return None
         try:
             return as_bytes(data, size)
         finally:
@@ -252,11 +283,12 @@ cdef class Chunk:
         cdef uint32_t *hits = <uint32_t *>malloc((self.count + 1) * sizeof(uint32_t))
         if hits == NULL:
             raise MemoryError()
-        with self.lock:
-            for i in range(0 if self.is_done() else self.count):
-                if self.rows[i].partition < 0 and not self.rows[i].flags & SETTLED:
-                    hits[found] = i
-                    found += 1
+        enter_guard(&self.lock)
+        for i in range(0 if self.is_done() else self.count):
+            if self.rows[i].partition < 0 and not self.rows[i].flags & SETTLED:
+                hits[found] = i
+                found += 1
+        leave_guard(&self.lock)
         try:
             return [hits[i] for i in range(found)]
         finally:
@@ -269,12 +301,14 @@ cdef class Chunk:
         """
         cdef list found = []
         cdef uint32_t i
+        cdef double when
         for i in range(self.count):
-            with self.lock:
-                if self.is_done() or self.rows[i].flags & SETTLED:
-                    found.append(self.opened)
-                else:
-                    found.append(accepted_at(self, &self.rows[i]) / <double>_NS)
+            when = self.opened
+            enter_guard(&self.lock)
+            if not self.is_done() and not self.rows[i].flags & SETTLED:
+                when = accepted_at(self, &self.rows[i]) / <double>_NS
+            leave_guard(&self.lock)
+            found.append(when)
         return found
 
     def partition_of(self, uint32_t row):
@@ -284,9 +318,10 @@ cdef class Chunk:
     def assign(self, uint32_t row, int32_t partition):
         """Assign a partition to one row (for a user's partitioner)."""
         self.checked(row)
-        with self.lock:
-            if not self.is_done():
-                self.rows[row].partition = partition
+        enter_guard(&self.lock)
+        if not self.is_done():
+            store_partition(&self.rows[row].partition, partition)
+        leave_guard(&self.lock)
 
     def split(self, Partitioner partitioner, int32_t partitions, bytes available not None):
         """Partition every row and return ``(slices, unknown)``.
@@ -326,20 +361,21 @@ cdef class Chunk:
         cdef bint last
         cdef Block *block
         cdef Row *row
-        with self.lock:
-            for i in range(part.count):
-                row = &self.rows[part.at(i)]
-                block = &self.blocks[row.block]
-                block.live -= 1
-                if block.live == 0 and self.pins == 0 and self.closed:
-                    freed += block.used
-                    free_block(block)
-            self.unreported -= part.count
-            last = self.unreported == 0
-            if last:
-                freed += self.count * _ROW_COST
-                if self.slot is not None:
-                    atomic_add(&self.slot.in_progress, -1)
+        enter_guard(&self.lock)
+        for i in range(part.count):
+            row = &self.rows[part.at(i)]
+            block = &self.blocks[row.block]
+            block.live -= 1
+            if block.live == 0 and self.pins == 0 and self.closed:
+                freed += block.used
+                free_block(block)
+        self.unreported -= part.count
+        last = self.unreported == 0
+        if last:
+            freed += self.count * _ROW_COST
+            if self.slot is not None:
+                atomic_add(&self.slot.in_progress, -1)
+        leave_guard(&self.lock)
         self.budget.give_back(freed)
         return last
 
@@ -347,36 +383,41 @@ cdef class Chunk:
         """Unpin after reading, and free the blocks that became unused in the meantime."""
         cdef uint32_t i
         cdef Py_ssize_t freed = 0
-        with self.lock:
-            self.pins -= 1
-            if self.pins == 0 and self.closed:
-                for i in range(self.n_blocks):
-                    if self.blocks[i].live == 0 and self.blocks[i].data != NULL:
-                        freed += self.blocks[i].used
-                        free_block(&self.blocks[i])
-        if self.is_done():
+        cdef bint done
+        enter_guard(&self.lock)
+        self.pins -= 1
+        if self.pins == 0 and self.closed:
+            for i in range(self.n_blocks):
+                if self.blocks[i].live == 0 and self.blocks[i].data != NULL:
+                    freed += self.blocks[i].used
+                    free_block(&self.blocks[i])
+        done = self.is_done()
+        leave_guard(&self.lock)
+        if done:
             self.release_rows()
-        if self.source is not None:
-            release_source(self)
+        release_source(self)
         if freed:
             self.budget.give_back(freed)
             self.budget.wake()
 
     cdef inline bint is_done(self) noexcept nogil:
+        """Return whether all rows are reported, so the table may be gone. Under the lock."""
         return self.closed and self.unreported == 0
 
     cdef release_rows(self):
         """Free the row table once all rows are reported and unpinned, or shrink it for handles."""
+        cdef TopicSlot slot = None      # freed when this returns, without the lock
+        enter_guard(&self.lock)
         if self.is_done():
+            slot = self.slot
             self.slot = None            # handles must not keep what it refers to
-        with self.lock:
-            if self.pins or not self.is_done() or self.compact or self.rows == NULL:
-                return
-            if self.held or self.failures:
-                compress(self)
-            else:
-                free_memory(self.rows, self.table)
-                self.rows = NULL
+            if not (self.pins or self.compact or self.rows == NULL):
+                if self.held or self.failures:
+                    compress(self)
+                else:
+                    free_memory(self.rows, self.table)
+                    self.rows = NULL
+        leave_guard(&self.lock)
 
 cdef inline Py_ssize_t payload_size(const Row *row) noexcept nogil:
     cdef Py_ssize_t size = row.headers_size

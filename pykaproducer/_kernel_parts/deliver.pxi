@@ -2,9 +2,7 @@
 
 cdef struct Delivering:
     int64_t timestamp           # the broker's, ms; -1: the rows keep their own
-    int64_t now                 # ns
-    Sample *sample              # of the statistic of the rows' ages; NULL: there is none
-    Run run
+    Run run                     # of the rows' ages
 
 
 def deliver_parts(list parts not None, int64_t base_offset, int64_t timestamp,
@@ -30,7 +28,7 @@ cdef list deliver_slices(list parts, int64_t base_offset, int64_t timestamp, Sam
     for part in parts:
         list_rows(part)
     # Nothing below may raise, because settled rows must be reported.
-    begin_delivering(&delivering, timestamp, latency, now)
+    begin_delivering(&delivering, timestamp, now)
     for part in parts:
         count = part.count              # deliver_part() may empty it: see Slice.empty_part
         done = deliver_part(part, base_offset, &delivering, latency)
@@ -41,7 +39,7 @@ cdef list deliver_slices(list parts, int64_t base_offset, int64_t timestamp, Sam
             found += 1
             rows[0] += done.count
             nbytes[0] += done.nbytes
-    end_run(latency, delivering.sample, &delivering.run)
+    end_run(latency, &delivering.run)
     del settled[found:]
     return settled
 
@@ -65,20 +63,27 @@ cdef list_rows(Slice part):
 
 cdef bint has_settled(Slice part) noexcept:
     """Return whether a row of *part* has an outcome."""
+    cdef Chunk chunk = part.chunk
+    cdef bint found
+    enter_guard(&chunk.lock)
+    found = not chunk.is_done() and any_settled(chunk, part)
+    leave_guard(&chunk.lock)
+    return found
+
+
+cdef bint any_settled(Chunk chunk, Slice part) noexcept nogil:
+    """Return whether a row of *part* has an outcome. The caller holds the lock of *chunk*."""
     cdef uint32_t i
-    with part.chunk.lock:
-        for i in range(0 if part.chunk.is_done() else part.count):
-            if part.chunk.rows[part.at(i)].flags & SETTLED:
-                return True
+    for i in range(part.count):
+        if chunk.rows[part.at(i)].flags & SETTLED:
+            return True
     return False
 
 
-cdef void begin_delivering(Delivering *delivering, int64_t timestamp, SampledStat latency,
-                           double now) noexcept:
+cdef void begin_delivering(Delivering *delivering, int64_t timestamp, double now) noexcept:
     memset(delivering, 0, sizeof(Delivering))
     delivering.timestamp = timestamp
-    delivering.now = as_ns(now)
-    delivering.sample = NULL if latency is None else latency.sample_at(now)
+    delivering.run.now = now
 
 
 cdef Slice deliver_part(Slice part, int64_t base_offset, Delivering *delivering,
@@ -90,14 +95,15 @@ cdef Slice deliver_part(Slice part, int64_t base_offset, Delivering *delivering,
     if deliver_whole(part, base_offset, delivering, latency):
         return part
     settled = part.empty_part()
-    with chunk.lock:
-        for i in range(0 if chunk.is_done() else part.count):
-            if chunk.rows[part.at(i)].flags & SETTLED:
-                continue
-            deliver_row(chunk, part.at(i), base_offset, i, delivering, latency)
-            settled.rows[settled.count] = part.at(i)
-            settled.count += 1
-        part.size_of(settled)
+    enter_guard(&chunk.lock)
+    for i in range(0 if chunk.is_done() else part.count):
+        if chunk.rows[part.at(i)].flags & SETTLED:
+            continue
+        deliver_row(chunk, part.at(i), base_offset, i, delivering, latency)
+        settled.rows[settled.count] = part.at(i)
+        settled.count += 1
+    part.size_of(settled)
+    leave_guard(&chunk.lock)
     return part.settled_part(settled, False)
 
 
@@ -108,25 +114,23 @@ cdef bint deliver_whole(Slice part, int64_t base_offset, Delivering *delivering,
     Then *part* itself is the slice of the settled rows.
     """
     cdef Chunk chunk = part.chunk
+    cdef bint whole
     cdef uint32_t i
-    with chunk.lock:
-        if chunk.is_done() or part.count == 0:
-            return False
-        for i in range(part.count):
-            if chunk.rows[part.at(i)].flags & SETTLED:
-                return False
+    enter_guard(&chunk.lock)
+    whole = not chunk.is_done() and part.count > 0 and not any_settled(chunk, part)
+    if whole:
         for i in range(part.count):
             deliver_row(chunk, part.at(i), base_offset, i, delivering, latency)
-    return True
+    leave_guard(&chunk.lock)
+    return whole
 
 
 cdef inline void deliver_row(Chunk chunk, uint32_t number, int64_t base_offset, uint32_t i,
                              Delivering *delivering, SampledStat latency) noexcept nogil:
     """Settle the unsettled row *number* at offset *i*. The caller holds the lock of *chunk*."""
     cdef Row *row = &chunk.rows[number]
-    if delivering.sample != NULL:
-        add_age(latency, delivering.sample, &delivering.run,
-                delivering.now - accepted_at(chunk, row))
+    if latency is not None:
+        add_age(latency, &delivering.run, as_ns(delivering.run.now) - accepted_at(chunk, row))
     row.deadline = base_offset + i if base_offset >= 0 else -1
     if delivering.timestamp >= 0:
         row.timestamp = delivering.timestamp

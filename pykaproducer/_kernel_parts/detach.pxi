@@ -10,16 +10,17 @@ cdef void detach_rows(Chunk chunk, Slice part) noexcept nogil:
     cdef uint32_t *shared = NULL
     cdef Block *grown
     cdef Py_ssize_t size, freed = 0
-    with chunk.lock:
-        if not chunk.is_done() and chunk.n_blocks < 0xffff:
-            shared = <uint32_t *>calloc(chunk.n_blocks + 1, sizeof(uint32_t))
-        if shared != NULL:
-            size = find_shared(chunk, part, shared)
-            grown = <Block *>realloc(chunk.blocks, (chunk.n_blocks + 1) * sizeof(Block))
-            if grown != NULL:
-                chunk.blocks = grown
-                if size >= 0:
-                    freed = move_into_last(chunk, part, shared, size)
+    enter_guard(&chunk.lock)
+    if not chunk.is_done() and chunk.n_blocks < 0xffff:
+        shared = <uint32_t *>calloc(chunk.n_blocks + 1, sizeof(uint32_t))
+    if shared != NULL:
+        size = find_shared(chunk, part, shared)
+        grown = <Block *>realloc(chunk.blocks, (chunk.n_blocks + 1) * sizeof(Block))
+        if grown != NULL:
+            chunk.blocks = grown
+            if size >= 0:
+                freed = move_into_last(chunk, part, shared, size)
+    leave_guard(&chunk.lock)
     free(shared)
     if freed:
         chunk.budget.give_back(freed)

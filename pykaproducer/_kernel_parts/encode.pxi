@@ -56,6 +56,15 @@ def count_sealed(RecordBatch batch not None, int64_t count, double now,
     largest.record(now, batch.largest_record, 1)
 
 
+cdef bint is_pinned(Chunk chunk) noexcept:
+    """Return whether a reader has pinned *chunk*."""
+    cdef bint found
+    enter_guard(&chunk.lock)
+    found = chunk.pins > 0
+    leave_guard(&chunk.lock)
+    return found
+
+
 cdef RecordBatch write_records(list parts, BatchHeader *header):
     """Write the records of claimed slices, leaving room for a header, and unpin the slices."""
     cdef Py_ssize_t bound = _HEADER
@@ -63,7 +72,7 @@ cdef RecordBatch write_records(list parts, BatchHeader *header):
     cdef Slice part
     cdef uint8_t *p
     for part in parts:
-        if part is None or part.chunk.pins == 0:
+        if part is None or not is_pinned(part.chunk):
             raise ValueError("a batch requires slices that have been claimed")
         bound += part.nbytes + <Py_ssize_t>part.count * _RECORD
         if part.count == 0:

@@ -13,9 +13,18 @@
 #
 # The count is a hint and need not be exact. A thread that ends, or never comes, costs one short
 # wait, after which the count is reset.
+#
+# Without a GIL (free-threaded Python) there is nothing to hand over.
 
 cdef extern from *:
     """
+    #ifdef Py_GIL_DISABLED
+    #define want_gil() ((void)0)
+    #define got_gil() ((void)0)
+    #define gil_is_wanted() 0
+    #define times_taken() 0
+    #define wait_until_taken(seen, patience) ((void)(seen), (void)(patience))
+    #else
     #include <sched.h>
 
     static int32_t gil_wanted = 0;  /* threads that want the GIL now or soon */
@@ -45,6 +54,7 @@ cdef extern from *:
     static inline uint32_t times_taken(void) {
         return __atomic_load_n(&gil_taken, __ATOMIC_RELAXED);
     }
+    #endif
     """
     void want_gil() noexcept nogil
     void got_gil() noexcept nogil

@@ -4,7 +4,9 @@ cdef inline Delivery new_handle(Chunk chunk, uint32_t row):
     cdef Delivery handle = Delivery.__new__(Delivery)
     handle.chunk = chunk
     handle.row = row
+    enter_guard(&chunk.lock)
     hold(&chunk.held, handle_count_at(chunk, row), 1)
+    leave_guard(&chunk.lock)
     return handle
 
 
@@ -23,10 +25,16 @@ cdef class Delivery:
     cdef readonly uint32_t row
 
     def __dealloc__(self):
-        if self.chunk is not None:
-            if hold(&self.chunk.held, handle_count_at(self.chunk, self.row), -1) == 0:
-                if self.chunk.failed_payloads is not None:
-                    self.chunk.failed_payloads.pop(self.row, None)
+        cdef Chunk chunk = self.chunk
+        cdef bint kept
+        if chunk is None:
+            return
+        enter_guard(&chunk.lock)
+        kept = (hold(&chunk.held, handle_count_at(chunk, self.row), -1) == 0
+                and chunk.failed_payloads is not None)
+        leave_guard(&chunk.lock)
+        if kept:
+            forget_payload(chunk, self.row)
 
     def __init__(self):
         raise TypeError("a Delivery can only be created by send()")
@@ -120,8 +128,7 @@ cdef class Delivery:
 
     def unwatch(self, lock):
         """Cancel :meth:`watch`."""
-        if self.chunk.waiters is not None:
-            drop_waiter(self.chunk, self.row, lock)
+        drop_waiter(self.chunk, self.row, lock)
 
     def when_settled(self, function):
         """Have ``function(handle)`` called in the Reports thread when the message is settled.
@@ -237,10 +244,13 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
 
     Returns how long that has taken (seconds).
     """
-    cdef TopicSlot slot = handle.chunk.slot
+    cdef TopicSlot slot
     cdef double seconds = _NO_TIMEOUT
     cdef int64_t start
     cdef int too_large
+    if not CALLERS_MAY_SEND:
+        return 0
+    slot = handle.chunk.slot
     if slot is None or slot.chunk is not handle.chunk:
         return 0
     if PyFloat_CheckExact(timeout):
@@ -260,15 +270,38 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
 # Functions, not methods: a C method would cost each handle a pointer to a method table.
 cdef uint8_t observe(Chunk chunk, uint32_t row) noexcept:
     """Return the row's flags. If it has its outcome, mark the outcome as observed."""
-    cdef uint8_t flags = flags_of(chunk, row)
-    if flags & SETTLED and chunk.rows != NULL:
-        or_flags(flags_at(chunk, row), OBSERVED)
+    cdef uint8_t flags = SETTLED
+    enter_guard(&chunk.lock)
+    if chunk.rows != NULL:
+        flags = flags_at(chunk, row)[0]
+        if flags & SETTLED:
+            add_flags(flags_at(chunk, row), OBSERVED)
+    leave_guard(&chunk.lock)
     return flags
+
+
+cdef int forget_payload(Chunk chunk, uint32_t row) except -1:
+    """Drop the payload that was kept for the handles of a failed row: the last one is gone."""
+    cdef object payload
+    number = row
+    enter_guard(&chunk.lock)
+    try:
+        payload = chunk.failed_payloads.pop(number, None)
+    finally:
+        leave_guard(&chunk.lock)
+    return 0
 
 
 cdef payload_of(Delivery handle, int which):
     cdef Chunk chunk = handle.chunk
-    saved = chunk.failed_payloads.get(handle.row) if chunk.failed_payloads is not None else None
+    cdef object saved = None
+    number = handle.row
+    enter_guard(&chunk.lock)
+    try:
+        if chunk.failed_payloads is not None:
+            saved = chunk.failed_payloads.get(number)
+    finally:
+        leave_guard(&chunk.lock)
     if saved is not None:
         return saved[which]
     return chunk.payload_of(handle.row, which)

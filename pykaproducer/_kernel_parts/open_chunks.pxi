@@ -5,9 +5,11 @@ cdef class TopicSlot:
     """One topic's open chunk, and the full chunks that wait ahead of it."""
 
     cdef readonly str topic
+    # Changed under Admission's guard and this slot's lock: each of the two is enough for reading.
     cdef Chunk chunk
     cdef list full
-    cdef bint announced                 # the dispatcher was notified and has not taken it yet
+    cdef Guard lock
+    cdef int announced                  # the dispatcher was notified and has not taken it yet
     # Copied from the Admission whose table has the slot. 0: not in a table yet; -1: removed, see
     # _let_go().
     cdef int64_t opening
@@ -17,6 +19,45 @@ cdef class TopicSlot:
     cdef dict paths                     # partition -> CallerPath
     cdef int64_t announced_at           # when keep_quiet() last let it be announced (ns)
     cdef CallerPath last_path           # used by the last message; None: sent by the stages
+
+    def __cinit__(self):
+        init_guard(&self.lock)
+
+    cdef void open_chunk(self, Chunk chunk) noexcept:
+        """Replace the open chunk; None: there is none. The caller holds Admission's guard."""
+        enter_guard(&self.lock)
+        self.chunk = chunk
+        leave_guard(&self.lock)
+
+    cdef int add_full(self, Chunk chunk) except -1:
+        """Add a chunk to which nothing is appended. The caller holds Admission's guard."""
+        enter_guard(&self.lock)
+        try:
+            self.full.append(chunk)
+        finally:
+            leave_guard(&self.lock)
+        return 0
+
+    cdef list take_full(self, list fresh):
+        """Replace the full chunks by *fresh*. The caller holds Admission's guard."""
+        cdef list full
+        enter_guard(&self.lock)
+        full = self.full
+        self.full = fresh
+        leave_guard(&self.lock)
+        return full
+
+    cdef list chunks(self):
+        """Return the chunks that are not taken, the open one last."""
+        cdef list found
+        enter_guard(&self.lock)
+        try:
+            found = [] if self.full is None else self.full[:]
+            if self.chunk is not None:
+                found.append(self.chunk)
+        finally:
+            leave_guard(&self.lock)
+        return found
 
     def lend_route(self, CallerRoute route):
         """Let callers partition the messages of this topic; None: no longer."""
@@ -32,25 +73,39 @@ cdef class TopicSlot:
     @property
     def next_deadline(self):
         """Return the time before which no row of the open chunk expires (monotonic seconds)."""
-        cdef Chunk chunk = self.chunk
-        return float("inf") if chunk is None else chunk.earliest / <double>_NS
+        cdef Chunk chunk
+        enter_guard(&self.lock)
+        chunk = self.chunk
+        leave_guard(&self.lock)
+        return float("inf") if chunk is None else chunk.next_deadline
 
     @property
     def is_empty(self):
         """Return whether there is no message to take."""
-        return self.chunk is None and not self.full
+        cdef bint found
+        enter_guard(&self.lock)
+        found = self.chunk is None and not self.full
+        leave_guard(&self.lock)
+        return found
 
     def waiting(self):
         """Return ``(rows, bytes)`` of the chunks not taken. May be slightly out of date."""
-        cdef Chunk chunk = self.chunk
-        cdef list full = self.full
+        cdef Chunk chunk
         cdef int64_t rows = 0, size = 0
-        if chunk is not None:
-            rows, size = chunk.count, chunk.nbytes
-        for chunk in full or ():
-            rows += chunk.count
-            size += chunk.nbytes
+        for chunk in self.chunks():
+            add_size(chunk, &rows, &size)
         return rows, size
+
+
+cdef uint32_t add_size(Chunk chunk, int64_t *rows, int64_t *size) noexcept:
+    """Add the rows and bytes of *chunk* to *rows* and *size*. Return the number of its rows."""
+    cdef uint32_t count
+    enter_guard(&chunk.lock)
+    count = chunk.count
+    rows[0] += count
+    size[0] += chunk.nbytes
+    leave_guard(&chunk.lock)
+    return count
 
 
 cdef class OpenChunks:
@@ -65,6 +120,27 @@ cdef class OpenChunks:
     cdef int64_t serial
     cdef int64_t opening                # number of times that it has been set up
     cdef Guard guard                    # of the open chunks and the slots
+
+    def __cinit__(self):
+        init_guard(&self.guard)
+
+    cdef list all_slots(self):
+        """Return the slots of all topics."""
+        enter_guard(&self.guard)
+        try:
+            return list(self.slots.values())
+        finally:
+            leave_guard(&self.guard)
+
+    cdef TopicSlot found_slot(self, topic):
+        """Return the slot of *topic*, an exact str, or None. Runs no Python code."""
+        cdef PyObject *found = NULL
+        cdef TopicSlot slot
+        if not find_item(self.slots, topic, &found):
+            return None
+        slot = <TopicSlot>found
+        Py_DECREF(slot)                 # find_item() has returned a new reference
+        return slot
 
     @cython.final
     cdef int64_t now(self) except -1:
@@ -101,16 +177,20 @@ cdef class OpenChunks:
         Runs no Python code, except perhaps a finalizer.
         """
         cdef TopicSlot fresh
-        cdef PyObject *found = PyDict_GetItemWithError(self.slots, slot.topic)
-        if found != NULL:
-            return <TopicSlot>found
-        fresh = slot if slot.opening == 0 else TopicSlot.__new__(TopicSlot)
+        cdef TopicSlot found = self.found_slot(slot.topic)
+        if found is not None:
+            return found
+        fresh = slot if load_long(&slot.opening) == 0 else TopicSlot.__new__(TopicSlot)
         fresh.topic = slot.topic
         fresh.full = []
-        slot = <TopicSlot>self.slots.setdefault(slot.topic, fresh)
-        if slot is fresh:
-            slot.opening = self.opening
-        return slot
+        enter_guard(&self.guard)
+        try:
+            found = <TopicSlot>self.slots.setdefault(slot.topic, fresh)
+            if found is fresh:
+                store_long(&found.opening, self.opening)
+        finally:
+            leave_guard(&self.guard)
+        return found
 
     cdef Chunk new_chunk(self, TopicSlot slot):
         cdef int64_t serial
@@ -133,22 +213,22 @@ cdef class OpenChunks:
 
     def _take(self, TopicSlot slot not None):
         """Close the topic's open chunk and return all waiting chunks, in order."""
-        cdef Chunk chunk
+        cdef Chunk chunk, last
         cdef list chunks, fresh = []
         enter_guard(&self.guard)
         try:
-            slot.announced = False
+            store_int(&slot.announced, False)
             slot.last_path = None
-            chunks = slot.full
-            slot.full = fresh
-            chunk = slot.chunk
-            slot.chunk = None
+            chunks = slot.take_full(fresh)
+            last = slot.chunk
+            slot.open_chunk(None)
+            if last is not None and last.count:
+                chunks.append(last)
+            # Before the guard is left, so that _is_at_rest() never misses a chunk.
+            for chunk in chunks:
+                close_chunk(chunk)
         finally:
             leave_guard(&self.guard)
-        if chunk is not None and chunk.count:
-            chunks.append(chunk)
-        for chunk in chunks:
-            close_chunk(chunk)
         return chunks
 
     def _let_go(self, topic):
@@ -166,7 +246,7 @@ cdef class OpenChunks:
                 return True
             if slot.chunk is not None or slot.full or slot.announced:
                 return False
-            slot.opening = -1
+            store_long(&slot.opening, -1)
             del self.slots[topic]
             return True
         finally:
@@ -175,7 +255,7 @@ cdef class OpenChunks:
     def _take_all(self):
         """Take and return the chunks of all topics, also from callers that wait. Lend no more."""
         cdef TopicSlot slot
-        cdef list slots = list(self.slots.values())
+        cdef list slots = self.all_slots()
         for slot in slots:
             slot.route = slot.last_path = None
         cdef list chunks = take_callers(slots)
@@ -192,7 +272,9 @@ cdef class OpenChunks:
         """
         cdef TopicSlot slot, found = None
         cdef double left = _NO_TIMEOUT if seconds is None else seconds
-        for slot in list(self.slots.values()):
+        if not CALLERS_MAY_SEND:
+            return
+        for slot in self.all_slots():
             if slot.in_progress or slot.full:
                 return
             if slot.chunk is not None:
@@ -207,25 +289,27 @@ cdef class OpenChunks:
         cdef TopicSlot slot
         if gil_is_wanted():
             let_stages_run()            # a thread that looks again and again must not starve them
-        for slot in list(self.slots.values()):
-            if slot.in_progress or slot.chunk is not None or slot.full:
-                return False
+        enter_guard(&self.guard)
+        try:
+            for slot in self.slots.values():
+                if load_long(&slot.in_progress) or slot.chunk is not None or slot.full:
+                    return False
+        finally:
+            leave_guard(&self.guard)
         return True
 
     def _take_callers(self):
         """Take the messages for which callers wait, and return their chunks."""
-        return take_callers(list(self.slots.values()))
+        return take_callers(self.all_slots())
 
     def _open_rows(self):
         """Return ``(rows, bytes, time at which the oldest was opened)`` of the chunks not taken."""
         cdef Chunk chunk
         cdef int64_t rows = 0, size = 0
         cdef object oldest = None
-        for slot in list(self.slots.values()):
-            for chunk in [*(<TopicSlot>slot).full, (<TopicSlot>slot).chunk]:
-                if chunk is not None and chunk.count:
-                    rows += chunk.count
-                    size += chunk.nbytes
+        for slot in self.all_slots():
+            for chunk in (<TopicSlot>slot).chunks():
+                if add_size(chunk, &rows, &size):
                     oldest = chunk.opened if oldest is None else min(oldest, chunk.opened)
         return rows, size, oldest
 
@@ -236,5 +320,4 @@ cdef class OpenChunks:
         """
         enter_guard(&self.guard)        # wait for a row that is being appended now
         leave_guard(&self.guard)
-        return [slot for slot in list(self.slots.values())
-                if (<TopicSlot>slot).chunk is not None or (<TopicSlot>slot).full]
+        return [slot for slot in self.all_slots() if not (<TopicSlot>slot).is_empty]

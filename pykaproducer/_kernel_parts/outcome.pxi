@@ -6,9 +6,8 @@
 # - Outcomes (`compact`): every row is reported, and there are live handles or errors;
 # - none (NULL): every row is reported, and there is no handle.
 #
-# Code that walks over Rows holds the lock and checks `is_done()` first, or has pinned the chunk. A
-# handle reads its one row with only the GIL held. The table therefore changes state with the GIL
-# and under the lock.
+# Code that reads Rows holds the lock and checks `is_done()` first, or has pinned the chunk. The table
+# changes state under the lock.
 
 cdef void compress(Chunk chunk) noexcept nogil:
     """Replace the 64-byte Rows by 32-byte Outcomes, which is all that handles need."""
@@ -50,9 +49,12 @@ cdef uint8_t *handle_count_at(Chunk chunk, uint32_t row) noexcept nogil:
 
 
 cdef uint8_t flags_of(Chunk chunk, uint32_t row) noexcept:
-    if chunk.rows == NULL:
-        return SETTLED              # delivered and reported; no handle was left
-    return load_flags(flags_at(chunk, row))
+    cdef uint8_t flags = SETTLED    # delivered and reported; no handle was left
+    enter_guard(&chunk.lock)
+    if chunk.rows != NULL:
+        flags = flags_at(chunk, row)[0]
+    leave_guard(&chunk.lock)
+    return flags
 
 
 cdef object error_of(Chunk chunk, uint32_t row):
@@ -61,10 +63,34 @@ cdef object error_of(Chunk chunk, uint32_t row):
     The chunk keeps the original, and the garbage collector does not track the chunk. Raising the
     original would keep the caller's frames alive with it (``_errors/tracebacks.py``).
     """
-    return _delivery_functions.copied(chunk.errors[outcome_of(chunk, row).error])
+    cdef object original
+    enter_guard(&chunk.lock)
+    try:
+        original = chunk.errors[read_outcome(chunk, row).error]
+    finally:
+        leave_guard(&chunk.lock)
+    return _delivery_functions.copied(original)
+
+
+cdef bint has_failures(Chunk chunk) noexcept:
+    """Return whether a row has failed."""
+    cdef bint found
+    enter_guard(&chunk.lock)
+    found = chunk.failures
+    leave_guard(&chunk.lock)
+    return found
 
 
 cdef Outcome outcome_of(Chunk chunk, uint32_t row) noexcept:
+    cdef Outcome outcome
+    enter_guard(&chunk.lock)
+    outcome = read_outcome(chunk, row)
+    leave_guard(&chunk.lock)
+    return outcome
+
+
+cdef Outcome read_outcome(Chunk chunk, uint32_t row) noexcept:
+    """Return the outcome of *row*. The caller holds the lock."""
     cdef Outcome outcome
     cdef Row *r
     if chunk.rows == NULL:
@@ -75,12 +101,12 @@ cdef Outcome outcome_of(Chunk chunk, uint32_t row) noexcept:
     if chunk.compact:
         return (<Outcome *>chunk.rows)[row]
     r = &chunk.rows[row]
-    outcome.flags = load_flags(&r.flags)
+    outcome.flags = r.flags
     outcome.timestamp = r.timestamp
     outcome.offset = r.deadline if outcome.flags & SETTLED else -1
     outcome.key_size = r.key_size
     outcome.value_size = r.value_size
-    outcome.partition = r.partition
+    outcome.partition = load_partition(&r.partition)
     outcome.error = r.error
     outcome.handle_count = r.handle_count
     return outcome

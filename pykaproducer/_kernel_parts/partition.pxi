@@ -1,7 +1,6 @@
 # Partitioning: choose the partition of each row.
 
-cdef extern from "zlib.h" nogil:
-    unsigned long crc32(unsigned long crc, const uint8_t *data, unsigned int size)
+fill_crc_table()
 
 cpdef enum:     # hash function of keys
     NO_HASH = 0
@@ -143,7 +142,7 @@ cdef int32_t hash_partition(int hashing, const uint8_t *key, int32_t size,
         return <int32_t>((kafka_murmur2(key, size) & 0x7fffffff) % <uint32_t>n)
     if hashing == CRC32:
         # librdkafka's consistent partitioners use the CRC-32 of zlib.
-        return <int32_t>(<uint32_t>crc32(0, key, <unsigned int>size) % <uint32_t>n)
+        return <int32_t>(crc32_of(key, size) % <uint32_t>n)
     # Sarama's hash partitioner: signed remainder, then the absolute value.
     p = <int32_t>kafka_fnv1a(key, size) % n
     return -p if p < 0 else p
@@ -173,10 +172,14 @@ cdef tuple split_chunk(Chunk chunk, Partitioner partitioner, int32_t partitions,
     cdef list parts = []        # before the census: this may run Python code, which adds rows
     if not 0 <= partitions < 0x7fffffff:
         raise ValueError(f"a topic cannot have {partitions} partitions")
-    with chunk.lock:            # pin it, so that the row table stays even if its rows expire
-        if chunk.is_done():
-            return [], None
-        chunk.pins += 1
+    cdef bint done
+    enter_guard(&chunk.lock)
+    done = chunk.is_done()
+    if not done:
+        chunk.pins += 1         # so that the row table stays even if its rows expire
+    leave_guard(&chunk.lock)
+    if done:
+        return [], None
     memset(&census, 0, sizeof(Census))
     try:
         take_census(&census, chunk, partitioner, partitions, available)
@@ -244,7 +247,8 @@ cdef void count_rows(Census *census, Chunk chunk, Partitioner partitioner,
         if has_ended(row):
             continue
         if row.partition < 0 and partitioner is not None:
-            row.partition = partitioner.choose(row, census.partitions, writable, n_writable)
+            store_partition(&row.partition,
+                            partitioner.choose(row, census.partitions, writable, n_writable))
         p = partition_or_unknown(row, census.partitions)
         if census.counts[p] == 0:
             census.found[census.n_found] = p

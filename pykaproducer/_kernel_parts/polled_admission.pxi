@@ -9,11 +9,44 @@ cdef class PolledAdmission:
     one of ``_refusals``.
     """
 
-    cdef public Admission _core         # the producer below; None: closed
-    cdef public int64_t _sure           # number of accepted messages up to which there is room
+    cdef Admission core                 # the producer below; None: closed
+    cdef int64_t sure                   # number of accepted messages up to which there is room
     cdef public object _on_delivery     # the callback of messages without their own, or None
     cdef public ReportTo _counted_only
-    cdef public ReportTo _last          # of the last callback
+    cdef ReportTo last                  # of the last callback
+    cdef Guard guard                    # of it, and of `core`
+
+    def __cinit__(self):
+        init_guard(&self.guard)
+
+    @property
+    def _core(self):
+        """Return the producer below; None: it is closed."""
+        return self.open_core()
+
+    @_core.setter
+    def _core(self, Admission core):
+        cdef Admission old
+        enter_guard(&self.guard)
+        old = self.core                 # freed when this returns, without the guard
+        self.core = core
+        leave_guard(&self.guard)
+
+    cdef Admission open_core(self):
+        cdef Admission core
+        enter_guard(&self.guard)
+        core = self.core
+        leave_guard(&self.guard)
+        return core
+
+    @property
+    def _sure(self):
+        """Return the number of accepted messages up to which there is room."""
+        return load_long(&self.sure)
+
+    @_sure.setter
+    def _sure(self, int64_t number):
+        store_long(&self.sure, number)
 
     def produce(self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None,
                 timestamp=0, headers=None):
@@ -33,7 +66,7 @@ cdef class PolledAdmission:
             TypeError: an argument has a wrong type.
             RuntimeError: the producer was closed.
         """
-        cdef Admission core = self._core
+        cdef Admission core = self.open_core()
         cdef ReportTo report = self._counted_only
         if core is None:
             self._refuse_closed()
@@ -46,7 +79,7 @@ cdef class PolledAdmission:
             headers = self._headers_of(headers)
         if partition is None or timestamp is None:
             raise TypeError("'NoneType' object cannot be interpreted as an integer")
-        if core.accepted >= self._sure:
+        if load_long(&core.n_accepted) >= load_long(&self.sure):
             self._check_room(core)
         if on_delivery is not None:
             callback = on_delivery
@@ -66,16 +99,24 @@ cdef class PolledAdmission:
         It is shared by all messages with the same callback, because one object per message would
         cost several times as much in the garbage collector as the message itself.
         """
-        cdef ReportTo last = self._last
+        cdef ReportTo last, fresh
         cdef PolledOutcomes outcomes
         if self._counted_only is None:
             raise RuntimeError("_counted_only is not set")
         outcomes = self._counted_only.outcomes
         if timestamp:
             return ReportTo(outcomes, callback, kernel_clock(0) / <double>_NS)
+        enter_guard(&self.guard)
+        last = self.last
+        leave_guard(&self.guard)
         # Each access to a bound method creates another object.
-        if last is not None and (last.callback is callback
-                                 or PyMethod_Check(callback) and last.callback == callback):
+        if last is not None and last.outcomes is outcomes \
+                and (last.callback is callback
+                     or PyMethod_Check(callback) and last.callback == callback):
             return last
-        last = self._last = ReportTo(outcomes, callback)
-        return last
+        fresh = ReportTo(outcomes, callback)
+        enter_guard(&self.guard)
+        last = self.last                # freed when this returns, without the guard
+        self.last = fresh
+        leave_guard(&self.guard)
+        return fresh

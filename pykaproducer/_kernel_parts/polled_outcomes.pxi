@@ -133,35 +133,41 @@ cdef class EventQueue:
 
     cdef object events                  # a deque of ReportRun and (function, arguments)
     cdef ReportRun last                 # the last one, if reports may be added to it
-    #: Number of events.
-    cdef readonly Py_ssize_t count
+    cdef int64_t n_events
     cdef Guard guard                    # of all of these
 
     def __cinit__(self):
+        init_guard(&self.guard)
         self.events = deque()
 
+    @property
+    def count(self):
+        """Return the number of events."""
+        return load_long(&self.n_events)
+
     cdef add(self, callback, DeliveryReport report):
-        cdef ReportRun run, fresh = None
-        if (self.last is None or self.last.callback is not callback
-                or len(self.last.reports) >= _LONGEST_RUN):
-            fresh = ReportRun.__new__(ReportRun)
-            fresh.callback = callback
-            fresh.reports = [report]    # never empty: serve() relies on it
-        enter_guard(&self.guard)
-        try:
-            run = self.last             # is released after the guard
-            if fresh is not None:
-                self.events.append(fresh)
-                self.last = fresh
-                self.count += 1
-            elif run is not None and run.callback is callback:
-                run.reports.append(report)
-                self.count += 1
-                fresh = run
-        finally:
-            leave_guard(&self.guard)
-        if fresh is None:
-            self.add(callback, report)  # another thread has served it in the meantime
+        cdef ReportRun last, fresh = None
+        cdef bint added = False
+        while not added:
+            enter_guard(&self.guard)
+            try:
+                last = self.last        # is released after the guard
+                if fresh is not None:
+                    self.events.append(fresh)
+                    self.last = fresh
+                    added = True
+                elif (last is not None and last.callback is callback
+                        and len(last.reports) < _LONGEST_RUN):
+                    last.reports.append(report)
+                    added = True
+                if added:
+                    increase(&self.n_events, 1)
+            finally:
+                leave_guard(&self.guard)
+            if not added:
+                fresh = ReportRun.__new__(ReportRun)
+                fresh.callback = callback
+                fresh.reports = [report]    # never empty: serve() relies on it
 
     def put(self, function, tuple arguments not None):
         """Add a call of ``function(*arguments)``."""
@@ -172,15 +178,16 @@ cdef class EventQueue:
             last = self.last            # is released after the guard
             self.last = None
             self.events.append(event)
-            self.count += 1
+            increase(&self.n_events, 1)
         finally:
             leave_guard(&self.guard)
 
     def clear(self):
         """Remove all events, in the child of a fork: they are the parent's."""
+        init_guard(&self.guard)
         self.events = deque()
         self.last = None
-        self.count = 0
+        self.n_events = 0
 
     def serve(self, translate):
         """Serve all events that are there now, and return their number.
@@ -191,11 +198,11 @@ cdef class EventQueue:
         cdef DeliveryReport report
         cdef ReportRun run, last
         cdef Py_ssize_t served = 0
-        cdef Py_ssize_t now = self.count
+        cdef int64_t now = load_long(&self.n_events)
         while served < now:
             enter_guard(&self.guard)
             try:
-                if not self.count:      # another thread polls as well
+                if not self.n_events:   # another thread polls as well
                     break
                 event = self.events[0]
                 run = <ReportRun>event if type(event) is ReportRun else None
@@ -209,7 +216,7 @@ cdef class EventQueue:
                     if self.last is run:
                         last = self.last    # is released after the guard
                         self.last = None
-                self.count -= 1
+                increase(&self.n_events, -1)
             finally:
                 leave_guard(&self.guard)
             served += 1
@@ -256,13 +263,9 @@ cdef class PolledOutcomes:
     :class:`DeliveryReport`.
     """
 
-    #: Messages of which the outcome has been received.
-    cdef readonly int64_t finished
-    #: Those among them without a callback, for which nothing is queued.
-    cdef readonly int64_t settled
-    #: How many of these have failed, and the first error.
-    cdef public int64_t failed
-    cdef public object failure
+    cdef int64_t n_finished, n_settled, n_failed
+    cdef object first_failure
+    cdef Guard guard                    # of the last two
     cdef readonly EventQueue queue
     cdef list waiters
     cdef object wake, kind
@@ -270,6 +273,7 @@ cdef class PolledOutcomes:
 
     def __cinit__(self, EventQueue queue not None, list waiters not None, wake, type kind not None,
                   *, bint only_errors):
+        init_guard(&self.guard)
         if not issubclass(kind, DeliveryReport):
             raise TypeError(f"kind must be a subclass of DeliveryReport, not {kind!r}")
         self.queue = queue
@@ -278,14 +282,41 @@ cdef class PolledOutcomes:
         self.kind = kind
         self.only_errors = only_errors
 
+    @property
+    def finished(self):
+        """Return the number of messages of which the outcome has been received."""
+        return load_long(&self.n_finished)
+
+    @property
+    def settled(self):
+        """Return the number of those without a callback, for which nothing is queued."""
+        return load_long(&self.n_settled)
+
+    def take_failures(self):
+        """Return how many of these have failed since the last call, and the first error."""
+        cdef object error
+        cdef int64_t failed
+        enter_guard(&self.guard)
+        failed = self.n_failed
+        error = self.first_failure
+        self.n_failed = 0
+        self.first_failure = None
+        leave_guard(&self.guard)
+        return failed, error
+
+    cdef void count_failure(self, error) noexcept:
+        enter_guard(&self.guard)
+        if self.first_failure is None:
+            self.first_failure = error
+        self.n_failed += 1
+        leave_guard(&self.guard)
+
     cdef receive(self, ReportTo to, Chunk chunk, uint32_t row, object error):
         cdef DeliveryReport report
         if to.callback is None:
-            self.settled += 1
+            atomic_add(&self.n_settled, 1)
             if error is not None:
-                if self.failure is None:
-                    self.failure = error
-                self.failed += 1
+                self.count_failure(error)
         try:
             if to.callback is not None and (error is not None or not self.only_errors):
                 report = <DeliveryReport>DeliveryReport.__new__(self.kind)
@@ -295,6 +326,6 @@ cdef class PolledOutcomes:
         finally:
             # After the event, so that a sum of both counts never misses the message. Also if there
             # is no memory for the report, because flush() would wait for the message forever.
-            self.finished += 1
+            atomic_add(&self.n_finished, 1)
         if self.waiters:
             self.wake()

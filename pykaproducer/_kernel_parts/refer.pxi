@@ -66,7 +66,8 @@ cdef release_source(Chunk chunk):
     The block of these rows has been freed then, and no reader is left that has pinned the chunk.
     """
     cdef tuple source = None            # released when this returns, without the lock
-    with chunk.lock:
-        if chunk.source is not None and chunk.pins == 0 and chunk.blocks.data == NULL:
-            source = chunk.source
-            chunk.source = None
+    enter_guard(&chunk.lock)
+    if chunk.source is not None and chunk.pins == 0 and chunk.blocks.data == NULL:
+        source = chunk.source
+        chunk.source = None
+    leave_guard(&chunk.lock)

@@ -40,14 +40,14 @@ cdef class SampledStat:
     current sample and of the ones before it. With *histogram* the values are durations in seconds,
     and percentiles are available, each accurate within 7 %.
 
-    Any thread may add values. A reader never waits and never blocks a writer.
+    Any thread may add values, and read them.
 
     Raises ValueError if *window* is not positive or *samples* is less than 1.
     """
 
-    cdef readonly int64_t count         # since the start
-    cdef readonly double sum
-    cdef readonly double largest
+    # Since the start.
+    cdef int64_t _count
+    cdef double _sum, _largest
     cdef uint64_t *ever                 # buckets since the start; NULL without histogram
     cdef Sample *samples
     cdef int n_samples
@@ -57,6 +57,7 @@ cdef class SampledStat:
 
     def __cinit__(self, double window, int samples, bint histogram=False):
         cdef int i
+        init_guard(&self.guard)
         if not window > 0:
             raise ValueError(f"a window must be longer than 0 seconds, not {window}")
         if samples < 1:
@@ -84,6 +85,33 @@ cdef class SampledStat:
             free(self.samples[i].buckets)
         free(self.samples)
         free(self.ever)
+
+    @property
+    def count(self):
+        """Return the number of values since the start."""
+        cdef int64_t found
+        enter_guard(&self.guard)
+        found = self._count
+        leave_guard(&self.guard)
+        return found
+
+    @property
+    def sum(self):
+        """Return the sum of all values since the start."""
+        cdef double found
+        enter_guard(&self.guard)
+        found = self._sum
+        leave_guard(&self.guard)
+        return found
+
+    @property
+    def largest(self):
+        """Return the largest value since the start; 0 if there is none above it."""
+        cdef double found
+        enter_guard(&self.guard)
+        found = self._largest
+        leave_guard(&self.guard)
+        return found
 
     def add(self, double now, double value, int64_t times=1):
         """Record *value* *times* times at *now* (monotonic seconds)."""
@@ -125,12 +153,12 @@ cdef class SampledStat:
                          int64_t times) noexcept nogil:
         sample.count += times
         sample.sum += sum
-        self.count += times
-        self.sum += sum
+        self._count += times
+        self._sum += sum
         if largest > sample.largest:
             sample.largest = largest
-        if largest > self.largest:
-            self.largest = largest
+        if largest > self._largest:
+            self._largest = largest
 
     cdef inline void drop_into(self, Sample *sample, int64_t ns, int64_t times) noexcept nogil:
         cdef int bucket
@@ -147,12 +175,17 @@ cdef class SampledStat:
         """
         cdef list limits = [as_ns(bound) for bound in bounds]
         cdef list found = [0] * (len(limits) + 1)
+        cdef uint64_t[640] counts
         cdef int i, place = 0
-        if self.ever != NULL:
-            for i in range(_BUCKETS):
-                while place < len(limits) and bucket_floor(i) >= <int64_t>limits[place]:
-                    place += 1
-                found[place] += self.ever[i]
+        if self.ever == NULL:
+            return found
+        enter_guard(&self.guard)
+        memcpy(counts, self.ever, sizeof(counts))
+        leave_guard(&self.guard)
+        for i in range(_BUCKETS):
+            while place < len(limits) and bucket_floor(i) >= <int64_t>limits[place]:
+                place += 1
+            found[place] += counts[i]
         return found
 
     def recent(self, double now):
@@ -160,22 +193,21 @@ cdef class SampledStat:
 
         *seconds* is the time that they cover.
         """
-        cdef int64_t count = 0, last = self.last_number(now)
+        cdef int64_t count = 0, last
         cdef double sum = 0, largest = 0, seconds = 0
         cdef Sample *sample
         cdef int i
         enter_guard(&self.guard)
-        try:
-            for i in range(self.n_samples):
-                sample = &self.samples[i]
-                if self.is_recent(sample, last):
-                    count += sample.count
-                    sum += sample.sum
-                    largest = max(largest, sample.largest)
-        finally:
-            leave_guard(&self.guard)
+        last = self.last_number(now)
+        for i in range(self.n_samples):
+            sample = &self.samples[i]
+            if self.is_recent(sample, last):
+                count += sample.count
+                sum += sample.sum
+                largest = max(largest, sample.largest)
         if self.origin >= 0:
             seconds = now - self.origin - self.window * max(0, last - self.n_samples + 1)
+        leave_guard(&self.guard)
         return count, sum, largest, max(seconds, 0)
 
     def percentiles(self, double now, *fractions):
@@ -183,7 +215,7 @@ cdef class SampledStat:
 
         Each is None if there are no recent durations.
         """
-        cdef int64_t last = self.last_number(now)
+        cdef int64_t last
         cdef uint64_t[640] sums
         cdef uint64_t count = 0
         cdef double largest = 0
@@ -191,16 +223,15 @@ cdef class SampledStat:
         cdef int i, j
         memset(sums, 0, sizeof(sums))
         enter_guard(&self.guard)
-        try:
-            for i in range(self.n_samples):
-                sample = &self.samples[i]
-                if self.is_recent(sample, last) and sample.buckets != NULL:
-                    largest = max(largest, sample.largest)
-                    for j in range(_BUCKETS):
-                        sums[j] += sample.buckets[j]
-                        count += sample.buckets[j]
-        finally:
-            leave_guard(&self.guard)
+        last = self.last_number(now)
+        for i in range(self.n_samples):
+            sample = &self.samples[i]
+            if self.is_recent(sample, last) and sample.buckets != NULL:
+                largest = max(largest, sample.largest)
+                for j in range(_BUCKETS):
+                    sums[j] += sample.buckets[j]
+                    count += sample.buckets[j]
+        leave_guard(&self.guard)
         if not count:
             return [None] * len(fractions)
         return [min(percentile(sums, count, fraction), largest) for fraction in fractions]
@@ -232,7 +263,7 @@ cdef double percentile(const uint64_t *sums, uint64_t count, double fraction) no
 # -- ages of rows, recorded while they are settled ------------------------------------------
 
 cdef struct Run:                # consecutive rows in the same bucket
-    int64_t now                 # ns
+    double now                  # monotonic seconds
     int64_t low, high           # bounds of that bucket
     int64_t rows, sum
     int64_t largest             # of all
@@ -249,7 +280,7 @@ cdef inline int64_t accepted_at(Chunk chunk, const Row *row) noexcept nogil:
     return row.deadline - chunk.timeout
 
 
-cdef inline void add_age(SampledStat stat, Sample *sample, Run *run, int64_t age) noexcept nogil:
+cdef inline void add_age(SampledStat stat, Run *run, int64_t age) noexcept nogil:
     """Record the age of a delivered row.
 
     Rows arrive in the order of their send(), so consecutive rows mostly share a bucket. Such a run
@@ -259,7 +290,7 @@ cdef inline void add_age(SampledStat stat, Sample *sample, Run *run, int64_t age
         run.rows += 1
         run.sum += age
     else:
-        end_run(stat, sample, run)
+        end_run(stat, run)
         run.rows = 1
         run.sum = age
         run.low = bucket_floor(stat_bucket(age))
@@ -268,8 +299,12 @@ cdef inline void add_age(SampledStat stat, Sample *sample, Run *run, int64_t age
         run.largest = age
 
 
-cdef void end_run(SampledStat stat, Sample *sample, Run *run) noexcept nogil:
+cdef void end_run(SampledStat stat, Run *run) noexcept nogil:
+    cdef Sample *sample
     if run.rows:
+        enter_guard(&stat.guard)
+        sample = stat.sample_at(run.now)
         stat.put(sample, run.sum / <double>_NS, run.largest / <double>_NS, run.rows)
         stat.drop_into(sample, run.low, run.rows)
+        leave_guard(&stat.guard)
     run.rows = 0

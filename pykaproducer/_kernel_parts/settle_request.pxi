@@ -213,9 +213,7 @@ cdef class RequestSettler:
                 continue
             for part in self.settle_batch(batch, confirmation.offsets[place],
                                           confirmation.timestamps[place], now):
-                # Without these, no thread is to be woken, no callback to be run, and no failure
-                # to be remembered.
-                if part.chunk.waiters or part.chunk.failures or part.wants_report:
+                if needs_report(part.chunk):
                     reports[n_reports] = part
                     n_reports += 1
                 elif part.finish():
@@ -244,3 +242,11 @@ cdef class RequestSettler:
         if settled:                 # as ProducerMetrics.batch_delivered()
             delivered.record(now, nbytes / <double>rows, rows)
         return settled
+
+
+cdef bint needs_report(Chunk chunk) noexcept:
+    """Return whether settled rows of *chunk* are to be reported.
+
+    If not, no thread is to be woken, no callback to be run, and no failure to be remembered.
+    """
+    return has_waiters(chunk) or has_failures(chunk) or has_callbacks(chunk)

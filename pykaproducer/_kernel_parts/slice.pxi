@@ -55,11 +55,12 @@ cdef class Slice:
         """Return whether all of these rows have an outcome. Stops at the first that has none."""
         cdef uint32_t i
         cdef bint settled = True
-        with self.chunk.lock:
-            for i in range(0 if self.chunk.is_done() else self.count):
-                if not self.chunk.rows[self.at(i)].flags & SETTLED:
-                    settled = False
-                    break
+        enter_guard(&self.chunk.lock)
+        for i in range(0 if self.chunk.is_done() else self.count):
+            if not self.chunk.rows[self.at(i)].flags & SETTLED:
+                settled = False
+                break
+        leave_guard(&self.chunk.lock)
         return settled
 
     def oldest_deadline(self):
@@ -67,11 +68,12 @@ cdef class Slice:
         cdef int64_t earliest = 0x7fffffffffffffff
         cdef uint32_t i
         cdef Row *row
-        with self.chunk.lock:
-            for i in range(0 if self.chunk.is_done() else self.count):
-                row = &self.chunk.rows[self.at(i)]
-                if not row.flags & SETTLED and row.deadline < earliest:
-                    earliest = row.deadline
+        enter_guard(&self.chunk.lock)
+        for i in range(0 if self.chunk.is_done() else self.count):
+            row = &self.chunk.rows[self.at(i)]
+            if not row.flags & SETTLED and row.deadline < earliest:
+                earliest = row.deadline
+        leave_guard(&self.chunk.lock)
         return None if earliest == 0x7fffffffffffffff else earliest / <double>_NS
 
     # -- sealing ---------------------------------------------------------------------------
@@ -107,27 +109,29 @@ cdef class Slice:
         cdef uint32_t seen
         cdef Row *row
         cdef Py_ssize_t size
-        with chunk.lock:
-            if chunk.is_done():
-                return self.count           # all of them expired, and the table is freed
-            for seen in range(self.count):
-                row = &chunk.rows[self.at(seen)]
-                size = payload_size(row)
-                if not row.flags & SETTLED:
-                    if part.count >= most:
-                        break
-                    if size + _RECORD_ALLOWANCE > room and (part.count or not at_least_one):
-                        break
-                    row.flags |= CLAIMED
-                    part.rows[part.count] = self.at(seen)
-                    part.count += 1
-                    part.nbytes += size
-                    room -= size + _RECORD_ALLOWANCE
-                self.nbytes -= size
-            else:
-                seen = self.count
-            if part.count:
-                chunk.pins += 1
+        enter_guard(&chunk.lock)
+        if chunk.is_done():
+            leave_guard(&chunk.lock)
+            return self.count               # all of them expired, and the table is freed
+        for seen in range(self.count):
+            row = &chunk.rows[self.at(seen)]
+            size = payload_size(row)
+            if not row.flags & SETTLED:
+                if part.count >= most:
+                    break
+                if size + _RECORD_ALLOWANCE > room and (part.count or not at_least_one):
+                    break
+                row.flags |= CLAIMED
+                part.rows[part.count] = self.at(seen)
+                part.count += 1
+                part.nbytes += size
+                room -= size + _RECORD_ALLOWANCE
+            self.nbytes -= size
+        else:
+            seen = self.count
+        if part.count:
+            chunk.pins += 1
+        leave_guard(&chunk.lock)
         return seen
 
     cdef void drop_front(self, uint32_t seen) noexcept:
@@ -147,21 +151,23 @@ cdef class Slice:
         """Mark these rows as possibly appended, so that any later failure reports it."""
         cdef uint32_t i
         cdef Row *row
-        with self.chunk.lock:
-            for i in range(0 if self.chunk.is_done() else self.count):
-                row = &self.chunk.rows[self.at(i)]
-                if not row.flags & SETTLED:
-                    row.flags |= POSSIBLY
+        enter_guard(&self.chunk.lock)
+        for i in range(0 if self.chunk.is_done() else self.count):
+            row = &self.chunk.rows[self.at(i)]
+            if not row.flags & SETTLED:
+                row.flags |= POSSIBLY
+        leave_guard(&self.chunk.lock)
 
     def unclaim(self):
         """Revert ``claim``, because the batch with these rows was not appended."""
         cdef uint32_t i
         cdef Row *row
-        with self.chunk.lock:
-            for i in range(0 if self.chunk.is_done() else self.count):
-                row = &self.chunk.rows[self.at(i)]
-                if not row.flags & SETTLED:
-                    row.flags &= 0xff - CLAIMED
+        enter_guard(&self.chunk.lock)
+        for i in range(0 if self.chunk.is_done() else self.count):
+            row = &self.chunk.rows[self.at(i)]
+            if not row.flags & SETTLED:
+                row.flags &= 0xff - CLAIMED
+        leave_guard(&self.chunk.lock)
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -173,8 +179,7 @@ cdef class Slice:
         belongs to the chunk, and is freed with its last row.
         """
         detach_rows(self.chunk, self)
-        if self.chunk.source is not None:
-            release_source(self.chunk)
+        release_source(self.chunk)
         self.chunk.budget.wake()
 
     # -- settling: each row once -------------------------------------------------------------
@@ -192,9 +197,9 @@ cdef class Slice:
         """
         cdef Delivering delivering
         cdef Slice settled
-        begin_delivering(&delivering, timestamp, latency, now)
+        begin_delivering(&delivering, timestamp, now)
         settled = deliver_part(self, base_offset, &delivering, latency)
-        end_run(latency, delivering.sample, &delivering.run)
+        end_run(latency, &delivering.run)
         if settled is not None and wake:
             settled.wake_waiters()
         return settled
@@ -207,31 +212,46 @@ cdef class Slice:
         """
         cdef Chunk chunk = self.chunk
         cdef Slice settled
+        cdef list errors = chunk.errors
+        cdef Py_ssize_t first
+        settled = self.empty_part()
+        enter_guard(&chunk.lock)
+        try:
+            first = len(errors)
+            errors.append(not_persisted)
+            errors.append(possibly_persisted)
+            # From here on nothing raises. Drop error objects that no row uses, so that per-row
+            # failures, and failures of rows that are settled already, cannot exhaust the 16 bits of
+            # Row.error.
+            if not self.fail_into(settled, first):
+                del errors[first + (1 if settled.count else 0):]
+        finally:
+            leave_guard(&chunk.lock)
+        return self.settled_part(settled, wake)
+
+    cdef bint fail_into(self, Slice settled, Py_ssize_t first) noexcept:
+        """Settle these rows with the error at *first*, or the next one if possibly persisted.
+
+        The caller holds the chunk's lock. Adds the rows to *settled*, and returns whether any of
+        them is possibly persisted.
+        """
+        cdef Chunk chunk = self.chunk
+        cdef uint8_t possibly = 0
         cdef uint32_t i
         cdef Row *row
-        cdef uint8_t possibly = 0
-        cdef Py_ssize_t first = len(chunk.errors)
-        chunk.errors.append(not_persisted)
-        chunk.errors.append(possibly_persisted)
-        settled = self.empty_part()     # from here on nothing raises
-        with chunk.lock:
-            for i in range(0 if chunk.is_done() else self.count):
-                row = &chunk.rows[self.at(i)]
-                if row.flags & SETTLED:
-                    continue
-                row.deadline = -1
-                row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
-                possibly |= row.flags & (POSSIBLY | CLAIMED)
-                add_flags(&row.flags, SETTLED | FAILED)
-                chunk.failures = True
-                settled.rows[settled.count] = self.at(i)
-                settled.count += 1
-            self.size_of(settled)
-        # Drop error objects that no row uses, so that per-row failures, and failures of rows that
-        # are settled already, cannot exhaust the 16 bits of Row.error.
-        if not possibly and len(chunk.errors) == first + 2:
-            del chunk.errors[first + (1 if settled.count else 0):]
-        return self.settled_part(settled, wake)
+        for i in range(0 if chunk.is_done() else self.count):
+            row = &chunk.rows[self.at(i)]
+            if row.flags & SETTLED:
+                continue
+            row.deadline = -1
+            row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
+            possibly |= row.flags & (POSSIBLY | CLAIMED)
+            add_flags(&row.flags, SETTLED | FAILED)
+            chunk.failures = True
+            settled.rows[settled.count] = self.at(i)
+            settled.count += 1
+        self.size_of(settled)
+        return possibly != 0
 
     cdef Slice empty_part(self):
         """Return an empty slice with room for all of these rows.
@@ -273,7 +293,7 @@ cdef class Slice:
 
     def wake_waiters(self):
         """Wake the threads that wait for one of these settled rows."""
-        if self.chunk.waiters:
+        if has_waiters(self.chunk):
             wake_waiters(self)
 
     # -- reporting -----------------------------------------------------------------------------
@@ -281,7 +301,7 @@ cdef class Slice:
     @property
     def wants_report(self):
         """Return whether any row of the chunk may have a callback to run."""
-        return self.chunk.callbacks != NULL or bool(self.chunk.done_callbacks)
+        return has_callbacks(self.chunk)
 
     def report(self, on_error):
         """Run the callbacks of these settled rows, then release their memory.
@@ -309,8 +329,8 @@ cdef class Slice:
                 except BaseException as failure:
                     report_callback_error(on_error, callback, failure)
                 callback = handle = error = None
-            if chunk.done_callbacks:
-                for callback in chunk.done_callbacks.pop(row, ()):
+            if has_done_callbacks(chunk):
+                for callback in taken_callbacks(chunk, row):
                     handle = new_handle(chunk, row)
                     try:
                         callback(handle)
@@ -324,29 +344,47 @@ cdef class Slice:
     cpdef finish(self):
         """Release the memory of these reported rows. Return True if they were the chunk's last."""
         cdef Chunk chunk = self.chunk
-        cdef uint32_t i
+        cdef uint32_t i = self.next_to_keep(0)
         cdef bint last
-        for i in range(self.count):
-            if chunk.rows[self.at(i)].flags & FAILED and chunk.rows[self.at(i)].handle_count:
-                self.keep(self.at(i))
+        while i < self.count:
+            self.keep(self.at(i))
+            i = self.next_to_keep(i + 1)
         last = chunk.let_go(self)
         if last:
             chunk.free_callbacks()
             chunk.release_rows()
-        if chunk.source is not None:
-            release_source(chunk)
+        release_source(chunk)
         chunk.budget.wake()
         return last
+
+    cdef uint32_t next_to_keep(self, uint32_t i) noexcept:
+        """Return the first row from *i* on that has failed and has a handle, or their number."""
+        cdef Row *row
+        enter_guard(&self.chunk.lock)
+        while i < self.count:
+            row = &self.chunk.rows[self.at(i)]
+            if row.flags & FAILED and row.handle_count:
+                break
+            i += 1
+        leave_guard(&self.chunk.lock)
+        return i
 
     cdef keep(self, uint32_t row):
         # The payload of a failed message is kept for its handles, so that it can be sent again.
         cdef Chunk chunk = self.chunk
         cdef Row *r = &chunk.rows[row]
+        # Not yet reported, so its payload is still there.
+        cdef tuple payload = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
         # Creating a dict may run finalizers that do the same, so check again afterwards.
-        cdef dict fresh = {} if chunk.failed_payloads is None else None
-        if chunk.failed_payloads is None:
-            chunk.failed_payloads = fresh
-        chunk.failed_payloads[row] = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
+        cdef dict fresh = {}
+        enter_guard(&chunk.lock)
+        try:
+            if chunk.failed_payloads is None:
+                chunk.failed_payloads = fresh
+            if r.handle_count:          # the last handle would not remove it any more
+                chunk.failed_payloads[row] = payload
+        finally:
+            leave_guard(&chunk.lock)
 
     def first_error(self):
         """Return the error of the first row that failed, or None if none did."""
@@ -359,7 +397,7 @@ cdef class Slice:
     def unreported_failures(self):
         """Return the number of failed rows without a callback whose outcome was never read."""
         cdef uint32_t i, n = 0
-        if not self.chunk.failures:
+        if not has_failures(self.chunk):
             return 0
         for i in range(self.count):
             if flags_of(self.chunk, self.at(i)) & (FAILED | OBSERVED) == FAILED:

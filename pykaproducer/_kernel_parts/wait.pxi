@@ -80,14 +80,44 @@ def read_into(int fd, into):
     return count
 
 
-def poke(sock):
-    """Send one byte to a non-blocking socket, unless it is full or closed.
+@cython.final
+cdef class Poker:
+    """Sends a byte to the non-blocking socket *fd*, unless one has been sent and not read yet.
 
-    The GIL is held from reading the descriptor to the end. If the socket were closed in between,
-    the descriptor could belong to another socket.
+    The owner of the socket calls :meth:`close` before it closes it: the descriptor may belong to
+    another socket afterwards.
     """
-    cdef int fd = sock.fileno()
-    kernel_poke(fd)
+
+    cdef int fd
+    cdef int poked
+    cdef Guard guard                    # of `fd`
+
+    def __init__(self, int fd):
+        init_guard(&self.guard)
+        self.fd = fd
+
+    def poke(self, *, bint surely=False):
+        """Send a byte, unless the flag is set, and set it. *surely*: ignore the flag.
+
+        Has no effect if the socket is full or closed.
+        """
+        if not surely and exchange_int(&self.poked, 1):
+            return
+        enter_guard(&self.guard)
+        if self.fd >= 0:
+            kernel_poke(self.fd)
+        leave_guard(&self.guard)
+        want_gil()
+
+    def reset(self):
+        """Clear the flag."""
+        exchange_int(&self.poked, 0)
+
+    def close(self):
+        """Send nothing any more."""
+        enter_guard(&self.guard)
+        self.fd = -1
+        leave_guard(&self.guard)
 
 
 def drain(int fd):

@@ -3,30 +3,75 @@
 cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
     """Have *lock* released when the row is settled. Return False if it is settled already.
 
-    No lock is needed. The settler (1) sets the flag, (2) looks for waiters. This function (1) adds
-    the waiter, (2) looks at the flag. In any order, at least one of the two sees the other.
+    The settler (1) sets the flag, (2) looks for waiters. This function (1) adds the waiter, (2)
+    looks at the flag. In any order, at least one of the two sees the other.
     """
-    cdef dict fresh
     if flags_of(chunk, row) & SETTLED:
         return False
-    # Creating a dict may trigger garbage collection, and a finalizer may wait for a message of this
-    # chunk.
-    fresh = {} if chunk.waiters is None else None
-    if chunk.waiters is None:
-        chunk.waiters = fresh
-    chunk.waiters.setdefault(row, []).append(lock)
+    # Creating a container may trigger garbage collection, and a finalizer may wait for a message of
+    # this chunk. So they are created before they are needed.
+    cdef dict fresh = {}
+    cdef list first = [lock]
+    number = row
+    enter_guard(&chunk.lock)
+    try:
+        if chunk.waiters is None:
+            chunk.waiters = fresh
+        add_to_row(chunk.waiters, number, first, lock)
+    finally:
+        leave_guard(&chunk.lock)
     if flags_of(chunk, row) & SETTLED:
         drop_waiter(chunk, row, lock)
         return False
     return True
 
 
+cdef int add_to_row(dict table, number, list first, item) except -1:
+    """Add *item* to the list of row *number*; *first* is the list if it has none yet."""
+    cdef list items = table.get(number)
+    if items is None:
+        table[number] = first
+    else:
+        items.append(item)
+    return 0
+
+
 cdef drop_waiter(Chunk chunk, uint32_t row, lock):
-    locks = chunk.waiters.get(row)
-    if locks and lock in locks:
-        locks.remove(lock)
-        if not locks:
-            chunk.waiters.pop(row, None)
+    cdef list locks = None
+    number = row
+    enter_guard(&chunk.lock)
+    try:
+        if chunk.waiters is not None:
+            locks = chunk.waiters.get(number)
+        if locks is not None:
+            remove_item(chunk.waiters, number, locks, lock)
+    finally:
+        leave_guard(&chunk.lock)
+
+
+cdef bint remove_item(dict table, number, list items, item) except -1:
+    """Remove *item* from *items*, the list of row *number*. Return whether it was in it.
+
+    It is found by identity, as a user's ``__eq__`` would run Python code here.
+    """
+    cdef Py_ssize_t i
+    for i in range(len(items)):
+        if items[i] is item:
+            if len(items) == 1:
+                del table[number]       # an empty list would still count as an entry
+            else:
+                del items[i]
+            return True
+    return False
+
+
+cdef bint has_waiters(Chunk chunk) noexcept:
+    """Return whether a thread waits for a row."""
+    cdef bint found
+    enter_guard(&chunk.lock)
+    found = chunk.waiters is not None and len(chunk.waiters) > 0
+    leave_guard(&chunk.lock)
+    return found
 
 
 cdef wake_waiters(Slice settled):
@@ -36,16 +81,33 @@ cdef wake_waiters(Slice settled):
     a chunk together then cost no more than its rows.
     """
     cdef Chunk chunk = settled.chunk
-    cdef list locks = []
+    cdef list locks = [], rows = None
+    cdef Py_ssize_t waiting
     cdef uint32_t i
-    if settled.count <= <uint32_t>len(chunk.waiters):
+    enter_guard(&chunk.lock)
+    try:
+        waiting = len(chunk.waiters)
+        if settled.count > <uint32_t>waiting:
+            rows = list(chunk.waiters)
+    finally:
+        leave_guard(&chunk.lock)
+    if rows is None:
         for i in range(settled.count):
-            locks += chunk.waiters.pop(settled.at(i), ())
+            locks += taken(chunk, chunk.waiters, settled.at(i))
     else:
-        for row in list(chunk.waiters):
+        for row in rows:
             if flags_of(chunk, <uint32_t>row) & SETTLED:
-                locks += chunk.waiters.pop(row, ())
+                locks += taken(chunk, chunk.waiters, row)
     release_all(locks)
+
+
+cdef object taken(Chunk chunk, dict table, row):
+    """Remove the list of *row* from *table*, one of the chunk's, and return it; () if none."""
+    enter_guard(&chunk.lock)
+    try:
+        return table.pop(row, ())
+    finally:
+        leave_guard(&chunk.lock)
 
 
 cdef release_all(list locks):
@@ -76,29 +138,48 @@ cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:
     the same two steps as add_waiter: add, then look. If both sides see each other, the one that
     removes the entry from the table runs it.
     """
-    cdef dict fresh
     if flags_of(chunk, row) & SETTLED:
         return False
-    fresh = {} if chunk.done_callbacks is None else None
-    if chunk.done_callbacks is None:
-        chunk.done_callbacks = fresh
-    chunk.done_callbacks.setdefault(row, []).append(function)
+    cdef dict fresh = {}
+    cdef list first = [function]
+    number = row
+    enter_guard(&chunk.lock)
+    try:
+        if chunk.done_callbacks is None:
+            chunk.done_callbacks = fresh
+        add_to_row(chunk.done_callbacks, number, first, function)
+    finally:
+        leave_guard(&chunk.lock)
     return not flags_of(chunk, row) & SETTLED or not drop_row_callback(chunk, row, function)
 
 
 cdef bint drop_row_callback(Chunk chunk, uint32_t row, function) except -1:
-    """Remove *function* from the table. Return false if the report of the row has removed it.
+    """Remove *function* from the table. Return false if the report of the row has removed it."""
+    cdef list functions
+    number = row
+    enter_guard(&chunk.lock)
+    try:
+        functions = chunk.done_callbacks.get(number)
+        return functions is not None and remove_item(chunk.done_callbacks, number, functions,
+                                                     function)
+    finally:
+        leave_guard(&chunk.lock)
 
-    It is found by identity. A user's ``__eq__`` would run Python code here, and the report might
-    take the list in the meantime and call the function too.
-    """
-    cdef list functions = chunk.done_callbacks.get(row)
-    cdef Py_ssize_t i
-    for i in range(0 if functions is None else len(functions)):
-        if functions[i] is function:
-            if len(functions) == 1:
-                chunk.done_callbacks.pop(row)   # an empty list would still require a report
-            else:
-                del functions[i]
-            return True
-    return False
+
+cdef bint has_done_callbacks(Chunk chunk) noexcept:
+    """Return whether a function is to be called for a row."""
+    cdef bint found
+    enter_guard(&chunk.lock)
+    found = chunk.done_callbacks is not None and len(chunk.done_callbacks) > 0
+    leave_guard(&chunk.lock)
+    return found
+
+
+cdef bint has_callbacks(Chunk chunk) noexcept:
+    """Return whether a row of a closed chunk may have a callback to run."""
+    return chunk.callbacks != NULL or has_done_callbacks(chunk)
+
+
+cdef object taken_callbacks(Chunk chunk, uint32_t row):
+    """Remove the functions to be called for *row*, and return them."""
+    return taken(chunk, chunk.done_callbacks, row)

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._wire import sasl
-from pykaproducer._wire.mechanisms import Mechanism, MechanismError
+from pykaproducer._wire.mechanism import Mechanism, MechanismError
 
 T = TypeVar("T")
 

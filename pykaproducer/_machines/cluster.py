@@ -122,6 +122,19 @@ class ClusterView:
             self.brokers, {name: view for name, view in self.topics.items() if name != topic}
         )
 
+    def without_brokers(self) -> ClusterView:
+        """Return the view without brokers, leaders and epochs, which may be of another cluster.
+
+        The topics keep the number of their partitions, until the next response.
+        """
+        return ClusterView(
+            {},
+            {
+                name: TopicView(name, view.error_code, view.partitions, {}, b"")
+                for name, view in self.topics.items()
+            },
+        )
+
     def is_out_of_date(self, topics: Iterable[str]) -> bool:
         """Return whether the last response had an older epoch for a partition of *topics*."""
         return any(self.topics[name].rewinds for name in topics if name in self.topics)

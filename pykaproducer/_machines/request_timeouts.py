@@ -29,13 +29,18 @@ class RequestTimeouts:
     def __init__(self, now: float = 0.0) -> None:
         self._answered_at = self._taken_at = now
 
+    @property
+    def used_at(self) -> float:
+        """When the socket took bytes, or a response arrived, whichever was later."""
+        return max(self._taken_at, self._answered_at)
+
     def answered(self, now: float) -> None:
-        """Record that a response has arrived."""
-        self._answered_at = now
+        """Record that a response arrived at *now*, which may be in the past."""
+        self._answered_at = max(self._answered_at, now)
 
     def taken(self, now: float) -> None:
-        """Record that the socket has taken bytes."""
-        self._taken_at = now
+        """Record that the socket took bytes at *now*, which may be in the past."""
+        self._taken_at = max(self._taken_at, now)
 
     def earliest(
         self, unanswered: Iterable[Request], leaving: Request | None, queued: Iterable[Request]

@@ -10,11 +10,17 @@ the connection is broken; correlation ids are only compared, never looked up.
 A SASL authentication may be valid for a limited time (KIP-368). Before that ends: (1) the session
 takes no more requests, (2) those in flight are answered, (3) it authenticates again over the same
 connection, (4) it takes requests again. So no request is lost or reordered.
+
+A connection that was unused for a while may be dead, because a firewall or a load balancer drops
+such connections without a word. So before it is used again the session asks for a sign of life, and
+takes requests only after the answer. Nothing that matters is written to a dead connection, and
+whether it was delivered is never in doubt.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -61,6 +67,8 @@ class SessionState(enum.Enum):
     AUTHENTICATING = enum.auto()
     #: Requests may be sent.
     READY = enum.auto()
+    #: The connection was unused, and a second ApiVersions request, a sign of life, is in flight.
+    CHECKING = enum.auto()
 
 
 class Move(enum.Enum):
@@ -71,6 +79,8 @@ class Move(enum.Enum):
     NEGOTIATED = enum.auto()
     AUTHENTICATE = enum.auto()
     AUTHENTICATED = enum.auto()
+    CHECK = enum.auto()
+    CHECKED = enum.auto()
     LOSE = enum.auto()
 
 
@@ -85,7 +95,12 @@ TRANSITIONS: dict[SessionState, dict[Move, SessionState]] = {
         _M.LOSE: _S.CLOSED,
     },
     _S.AUTHENTICATING: {_M.AUTHENTICATED: _S.READY, _M.LOSE: _S.CLOSED},
-    _S.READY: {_M.AUTHENTICATE: _S.AUTHENTICATING, _M.LOSE: _S.CLOSED},
+    _S.READY: {
+        _M.AUTHENTICATE: _S.AUTHENTICATING,
+        _M.CHECK: _S.CHECKING,
+        _M.LOSE: _S.CLOSED,
+    },
+    _S.CHECKING: {_M.CHECKED: _S.READY, _M.LOSE: _S.CLOSED},
 }
 
 
@@ -170,8 +185,9 @@ class Session:
         # The session's own request in flight: its correlation id, and the handler of its response.
         self._asked: tuple[int, Callable[[bytes, float], bytes | Ready | None]] | None = None
         self._ranges: dict[int, tuple[int, int]] = {}
-        # The versions of ApiVersions that are still to be tried.
+        # The versions of ApiVersions that are still to be tried, and the last one tried.
         self._ladder = list(API_VERSIONS_LADDER)
+        self._tried = 0
 
     def move(self, move: Move) -> None:
         """Go to the next state; raise :class:`IllegalMove`, without effect, if there is none."""
@@ -188,7 +204,7 @@ class Session:
         return self._ask_for_versions()
 
     def _ask_for_versions(self) -> bytes:
-        version = self._ladder.pop(0)
+        version = self._tried = self._ladder.pop(0)
         correlation_id = self._next_correlation_id()
         self._asked = correlation_id, lambda payload, _: self._negotiate(version, payload)
         return api_versions_request(version, correlation_id, self.client_id)
@@ -220,12 +236,32 @@ class Session:
             raise
         return None if self._ladder and answer.error_code != ErrorCode.NONE else answer
 
+    # Signs of life -------------------------------------------------------------------------------
+
+    def check(self) -> bytes:
+        """Return a request that asks for a sign of life, with no request in flight."""
+        if not self.takes_requests or self.unanswered:
+            raise IllegalMove("a sign of life with requests in flight")
+        self.move(Move.CHECK)
+        correlation_id = self._next_correlation_id()
+        self._asked = correlation_id, self._checked
+        return api_versions_request(self._tried, correlation_id, self.client_id)
+
+    def _checked(self, payload: bytes, now: float) -> None:
+        # Any answer is one.
+        self.move(Move.CHECKED)
+
     # Authentication ------------------------------------------------------------------------------
 
     @property
     def takes_requests(self) -> bool:
         """Whether :meth:`encode` may be called."""
         return self.state is SessionState.READY and not self.reauth_pending
+
+    @property
+    def reauth_due(self) -> float:
+        """When to call :meth:`rest`; infinity: never."""
+        return math.inf if self.reauth_at is None or self.reauth_pending else self.reauth_at
 
     def rest(self) -> None:
         """Take no more requests, because a re-authentication is due."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable
 
+from pykaproducer._machines.liveness import CHECK_TIMEOUT, Liveness
 from pykaproducer._machines.request_timeouts import NEVER, RequestTimeouts
 from pykaproducer._machines.session import (
     Answered,
@@ -32,14 +33,13 @@ from pykaproducer._machines.session import (
     Session,
     SessionState,
 )
-from pykaproducer._net.events import FAILURES, Event, FullyWritten, Lost, no_handshake, why_lost
+from pykaproducer._net.approach import Approach
+from pykaproducer._net.events import FAILURES, Event, FullyWritten, Lost, no_answer, why_lost
 from pykaproducer._net.outbox import Outbox
 from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import (
     ConnectionFailed,
     ConnectionSettings,
-    Endpoint,
-    HandshakeFailed,
     Network,
     Select,
     Transport,
@@ -65,8 +65,6 @@ __all__ = [
 
 log = GuardedLogger("pykaproducer.net")
 
-#: Maximum time to set up a connection: name resolution, TCP, TLS, handshake (seconds).
-_SETUP_TIMEOUT = 10.0
 #: Pause before a retry after a MemoryError (seconds).
 _NO_MEMORY_WAIT = 0.1
 
@@ -91,26 +89,24 @@ class Connection:
         self._config = config
         self._clock = clock
         self._network = network
-        self._setup_timeout = min(_SETUP_TIMEOUT, config.request_timeout_ms / 1000)
         try:
             self._events: list[Event] = []
             # Of the current attempt.
             self._failure: BaseException | str | None = None  # ended it, and is not reported yet
             self._session = Session(config.client_id)
             self._frames = FrameReader(config.receive_message_max_bytes)
-            self._endpoints: list[Endpoint] = []
-            self._transport: Transport | None = None
+            self._transport: Transport | None = None  # once connected
             self._watched = 0  # events of the transport that the selector waits for
             self._setup_deadline = 0.0  # for the whole setup, or for re-authentication
-            self._endpoint_deadline = 0.0  # for connecting to one endpoint
-            self._handshake_failed: HandshakeFailed | None = None
             self._heard = False  # the broker has answered a request
             self._timeouts = RequestTimeouts()
+            self._liveness = Liveness(config)
             # Submitted requests, and the encoded bytes that the socket has not taken yet.
             self._outbox = Outbox()
             # Kept for all attempts.
             self._never = WakeEvent()  # never set: for pauses without the selector
             self._selector = Poller()
+            self._approach = Approach(network, self._selector, config)
             self.wakeup = Wakeup()
             self._selector.register(self.wakeup, selectors.EVENT_READ)
         except MemoryError as error:
@@ -139,14 +135,14 @@ class Connection:
             self._network.authenticator(self.address[0]),
             system_random.random(),
         )
-        self._handshake_failed = None
         self._heard = False
         self._timeouts = RequestTimeouts(now)
+        self._liveness = Liveness(self._config)
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
-        self._setup_deadline = now + self._setup_timeout
-        self._endpoints = self._network.resolve(*self.address)
-        self._next_endpoint(ConnectionFailed("the host name has no address"))
+        self._approach.begin(self.address, self.name, now)
+        self._setup_deadline = now + self._approach.timeout
+        self._go_on_connecting()
 
     def give_up(self, reason: str) -> Lost | None:
         """Close the connection because of *reason*; return the event, which ``poll`` does not.
@@ -200,15 +196,21 @@ class Connection:
         """Return when the connection will be lost, or re-authenticated, if nothing happens."""
         state = self._session.state
         if state is SessionState.CONNECTING:
-            return min(self._endpoint_deadline, self._earliest())
+            return min(self._approach.deadline, self._earliest())
         if state is SessionState.READY:
-            earliest = self._earliest()
-            if self._session.reauth_at is not None and not self._session.reauth_pending:
-                return min(earliest, self._session.reauth_at)
-            return None if earliest == NEVER else earliest
+            due = self._earliest()
+            if due != NEVER:
+                due = min(due, self._liveness.look_at(self._timeouts.used_at))
+            due = min(due, self._session.reauth_due)
+            return None if due == NEVER else due
         if state is SessionState.CLOSED:
             return None
         return min(self._setup_deadline, self._earliest())
+
+    @property
+    def stale_at(self) -> float:
+        """Return from when on no other thread may write, as the connection must be checked."""
+        return self._liveness.stale_at(self._timeouts.used_at)
 
     def _earliest(self) -> float:
         """Return when the first request times out."""
@@ -240,7 +242,10 @@ class Connection:
                         self.wakeup.drain()
                         woken = True
                     elif key.fileobj is self._transport:
-                        self._work(self._attend, mask)
+                        if mask & selectors.EVENT_READ:
+                            self._work(self._receive)
+                    elif self._session.state is SessionState.CONNECTING:
+                        self._work(self._go_on_connecting, key.fileobj)
                 now = self._clock.monotonic()
                 if due is not None and now >= due:
                     self._work(self._expire, now)
@@ -267,12 +272,12 @@ class Connection:
         returned here. The polling thread writes the rest and handles failures: see
         :attr:`has_to_go_on`.
         """
-        if self._failure is not None:
+        now = self._clock.monotonic()
+        if self._failure is not None or self._must_check(now):
             return
         assert self._transport is not None
         try:
             self._outbox.encode_queued(self._session)
-            now = self._clock.monotonic()
             self._outbox.write(self._transport, now, self._timeouts, self._events, patient=False)
         except (ConnectionFailed, NoCommonVersion, MemoryError):
             return
@@ -297,69 +302,38 @@ class Connection:
         except MemoryError:
             return  # the next call tries again
 
-    def _attend(self, mask: int) -> None:
-        """Handle readiness of the socket."""
-        if self._session.state is SessionState.CONNECTING:
-            self._connecting()
-        elif mask & selectors.EVENT_READ:
-            self._receive()
-
     def _expire(self, now: float) -> None:
         """Handle deadlines that have passed by *now*."""
         due = self.next_deadline
         if due is None or now < due:
             return
-        if self._session.state is SessionState.READY:
-            if now < self._earliest():
+        session = self._session
+        if session.state is SessionState.READY:
+            if now >= session.reauth_due:
                 log.debug("%s: re-authenticating", self.name)
-                self._session.rest()
-                return
-            did = "read" if self._outbox else "answer"
-            raise ConnectionFailed(f"the broker did not {did} a request in time")
-        if self._session.state is SessionState.CONNECTING:
-            assert self._transport is not None
-            self._next_endpoint(ConnectionFailed(f"{self._transport.doing} took too long"))
-        else:
-            raise no_handshake(self._network.protocol)
+                session.rest()
+            elif now < self._earliest():
+                self._look(now)
+            else:
+                did = "read" if self._outbox else "answer"
+                raise ConnectionFailed(f"the broker did not {did} a request in time")
+            return
+        if session.state is not SessionState.CONNECTING:
+            raise no_answer(session.state, self._network.protocol)
+        if now >= self._earliest():
+            raise ConnectionFailed(f"{self._approach.doing} took too long")
+        self._go_on_connecting()
 
     # Setup -----------------------------------------------------------------------------------
 
-    def _next_endpoint(self, reason: ConnectionFailed) -> None:
-        """Connect to the host's next address. If there is none, fail because of *reason*."""
-        while self._endpoints:
-            self._forget_transport()
-            endpoint = self._endpoints.pop(0)
-            now = self._clock.monotonic()
-            share = (self._setup_deadline - now) / (len(self._endpoints) + 1)
-            self._endpoint_deadline = now + max(0.0, share)
-            log.debug("%s: connecting to %s", self.name, endpoint)
-            try:
-                self._transport = self._network.connect(endpoint)
-                self._go_on_connecting(self._transport)
-            except ConnectionFailed as error:
-                reason = self._noted(error)
-            else:
-                return
-        # A failed handshake is more informative than another address without a listener.
-        raise self._handshake_failed or reason
-
-    def _connecting(self) -> None:
-        assert self._transport is not None
-        try:
-            self._go_on_connecting(self._transport)
-        except ConnectionFailed as error:
-            self._next_endpoint(self._noted(error))
-
-    def _noted(self, error: ConnectionFailed) -> ConnectionFailed:
-        if isinstance(error, HandshakeFailed):
-            self._handshake_failed = error
-        return error
-
-    def _go_on_connecting(self, transport: Transport) -> None:
-        wanted = transport.finish_connect()
-        self._watch(wanted or selectors.EVENT_READ)
-        if not wanted:
-            log.debug("%s: connected", self.name)
+    def _go_on_connecting(self, ready: object = None) -> None:
+        """Continue with the attempt whose transport is *ready*, or with those that are due."""
+        now = self._clock.monotonic()
+        found = self._approach.go_on(now) if ready is None else self._approach.attend(ready, now)
+        if found is not None:
+            self._transport = found
+            self._watched = selectors.EVENT_READ
+            self._liveness.can_look = found.unacknowledged() is not None
             self._outbox.add([self._session.connected()])
 
     def _watch(self, events: int) -> None:
@@ -369,6 +343,7 @@ class Connection:
             self._watched = events
 
     def _forget_transport(self) -> None:
+        self._approach.close()
         if self._transport is None:
             return
         if self._watched:
@@ -384,14 +359,12 @@ class Connection:
         """Encode and write until the socket is full."""
         if self._session.reauth_pending:
             self._authenticate_again()
-        if self._outbox.is_empty:
-            return
         transport = self._transport
-        if transport is None or self._session.state is SessionState.CONNECTING:
+        if transport is None or self._outbox.is_empty:
             return
         while True:
             if self._outbox.queued and self._session.takes_requests:
-                self._outbox.encode_queued(self._session)
+                self._encode_queued()
             if not self._outbox:
                 self._watch(selectors.EVENT_READ)
                 return
@@ -400,11 +373,33 @@ class Connection:
                 self._watch(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
 
+    def _must_check(self, now: float) -> bool:
+        """Return whether to ask for a sign of life before the next request."""
+        return now >= self.stale_at and not (self._session.unanswered or self._outbox)
+
+    def _encode_queued(self) -> None:
+        """Encode the next requests, or first one that asks for a sign of life."""
+        now = self._clock.monotonic()
+        if self._must_check(now):
+            log.debug("%s: checking the connection, which was unused", self.name)
+            self._setup_deadline = now + CHECK_TIMEOUT
+            self._outbox.add([self._session.check()])
+        else:
+            self._liveness.vouched = False
+            self._outbox.encode_queued(self._session)
+
+    def _look(self, now: float) -> None:
+        """Look at what the broker's host has acknowledged."""
+        assert self._transport is not None
+        silent = self._transport.unacknowledged()
+        if gone := self._liveness.gone(silent, self._timeouts.used_at, now):
+            raise ConnectionFailed(gone)
+
     def _authenticate_again(self) -> None:
         """Start re-authentication if no request is in flight any more."""
         session = self._session
         if session.state is SessionState.READY and not session.unanswered and not self._outbox:
-            self._setup_deadline = self._clock.monotonic() + self._setup_timeout
+            self._setup_deadline = self._clock.monotonic() + self._approach.timeout
             self._outbox.add([session.authenticate_again()])
 
     # Reading ---------------------------------------------------------------------------------
@@ -423,16 +418,21 @@ class Connection:
     def _handle(self, frame: bytes) -> None:
         session = self._session
         now = self._clock.monotonic()
+        checking = session.state is SessionState.CHECKING
         result = session.received(frame, now)
         self._frames.least = 0 if session.raw else 4
         if isinstance(result, bytes):
             self._outbox.add([result])
             if session.state is SessionState.AUTHENTICATING:
                 # The time that a token provider took does not count against the broker.
-                self._setup_deadline = self._clock.monotonic() + self._setup_timeout
-        elif result is not None:
+                self._setup_deadline = self._clock.monotonic() + self._approach.timeout
+            return
+        self._timeouts.answered(now)
+        self._liveness.vouched = checking
+        if result is not None:
             self._heard |= isinstance(result, Answered)
-            self._timeouts.answered(now)
+            if isinstance(result, Ready):
+                self._approach.ended(well=True)
             try:
                 self._events.append(result)
             except MemoryError:
@@ -444,6 +444,8 @@ class Connection:
     def _lose(self, failure: BaseException | str) -> None:
         """Report that *failure* has ended this attempt."""
         self._forget_transport()  # first, because why_lost() may raise MemoryError
+        if self._session.state in (SessionState.CONNECTING, SessionState.NEGOTIATING):
+            self._approach.ended(well=False)
         reason = why_lost(failure, self._session, self._network.protocol, self._heard)
         self._events.append(self._end(reason))
         self._forget_requests()
@@ -461,4 +463,3 @@ class Connection:
         self._failure = None
         self._session.unanswered.clear()
         self._outbox.clear()
-        self._endpoints.clear()

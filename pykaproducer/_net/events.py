@@ -42,8 +42,14 @@ Event = Ready | FullyWritten | Answered | Lost
 FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)
 
 
-def no_handshake(protocol: str) -> ConnectionFailed:
-    """Return the error for a broker that accepts connections and answers nothing."""
+def no_answer(state: SessionState, protocol: str) -> ConnectionFailed:
+    """Return the error for a broker that does not answer the session's own request."""
+    if state is SessionState.CHECKING:
+        return ConnectionFailed(
+            "the connection was unused, and the broker does not answer on it any more; perhaps a "
+            "firewall or load balancer has dropped it (set connections_max_idle_ms below its idle "
+            "timeout)"
+        )
     return ConnectionFailed(
         "connected, but the broker does not answer; is this a Kafka listener with the configured "
         f"security protocol, {protocol}?"

@@ -35,10 +35,17 @@ class LendableConnection(Connection):
             return None
         return self._session.versions.get(api_key)
 
+    def used(self, now: float) -> None:
+        """Record that a caller received the response to its request at *now*."""
+        self._timeouts.answered(now)
+        self._liveness.vouched = False
+
     def adopt(self, request: Request, begun: CallerRequest) -> None:
         """Continue with *request*, which a caller has *begun*."""
         request.correlation_id = begun.correlation_id
         request.timeout = request.deadline - begun.sent
+        self._timeouts.taken(begun.sent)
+        self._liveness.vouched = False
         self._session.unanswered.append(request)
         self._work(self._continue, request, begun)
 

@@ -24,7 +24,9 @@ from pykaproducer._net.transport import (
     Transport,
 )
 from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
-from pykaproducer._wire.mechanisms import Borrowed, Mechanism, OAuthBearer, Plain, Scram
+from pykaproducer._wire.mechanism import Mechanism
+from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
+from pykaproducer._wire.msk_iam import MskIam
 from pykaproducer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -63,13 +65,6 @@ class SecureNetworkSettings(SocketSettings, TlsSettings, Protocol):
     def sasl_kerberos_principal(self) -> str | None: ...
     @property
     def sasl_kerberos_keytab(self) -> str | None: ...
-
-
-def network_for(settings: SecureNetworkSettings) -> Network:
-    """Return the network that creates the connections of a producer with these settings."""
-    if settings.security_protocol == "PLAINTEXT":
-        return Network(settings)
-    return SecureNetwork(settings)
 
 
 class SecureNetwork(Network):
@@ -112,7 +107,7 @@ class SecureNetwork(Network):
         )
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
-            transport = TlsTransport(sock, context, peer)
+            transport = TlsTransport(sock, context, peer, self._plain(sock, endpoint))
             self._tls.add(transport.tls)
             undo.pop_all()  # the transport closes it from now on
         return transport
@@ -166,9 +161,7 @@ class SecureNetwork(Network):
         """Return a new exchange with the broker at *host*."""
         if self.tokens is not None:
             return self.tokens.mechanism()
-        if self._security.sasl_mechanism == "GSSAPI":
-            return Kerberos(_identity(self._security, host, self._ticket_cache))
-        return _mechanism(self._security, host)
+        return _mechanism(self._security, host, self._ticket_cache)
 
 
 def _tokens(settings: SecureNetworkSettings) -> Tokens | None:
@@ -182,8 +175,8 @@ def _tokens(settings: SecureNetworkSettings) -> Tokens | None:
     return Tokens(settings)
 
 
-def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
-    """Return a new exchange with the broker at *host*."""
+def _mechanism(settings: SecureNetworkSettings, host: str, cache: str) -> Mechanism:
+    """Return a new exchange with the broker at *host*; *cache* is for tickets of Kerberos."""
     name = settings.sasl_mechanism
     user, password = settings.sasl_plain_username, settings.sasl_plain_password
     match name:
@@ -197,9 +190,11 @@ def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
             return Scram(name, user, password, secrets.token_urlsafe(24))
         case "OAUTHBEARER":
             return OAuthBearer(settings.sasl_oauth_token_provider)
-        case _:
-            assert name is not None
-            return Borrowed(name, {"host": host, "security_protocol": settings.security_protocol})
+        case "GSSAPI":
+            return Kerberos(_identity(settings, host, cache))
+        case "AWS_MSK_IAM":
+            return MskIam(host)
+    raise AssertionError(f"no mechanism {name!r}")
 
 
 def _identity(settings: SecureNetworkSettings, host: str, cache: str) -> KerberosIdentity:

@@ -79,10 +79,17 @@ class _Encrypted:
 class TlsTransport:
     """A connection with TLS, over a non-blocking socket that has begun to connect."""
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, peer: Peer) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        peer: Peer,
+        below: PlainTransport | None = None,
+    ) -> None:
         self._socket = sock
         self._peer = peer
-        self._below = PlainTransport(sock)
+        # Connects; another one than this asks a proxy first.
+        self._below = PlainTransport(sock) if below is None else below
         self._connected = False
         self._one_thread = threading.Lock()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -115,6 +122,13 @@ class TlsTransport:
             "the TLS handshake (does this listener use TLS? security_protocol is "
             f"{self._peer.protocol})"
         )
+
+    @property
+    def reached(self) -> bool:
+        return self._below.reached
+
+    def unacknowledged(self) -> float | None:
+        return self._below.unacknowledged()
 
     def close(self) -> None:
         self._socket.close()

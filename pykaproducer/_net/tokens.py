@@ -20,7 +20,7 @@ from pykaproducer._net.token_source import NoToken, TokenSource
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
-from pykaproducer._wire.mechanisms import MechanismError
+from pykaproducer._wire.mechanism import MechanismError
 from pykaproducer._wire.token_bearer import TokenBearer
 
 log = GuardedLogger("pykaproducer.tokens")

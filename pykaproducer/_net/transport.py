@@ -1,7 +1,6 @@
 """Sending and receiving bytes, with an interface that TLS and tests can implement.
 
-This is the boundary to the operating system. Its exceptions are converted to
-:class:`ConnectionFailed` here and nowhere else.
+This is the boundary to the operating system, with :mod:`pykaproducer._net.plain`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,41 @@ import os
 import selectors
 import socket
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-import pykaproducer._kernel as _kernel
+from pykaproducer._config.network import Proxy
 from pykaproducer._machines.authentication import Authentication
+from pykaproducer._net.plain import (
+    CLOSED,
+    PATIENCE_MS,
+    ConnectionFailed,
+    HandshakeFailed,
+    HungUp,
+    PlainTransport,
+    failure,
+    is_shortage,
+    mapped,
+)
+from pykaproducer._net.tunnel import Tunnel
 
-#: Maximum wait of a write for a full socket before the owner checks its inbox again.
-PATIENCE_MS = 20
+__all__ = [
+    "CLOSED",
+    "PATIENCE_MS",
+    "ConnectionFailed",
+    "ConnectionSettings",
+    "Endpoint",
+    "HandshakeFailed",
+    "HungUp",
+    "Network",
+    "PlainTransport",
+    "Select",
+    "SocketSettings",
+    "Transport",
+    "failure",
+    "is_shortage",
+    "mapped",
+]
 
 # Load the resolver's codec now. Otherwise Python imports it at the first lookup, in a background
 # thread:
@@ -31,18 +57,6 @@ PATIENCE_MS = 20
 codecs.lookup("idna")
 
 
-class ConnectionFailed(Exception):
-    """A connection could not be made or was lost. The text is the reason, without the address."""
-
-
-class HandshakeFailed(ConnectionFailed):
-    """The TLS handshake failed."""
-
-
-class HungUp(ConnectionFailed):
-    """The broker closed an established connection without giving a reason."""
-
-
 class Endpoint(NamedTuple):
     """One of the addresses of a host name."""
 
@@ -50,6 +64,8 @@ class Endpoint(NamedTuple):
     address: tuple[object, ...]
     #: The name itself, if its certificate has to be checked (TLS).
     host: str = ""
+    #: The broker's name or address, and its port, if the address is that of a proxy.
+    beyond: tuple[str, int] | None = None
 
     def __str__(self) -> str:
         host, port = self.address[:2]
@@ -68,6 +84,9 @@ class SocketSettings(Protocol):
     @property
     def socket_options(self) -> Sequence[tuple[int, int, int]]: ...
 
+    @property
+    def proxy_url(self) -> Proxy | None: ...
+
 
 class ConnectionSettings(SocketSettings, Protocol):
     """The configuration settings of a connection."""
@@ -80,6 +99,18 @@ class ConnectionSettings(SocketSettings, Protocol):
 
     @property
     def receive_message_max_bytes(self) -> int: ...
+
+    @property
+    def socket_connection_setup_timeout_ms(self) -> float: ...
+
+    @property
+    def socket_connection_setup_timeout_max_ms(self) -> float: ...
+
+    @property
+    def connections_check_idle_ms(self) -> float: ...
+
+    @property
+    def tcp_user_timeout_ms(self) -> float: ...
 
 
 #: Waits for I/O, as Clock.select.
@@ -103,6 +134,17 @@ class Transport(Protocol):
     @property
     def doing(self) -> str:
         """Return the current step of ``finish_connect``, worded to precede "took too long"."""
+
+    @property
+    def reached(self) -> bool:
+        """Return whether TCP has connected. The rest of ``finish_connect`` is a handshake."""
+
+    def unacknowledged(self) -> float | None:
+        """Return for how long the broker's host has not acknowledged sent data (seconds).
+
+        The time before the data was sent counts too. It is 0 if nothing had to be sent again, and
+        None if the system does not tell. (See :class:`PlainTransport`.)
+        """
 
     def finish_connect(self) -> int:
         """Continue to connect. Return 0 when done, else the selector events to wait for first."""
@@ -142,13 +184,29 @@ class Network:
         if not 0 < port < 65536 or "\0" in host:
             # The resolver would silently truncate either of them.
             raise ConnectionFailed(f"invalid broker address: host {host!r}, port {port}")
-        with mapped(f"the host name {host!r} cannot be resolved"):
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(Endpoint(family, address) for family, *_, address in found))
+        proxy = self._settings.proxy_url
+        if proxy is None:
+            return _addresses(host, port, f"the host name {host!r}")
+        targets = [(host, port)]
+        if not proxy.resolves:
+            found = _addresses(host, port, f"the host name {host!r}")
+            targets = [(str(each.address[0]), port) for each in found]
+        proxies = _addresses(proxy.host, proxy.port, f"the host name of the proxy {proxy}")
+        return [each._replace(beyond=target) for target in targets for each in proxies]
 
     def connect(self, endpoint: Endpoint) -> Transport:
         """Begin to connect."""
-        return PlainTransport(self._open(endpoint))
+        with contextlib.ExitStack() as undo:
+            transport = self._plain(undo.enter_context(self._open(endpoint)), endpoint)
+            undo.pop_all()  # the transport closes it from now on
+        return transport
+
+    def _plain(self, sock: socket.socket, endpoint: Endpoint) -> PlainTransport:
+        """Return the connection without TLS."""
+        proxy = self._settings.proxy_url
+        if proxy is None or endpoint.beyond is None:
+            return PlainTransport(sock)
+        return Tunnel(sock, proxy, endpoint.beyond)
 
     def _open(self, endpoint: Endpoint) -> socket.socket:
         with mapped(), contextlib.ExitStack() as undo:
@@ -189,64 +247,6 @@ class Network:
             raise OSError(code, os.strerror(code))
 
 
-class PlainTransport:
-    """A connection without encryption, over a non-blocking socket that has begun to connect."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    @property
-    def doing(self) -> str:
-        return "connecting"
-
-    def finish_connect(self) -> int:
-        with mapped():
-            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                raise OSError(code, os.strerror(code))
-            try:
-                self._socket.getpeername()
-            except OSError as error:
-                if error.errno != errno.ENOTCONN:
-                    raise
-                return selectors.EVENT_WRITE
-        return 0
-
-    def send(self, buffers: Sequence[memoryview], *, patient: bool = True) -> int:
-        sent = 0
-        for start in range(0, len(buffers), _kernel.MOST_BUFFERS):
-            some = buffers[start : start + _kernel.MOST_BUFFERS]
-            try:
-                count = _kernel.write_buffers(
-                    self._socket.fileno(), some, PATIENCE_MS if patient else 0
-                )
-            except OSError as error:
-                if sent:
-                    break  # return the number of bytes taken; the next call raises the error
-                raise failure(error) from error
-            sent += count
-            if count < sum(map(len, some)):
-                break
-        return sent
-
-    def receive(self, into: memoryview) -> int:
-        try:
-            count = _kernel.read_into(self._socket.fileno(), into)
-        except OSError as error:
-            raise failure(error) from error
-        if count is None:
-            return 0
-        if count == 0:
-            raise HungUp(CLOSED)
-        return count
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 #: Probe an idle connection after a minute instead of the system's two hours. This keeps it in the
 #: tables of most NATs and load balancers, and detects a dead peer. ``socket_options`` overrides it.
 _KEEPALIVE = tuple(
@@ -257,52 +257,8 @@ _KEEPALIVE = tuple(
 
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
-#: Text for the end of a stream.
-CLOSED = "the broker closed the connection"
 
-#: Texts for common errors. Others have the text of the system.
-_TEXTS: dict[int | None, str] = {
-    errno.ECONNREFUSED: "connection refused: nothing listens there",
-    errno.ECONNRESET: "the broker reset the connection",
-    errno.EPIPE: CLOSED,
-    errno.ETIMEDOUT: "the TCP connection timed out",
-    errno.EHOSTUNREACH: "there is no route to the host",
-    errno.ENETUNREACH: "the network is unreachable",
-    errno.EMFILE: "this process has too many open files; increase its limit (ulimit -n)",
-    errno.ENFILE: "the system has too many open files",
-    errno.ENOBUFS: "the system has no memory for a socket",
-    errno.ENOMEM: "the system has no memory for a socket",
-}
-
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-def _text(error: OSError) -> str:
-    known = _TEXTS.get(error.errno)
-    if known is not None and not isinstance(error, socket.gaierror):
-        return known
-    return error.strerror or str(error)
-
-
-def is_shortage(error: OSError | ConnectionFailed) -> bool:
-    """Return whether the system lacked a resource that may be available later."""
-    cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(cause, OSError) and cause.errno in _SHORTAGES
-
-
-def failure(error: OSError) -> ConnectionFailed:
-    """Convert an error on an established connection."""
-    kind = HungUp if error.errno in (errno.ECONNRESET, errno.EPIPE) else ConnectionFailed
-    return kind(_text(error))
-
-
-@contextlib.contextmanager
-def mapped(what: str | None = None) -> Iterator[None]:
-    """Convert the operating system's exceptions to :class:`ConnectionFailed`."""
-    try:
-        yield
-    except OSError as error:  # socket.gaierror and TimeoutError are OSErrors
-        text = _text(error)
-        raise ConnectionFailed(text if what is None else f"{what}: {text}") from error
-    except UnicodeError as error:  # a label of the host name is empty or too long
-        raise ConnectionFailed(f"{what}: {error}") from error
+def _addresses(host: str, port: int, what: str) -> list[Endpoint]:
+    with mapped(f"{what} cannot be resolved"):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(Endpoint(family, address) for family, *_, address in found))

@@ -15,7 +15,7 @@ class Wakeup:
     with ``drain``. Any number of pokes before one ``drain`` cost one system call.
 
     Relies on: one owner calling ``drain``, and doing so *before* it looks for work. ``drain``
-    empties the socket first and clears the flag second, because:
+    empties the socket first and clears the flag second (``_kernel.Poker``), because:
 
     1. a thread puts work into the owner's inbox and calls ``poke``, which sets the flag and sends a
        byte;
@@ -36,7 +36,7 @@ class Wakeup:
             self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._poked = False
+        self._poker = _kernel.Poker(self._writer.fileno())
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable."""
@@ -53,21 +53,17 @@ class Wakeup:
         between setting the flag and sending the byte, while others rely on the flag. The interrupt
         may be a KeyboardInterrupt, or a signal handler that waits for the owner.
         """
-        if not surely:
-            if self._poked:
-                return
-            self._poked = True
         # No effect if the socket is full of pokes that were not drained, because then it is
         # readable, or if it is closed, because then no thread waits for it.
-        _kernel.poke(self._writer)
-        _kernel.stage_wanted()
+        self._poker.poke(surely=surely)
 
     def drain(self) -> None:
         """Reset after waking up. Called by the owner."""
         _kernel.drain(self._reader.fileno())
-        self._poked = False
+        self._poker.reset()
 
     def close(self) -> None:
         """Close both sockets, because the owner does not wait any more."""
+        self._poker.close()
         self._reader.close()
         self._writer.close()

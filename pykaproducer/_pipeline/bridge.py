@@ -11,6 +11,7 @@ After a lost connection, the bridge reconnects, with backoff, while the BrokerWo
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -302,11 +303,16 @@ class Bridge(SocketWorker):
 
     # Callers -------------------------------------------------------------------------------------
 
-    def lend(self) -> None:
+    def lend(self) -> float | None:
         self.take_back()  # again, if there was no memory for it
         connection = self._connection
-        if self.produce_version is not None and connection is not None and connection.is_idle:
-            self.caller_link.lend()
+        if self.produce_version is None or connection is None or not connection.is_idle:
+            return None
+        until = connection.stale_at
+        if self.clock.monotonic() >= until:
+            return None  # a caller's message would be written to a connection that may be dead
+        self.caller_link.lend()
+        return None if until == math.inf else until
 
     def take_back(self) -> None:
         begun = self.caller_link.take_back()
@@ -321,6 +327,8 @@ class Bridge(SocketWorker):
         if self.caller_link.used_at > self._last_caller:
             self._last_caller = self.caller_link.used_at
             self._used_at(self._last_caller)
+            if self._connection is not None:
+                self._connection.used(self._last_caller)
 
     def _adopt(self, begun: CallerRequest) -> None:
         """Continue with a request that a caller has begun, as if it had been put into the inbox."""

@@ -55,7 +55,8 @@ from pykaproducer._pipeline.connection_log import ConnectionLog
 from pykaproducer._pipeline.held_puller import HeldPuller
 from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.request_builder import RequestBuilder
@@ -187,6 +188,8 @@ class BrokerWorker(Worker):
             case ViewChanged():
                 self._buffers.view_changed(item.moved)
                 self._new_view = True
+                if item.rebootstrap:
+                    self._give_up("the cluster requires a rebootstrap")
             case ProducerIdCame():
                 self._builder.producer_id_came()
             case NoProducerId():

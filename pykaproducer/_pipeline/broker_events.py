@@ -10,7 +10,7 @@ from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._pipeline.bridge import BridgeEvent, ResponseReceived
-from pykaproducer._pipeline.metadata import ViewChanged
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
 from pykaproducer.config import Config
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import crc32c
-
 from pykaproducer._kernel import (
     BATCH_HEADER,
     CALLER_BYTES,
@@ -25,6 +23,7 @@ from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest, produce_request_of
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._wire.produce import one_batch_frame
 from pykaproducer.config import Config
 
@@ -121,7 +120,7 @@ class CallerPaths:
             self._bridge.caller_link,
             buffer,
             view,
-            crc32c.crc32c,
+            crc32c_function(),
             version,
             head,
             tail,

@@ -24,7 +24,8 @@ from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.partition import Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.topic import TopicWorker

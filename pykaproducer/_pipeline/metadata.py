@@ -25,6 +25,15 @@ from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metadata_events import (
+    Forget,
+    Hints,
+    LeaderRejected,
+    MetadataItem,
+    RefreshRequest,
+    ViewChanged,
+    WantProducerId,
+)
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.producer_id import ProducerIds
 from pykaproducer._pipeline.socket_worker import SocketWorker
@@ -44,61 +53,6 @@ from pykaproducer.config import Config
 from pykaproducer.errors import MetadataTimeoutError
 
 log = GuardedLogger("pykaproducer.metadata")
-
-
-@dataclass(frozen=True, slots=True)
-class ViewChanged:
-    """There is a new view of the cluster."""
-
-    #: Partitions whose leader has changed, for stages that serve many partitions.
-    moved: frozenset[tuple[str, int]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshRequest:
-    """Refresh the view: of *topics*, for which messages wait, or else of all known topics.
-
-    *waiter* is notified of the next view. *anew*: the current view of the topics is wrong.
-    """
-
-    topics: tuple[str, ...] = ()
-    waiter: Worker | None = None
-    anew: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderRejected:
-    """The leader of a partition, according to the view, has rejected a batch."""
-
-    topic: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Forget *topic*, which has long been unused; *tell* is called when that is done."""
-
-    topic: str
-    tell: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """Partition leaders that a broker has named in error responses (KIP-951)."""
-
-    hints: tuple[LeaderHint, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WantProducerId:
-    """Notify *waiter* when there is a producer id, which it needs to seal a batch."""
-
-    waiter: Worker
-    #: A producer id that *waiter* cannot use any more.
-    instead_of: int | None
-
-
-Item = RefreshRequest | LeaderRejected | Forget | Hints | WantProducerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +184,11 @@ class Metadata(SocketWorker):
 
     # The stage -----------------------------------------------------------------------------------
 
-    def can_run_inline(self, item: Item) -> bool:
+    def can_run_inline(self, item: MetadataItem) -> bool:
         # The rejected batch is retried at once; the view should have its new leader before that.
         return isinstance(item, Hints)
 
-    def handle(self, item: Item) -> None:
+    def handle(self, item: MetadataItem) -> None:
         match item:
             case WantProducerId():
                 self._ids.want(item.waiter, item.instead_of)
@@ -385,13 +339,27 @@ class Metadata(SocketWorker):
         if not others:
             return
         self._left = self._server
-        self._candidates = others
+        self._switch_to(others, reason)
+
+    def _switch_to(self, servers: list[tuple[str, int]], reason: str) -> None:
+        self._candidates = servers
         if self._server is not None:
             log.info("%s:%d: %s; asking another server", *self._server, reason)
         self._leaving = True
         self.drop(reason)
         self._leaving = False
         self._refresh.want()
+
+    def _rebootstrap(self) -> None:
+        """Begin anew with ``bootstrap_servers``, as the current server requires (KIP-1102).
+
+        The brokers of the view are of no use any more: they may belong to another cluster by now.
+        All connections are closed, and the names of the servers are resolved again. The current
+        server is tried last. It may be the only one, whose name stands for another host now.
+        """
+        self._left = self._server
+        self._show(self.view.without_brokers(), rebootstrap=True)
+        self._switch_to(self._servers(self.view), "it requires a rebootstrap")
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
@@ -420,9 +388,8 @@ class Metadata(SocketWorker):
         answer = decode_metadata(event.request.version, event.payload)
         self._throttled(answer.throttle_ms)
         if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            # The brokers of the view now belong to another cluster (KIP-1102).
             self._refresh.failed(self.clock.monotonic(), system_random.random())
-            self._leave("it requires a rebootstrap", self._servers(ClusterView()))
+            self._rebootstrap()
             return
         refresh, old = self._refresh, self.view
         # Without topics that were not requested, or have been forgotten since.
@@ -447,7 +414,7 @@ class Metadata(SocketWorker):
         elif unhelpful:
             self._leave("the leaders it names keep rejecting batches", self._servers(view))
 
-    def _show(self, view: ClusterView) -> None:
+    def _show(self, view: ClusterView, *, rebootstrap: bool = False) -> None:
         """Publish a new view, and notify the waiting stages and threads."""
         old = self.view
         for is_bad, text in cluster_changes(old, view, self._missing):
@@ -456,7 +423,7 @@ class Metadata(SocketWorker):
         waiters, self._waiters = list(self._waiters), {}
         for worker in (*self._subscribers, *waiters):
             worker.put(ViewChanged())
-        changed = ViewChanged(led_by_others(old, view))
+        changed = ViewChanged(led_by_others(old, view), rebootstrap)
         for worker in self._broker_workers():
             worker.put(changed)
         self.waiting_threads.wake_all()

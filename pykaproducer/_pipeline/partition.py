@@ -34,7 +34,8 @@ from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_events import Enqueue
 from pykaproducer._pipeline.broker_registry import Brokers
 from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer.config import Config

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import crc32c
-
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, RequestSealer
 from pykaproducer._machines.batch import Batch
@@ -25,6 +23,7 @@ from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.trace import sealing
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.compression import Compressor
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
@@ -55,7 +54,12 @@ class RequestBuilder:
         self._batcher = batcher
         self._window = window
         self._sealer = RequestSealer(
-            batcher, Batch, crc32c.crc32c, compressor, worker.metrics, idempotent=config.idempotent
+            batcher,
+            Batch,
+            crc32c_function(),
+            compressor,
+            worker.metrics,
+            idempotent=config.idempotent,
         )
         self._responses = responses
         self._metadata = metadata

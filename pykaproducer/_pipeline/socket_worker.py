@@ -55,6 +55,7 @@ _DOZE: Final = 2.0
 #: Descriptions of a connection that is being set up.
 _SETTING_UP: Final = {
     SessionState.CONNECTING: "the connection to {}:{} is not established yet",
+    SessionState.CHECKING: "{}:{} has given no sign of life on the unused connection yet",
     SessionState.NEGOTIATING: "{}:{} has not answered the first request yet",
     SessionState.AUTHENTICATING: "authentication with {mechanism} at {}:{} has not ended yet",
 }
@@ -122,8 +123,12 @@ class SocketWorker(Worker):
         """Return the metrics of the connection."""
         raise AssertionError(f"{type(self).__name__} does not implement link()")
 
-    def lend(self) -> None:
-        """Let callers use the connection: this thread is about to wait."""
+    def lend(self) -> float | None:
+        """Let callers use the connection: this thread is about to wait.
+
+        Return when it has to take the connection back at the latest.
+        """
+        return None
 
     def take_back(self) -> None:
         """Let callers no longer use the connection: this thread runs the stage again."""
@@ -352,8 +357,7 @@ class SocketWorker(Worker):
         if self._busy:
             self._busy = False
             until = earlier(until, self.clock.monotonic() + _DOZE)
-        self._sleeps_until = until
-        self.lend()
+        until = self._sleeps_until = earlier(until, self.lend())
         self._running.release()
         try:
             return self.clock.select(selector, until, wake)

@@ -10,14 +10,12 @@ not in the view fails only after a response that was requested after the row had
 from __future__ import annotations
 
 import functools
-import operator
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pykaproducer import partitioners
-from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import (
     BorrowedPaths,
     CallerRoute,
@@ -32,12 +30,18 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
 from pykaproducer._pipeline.broker_events import EnqueueNew
-from pykaproducer._pipeline.metadata import Metadata, ViewChanged
+from pykaproducer._pipeline.custom_partitioner import (
+    assign_partitions,
+    error_maker,
+    no_such_partition,
+)
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer.config import Config
-from pykaproducer.errors import PartitionerError, Status, delivery_error_for
+from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
 
 
@@ -183,7 +187,13 @@ class TopicWorker(Worker):
             if self._adaptive and view.partitions > 1 and self._partitioner.is_sticky:
                 self._weigh(self._partitioner, view)
             return chunk.split(self._partitioner, view.partitions, view.available)
-        self._ask_function(self._partitioner, chunk, view)
+        assign_partitions(
+            self._partitioner,
+            chunk,
+            view.partitions,
+            _numbers(view.available),
+            functools.partial(self._fail, chunk),
+        )
         return chunk.split(None, view.partitions, view.available)
 
     def _partition(self, partition: int) -> PartitionWorker:
@@ -204,22 +214,8 @@ class TopicWorker(Worker):
         packed = None if bounds is None else struct.pack(f"{len(bounds)}I", *bounds)
         partitioner.set_queue_bounds(view.available, packed)
 
-    def _ask_function(self, function: PartitionerFunction, chunk: Chunk, view: TopicView) -> None:
-        everything = list(range(view.partitions))
-        available = _numbers(view.available)
-        for row in chunk.unassigned():
-            cause: Exception | None = None
-            where: str | None = None
-            try:
-                partition = function(chunk.key(row), everything, available or everything)
-                if _is_index(partition) and 0 <= partition < view.partitions:
-                    chunk.assign(row, operator.index(partition))
-                    continue
-                text = f"returned {partition!r}; partitions of the topic: {view.partitions}"
-            except Exception as error:  # in a user's partitioner: only this row fails (P9)
-                cause, where = error, _place_of(error)
-                text = f"raised {type(error).__name__}: {error}"
-            self._fail(chunk.pick([row]), f"the partitioner {text}", cause, where)
+    def _fail(self, chunk: Chunk, row: int, make_error: Callable[[Status], DeliveryError]) -> None:
+        self._settler.fail(chunk.pick([row]), make_error)
 
     # Partitions that are not in the view ---------------------------------------------------------
 
@@ -283,11 +279,8 @@ class TopicWorker(Worker):
         if view.error_code:
             return False
         for row in rows:
-            self._fail(
-                chunk.pick([row]),
-                f"there is no partition {chunk.partition_of(row)}; the topic has partitions 0 to "
-                f"{view.partitions - 1}",
-            )
+            text = no_such_partition(chunk.partition_of(row), view.partitions)
+            self._fail(chunk, row, error_maker(self.topic, text))
         return True
 
     # Rest ----------------------------------------------------------------------------------------
@@ -320,42 +313,6 @@ class TopicWorker(Worker):
         if not self._not_at_rest:
             self._not_at_rest = None
             self._when_at_rest()
-
-    def _fail(
-        self,
-        part: Slice,
-        text: str,
-        cause: Exception | None = None,
-        where: str | None = None,
-    ) -> None:
-        def make_error(status: Status) -> PartitionerError:
-            error = PartitionerError(
-                f"{format_partition(self.topic)}: {text}",
-                status=status,
-                topic=self.topic,
-                cause=cause,
-            )
-            if where is not None:
-                error.add_note(where)
-            return error
-
-        self._settler.fail(part, make_error)
-
-
-def _place_of(error: Exception) -> str | None:
-    """Return where the partitioner raised; the rest of its traceback is not kept."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return None
-    code = last.tb_frame.f_code
-    return f'raised in {code.co_qualname}, file "{code.co_filename}", line {last.tb_lineno}'
-
-
-def _is_index(value: object) -> bool:
-    """Return whether *value* is an integer, including NumPy integers."""
-    return hasattr(value, "__index__")
 
 
 def _nothing() -> None:

@@ -51,6 +51,7 @@ from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import compression
+from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
@@ -136,6 +137,7 @@ class Pipeline:
         # Only the BrokerWorkers count the messages of a batch.
         is_small = 0 < config.batch_max_messages < _MANY_MESSAGES
         self._linger_hold = 0.0 if is_small else min(_LINGER_HOLD, config.linger_ms / 1000)
+        crc32c_function()  # imported here, in the thread of a caller
         self._compressor = compression.compressor(config.compression_type, config.compression_level)
         tokens = tokens_of(network)
         self._token_fetcher = None if tokens is None else TokenFetcher(self._context, tokens)

@@ -15,7 +15,6 @@ import os
 import pickle
 import sys
 import threading
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -64,7 +63,7 @@ def reduce_producer(producer: Rebuildable) -> tuple[Any, ...]:
     arguments, settings = producer._given
     for name, value in _named(arguments, settings):
         _check(type(producer), name, value)
-    identity = _identities.setdefault(producer, uuid.uuid4().hex)
+    identity = _identities.setdefault(producer, os.urandom(16).hex())
     return rebuild_producer, (VERSION, identity, type(producer), arguments, settings)
 
 

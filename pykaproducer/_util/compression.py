@@ -2,6 +2,10 @@
 
 One call compresses a whole batch, in C and without the GIL. Several threads may use a compressor at
 once. :mod:`pykaproducer.config` has validated types and levels.
+
+Each compressor imports its package when it is made, in the thread of a caller. Most producers need
+none or one of them. Some packages have no wheel for every platform, and one that is missing must
+not prevent the use of the others.
 """
 
 from __future__ import annotations
@@ -13,9 +17,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import lz4.frame
-import snappy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -56,34 +57,96 @@ class Snappy:
 
     attribute = 2
 
+    def __init__(self) -> None:
+        import snappy
+
+        self._compress: Callable[[Buffer], bytes] = snappy.compress
+
     def compress(self, records: Buffer) -> bytes:
         view = memoryview(records).cast("B")
         pieces = [_XERIAL]
         for start in range(0, len(view), _XERIAL_BLOCK):
-            block = snappy.compress(view[start : start + _XERIAL_BLOCK])
+            block = self._compress(view[start : start + _XERIAL_BLOCK])
             pieces += (len(block).to_bytes(4, "big"), block)
         return b"".join(pieces)
 
 
 class Lz4:
-    """LZ4, level 1 (fast) to 12 (small). The default is the fast one."""
+    """LZ4, level 1 (fast) to 12 (small), by the package lz4. The default is the fast one."""
 
     attribute = 3
 
     def __init__(self, level: int = 0) -> None:
-        self._level = level
+        from lz4 import frame
 
-    def compress(self, records: Buffer) -> bytes:
         # Kafka reads independent blocks only. Its own producer writes blocks of 64 KiB, and a
         # reader needs a buffer of the size stated in the header.
-        compressed: bytes = lz4.frame.compress(
-            records,
-            compression_level=self._level,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        self._compress: Callable[[Buffer], bytes] = functools.partial(
+            frame.compress,
+            compression_level=level,
+            block_size=frame.BLOCKSIZE_MAX64KB,
             block_linked=False,
             store_size=False,
         )
-        return compressed
+
+    def compress(self, records: Buffer) -> bytes:
+        return self._compress(records)
+
+
+#: The header of an LZ4 frame (LZ4 Frame Format 1.6.4) with independent blocks of at most 64 KiB and
+#: without checksums: magic, flags, block size, and the second byte of the descriptor's xxHash-32.
+_LZ4_HEADER = b"\x04\x22\x4d\x18" + b"\x60\x40" + b"\x82"
+_LZ4_BLOCK = 64 * 1024
+#: Set in the size of a block that is stored as it is.
+_LZ4_STORED = 1 << 31
+_LZ4_END = bytes(4)
+#: The lowest level of LZ4's slower, high-compression mode.
+_LZ4_HIGH = 3
+
+
+class CramjamLz4:
+    """The same frames as :class:`Lz4` writes, by cramjam: for platforms without a wheel of lz4.
+
+    cramjam's own frames have linked blocks, which Kafka does not read. So with the fast levels this
+    class compresses the blocks one by one, without the GIL, and writes the frame around them: the
+    result is that of lz4, byte for byte. cramjam has the higher levels only in its frame
+    compressor, which holds the GIL, for 64 KiB at a time.
+    """
+
+    attribute = 3
+
+    def __init__(self, level: int = 0) -> None:
+        from cramjam import lz4
+
+        self._level = level
+        self._compress_block: Callable[..., Any] = lz4.compress_block
+        self._frame: Callable[..., Any] = lz4.Compressor
+
+    def compress(self, records: Buffer) -> bytes:
+        view = memoryview(records).cast("B")
+        blocks = (view[start : start + _LZ4_BLOCK] for start in range(0, len(view), _LZ4_BLOCK))
+        if self._level >= _LZ4_HIGH:
+            frame = self._frame(level=self._level, content_checksum=False, block_linked=False)
+            for block in blocks:
+                frame.compress(bytes(block))  # it takes no other buffer
+            return bytes(frame.finish())
+        pieces: list[Any] = [_LZ4_HEADER]
+        for block in blocks:
+            made = self._compress_block(block, store_size=False)
+            if len(made) < len(block):
+                pieces += (len(made).to_bytes(4, "little"), made)
+            else:
+                pieces += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), block)
+        pieces.append(_LZ4_END)
+        return b"".join(pieces)
+
+
+def lz4_compressor(level: int = 0) -> Compressor:
+    """Return an LZ4 compressor by the package lz4, or by cramjam where lz4 is not installed."""
+    try:
+        return Lz4(level)
+    except ImportError:
+        return CramjamLz4(level)
 
 
 class Zstd:
@@ -92,7 +155,6 @@ class Zstd:
     attribute = 4
 
     def __init__(self, level: int = 3) -> None:
-        # Imported here, because the package is required only for this type.
         from zstandard import ZstdCompressor
 
         self._make: Callable[[], Any] = functools.partial(ZstdCompressor, level=level)
@@ -120,12 +182,14 @@ class Codec:
     levels: tuple[int, int] | None
     #: Creates a compressor, with a level if one is given.
     factory: Callable[..., Compressor]
-    #: The package that it requires and its extra, unless every installation has it.
-    package: tuple[str, str] | None = None
+    #: The modules of which it imports one, best first; none: Python itself has it.
+    modules: tuple[str, ...] = ()
+    #: The argument of ``pip install`` that installs the first of them.
+    install: str = ""
 
     def is_installed(self) -> bool:
-        """Return whether its package can be imported."""
-        return self.package is None or importlib.util.find_spec(self.package[0]) is not None
+        """Return whether one of its modules can be imported."""
+        return not self.modules or any(map(importlib.util.find_spec, self.modules))
 
 
 #: Codecs by name, in the order of Kafka's numbers.
@@ -133,9 +197,9 @@ CODECS: Final = {
     codec.name: codec
     for codec in (
         Codec("gzip", Gzip.attribute, (1, 9), Gzip),
-        Codec("snappy", Snappy.attribute, None, Snappy),
-        Codec("lz4", Lz4.attribute, (1, 12), Lz4),
-        Codec("zstd", Zstd.attribute, (-131072, 22), Zstd, package=("zstandard", "zstd")),
+        Codec("snappy", Snappy.attribute, None, Snappy, ("snappy",), "python-snappy"),
+        Codec("lz4", Lz4.attribute, (1, 12), lz4_compressor, ("lz4", "cramjam"), "lz4"),
+        Codec("zstd", Zstd.attribute, (-131072, 22), Zstd, ("zstandard",), "pykaproducer[zstd]"),
     )
 }
 

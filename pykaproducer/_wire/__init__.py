@@ -1,8 +1,8 @@
 """Encoding and decoding of the Kafka protocol. Nothing here waits, connects or starts a thread.
 
-``messages`` and ``sasl`` use kafka-python's protocol classes. ``produce`` is an encoder and decoder
-written for the Produce request, the only one whose cost matters. ``frames``
-splits a stream into length-prefixed frames.
+``produce`` encodes and decodes the Produce request, the only one whose cost matters; ``messages``
+and ``sasl`` the others, field by field with a ``RequestWriter`` and a ``Reader``. ``mechanisms``
+makes the tokens of SASL. ``frames`` splits a stream into length-prefixed frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GSSAPI (RFC 4752): Kerberos, through the package ``gssapi`` and the system's Kerberos library.
 
-kafka-python's mechanism takes only the credentials of the default cache. This one can also use a
-key table: the library then requests tickets with it, keeps them in memory, and renews them.
+Without a key table it uses existing tickets. With one, the library requests tickets with it, keeps
+them in memory, and renews them.
 
 The exchange: tokens of Kerberos until both sides know each other; the broker offers protection
 layers; the client chooses none, as Kafka supports none, and names no other user.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pykaproducer._wire.mechanisms import MechanismError
+from pykaproducer._wire.mechanism import MechanismError
 
 #: Authentication without a protection layer, and then any largest message size (3 bytes).
 _NO_LAYER: Final = 1

@@ -1,23 +1,21 @@
 """The SASL mechanisms: the tokens exchanged between client and broker.
 
 PLAIN (RFC 4616), SCRAM (RFC 5802 and 7677) and OAUTHBEARER (RFC 7628) are implemented here, GSSAPI
-in ``_wire/kerberos.py``. AWS_MSK_IAM is kafka-python's. Every authentication uses a new mechanism
-object. A failure raises a :class:`MechanismError`, whose text contains no secret. kafka-python's
-mechanism (:class:`Borrowed`) and a token provider may raise any exception, which is converted to a
-MechanismError.
+in ``kerberos`` and AWS_MSK_IAM in ``msk_iam``. Every authentication uses a new
+mechanism object. A failure raises a :class:`MechanismError`, whose text contains no secret. A token
+provider may raise any exception, which is converted to a MechanismError.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import hmac
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from kafka.net.sasl import get_sasl_mechanism
+from pykaproducer._wire.mechanism import MechanismError
 
 #: Accepted numbers of SCRAM iterations. An attacker might request fewer (RFC 7677 requires 4096),
 #: and more would take too long.
@@ -25,20 +23,6 @@ _ITERATIONS: Final = range(4096, 1_000_001)
 
 #: The hash of each SCRAM mechanism.
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-
-
-class MechanismError(Exception):
-    """The exchange failed for the reason in the text."""
-
-
-class Mechanism(Protocol):
-    """The client side of one exchange."""
-
-    def first(self) -> bytes:
-        """Return the first token of the client."""
-
-    def respond(self, challenge: bytes) -> bytes | None:
-        """Return the response to *challenge*, or None if it is accepted and was the last."""
 
 
 class Plain:
@@ -154,10 +138,11 @@ def _provided(ask: Callable[[], Any]) -> Any:
         # An error of the user's code is reported as it is, and the provider is called again later.
         # BaseException, because asyncio.CancelledError or SystemExit would break the producer in
         # one of its threads.
-        raise MechanismError(f"sasl_oauth_token_provider raised {_named(error)}") from error
+        raise MechanismError(f"sasl_oauth_token_provider raised {named(error)}") from error
 
 
-def _named(error: BaseException) -> str:
+def named(error: BaseException) -> str:
+    """Return the type and the text of *error*."""
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
@@ -168,33 +153,3 @@ def _extensions(ask: Callable[[], Any]) -> Mapping[str, Any]:
             f"extensions() of sasl_oauth_token_provider returned {type(found).__name__}, not a dict"
         )
     return found or {}
-
-
-class Borrowed:
-    """A mechanism of kafka-python: GSSAPI or AWS_MSK_IAM. *settings*: its arguments."""
-
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        with _mapped():
-            self._mechanism = get_sasl_mechanism(name)(**settings)
-
-    def first(self) -> bytes:
-        with _mapped():
-            return bytes(self._mechanism.auth_bytes())
-
-    def respond(self, challenge: bytes) -> bytes | None:
-        with _mapped():
-            self._mechanism.receive(challenge)
-            if not self._mechanism.is_done():
-                return bytes(self._mechanism.auth_bytes())
-            confirmed = self._mechanism.is_authenticated()
-        if not confirmed:
-            raise MechanismError("the broker did not confirm the authentication")
-        return None
-
-
-@contextlib.contextmanager
-def _mapped() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # of kafka-python, or of the Kerberos and AWS libraries below it
-        raise MechanismError(_named(error)) from error

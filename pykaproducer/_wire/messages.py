@@ -1,9 +1,8 @@
 """The infrequent requests: ApiVersions, Metadata and InitProducerId.
 
-kafka-python's protocol classes encode the requests, for every version. The responses are decoded by
-this package's :class:`Reader`, which checks each length, directly into the objects that the rest of
-the package uses. (kafka-python's generated code accepts a truncated string as a shorter one, and
-does not limit the size of a number.)
+A :class:`RequestWriter` encodes the requests, field by field as in Kafka's protocol document
+(https://kafka.apache.org/protocol), for every version. A :class:`Reader`, which checks each length,
+decodes the responses directly into the objects that the rest of the package uses.
 
 A payload is the part of a response after the correlation id. A malformed payload raises a
 :class:`WireError`.
@@ -12,19 +11,16 @@ A payload is the part of a response after the correlation id. A malformed payloa
 from __future__ import annotations
 
 import enum
-import functools
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata as installed
-from typing import TYPE_CHECKING, Any
-
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
-from kafka.protocol.producer import InitProducerIdRequest
+from typing import TYPE_CHECKING
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._version import VERSION
 from pykaproducer._wire import WireError
 from pykaproducer._wire.reader import Reader
+from pykaproducer._wire.writer import RequestWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -36,6 +32,7 @@ class ApiKey(enum.IntEnum):
     PRODUCE = 0
     METADATA = 3
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
 
 
@@ -45,6 +42,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 12),
     ApiKey.METADATA: (0, 13),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.CREATE_TOPICS: (2, 7),
 }
 
 #: Versions of ApiVersions, tried in turn until the broker gives a valid response.
@@ -125,20 +123,15 @@ class ProducerIdAnswer:
 
 def api_versions_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode a framed ApiVersions request."""
-    request = ApiVersionsRequest(
-        version=version,
-        client_software_name="pykaproducer",
-        client_software_version=_software_version(),
+    out = RequestWriter(
+        ApiKey.API_VERSIONS, version, correlation_id, client_id, flexible=version >= 3
     )
-    return _framed(request, correlation_id, client_id)
-
-
-@functools.cache
-def _software_version() -> str:
-    try:
-        return installed.version("pykaproducer")
-    except installed.PackageNotFoundError:
-        return "0"  # in a source tree
+    if version >= 3:
+        # Brokers reject other characters than letters, digits, dots and hyphens (KIP-511).
+        out.string("pykaproducer")
+        out.string(VERSION)
+    out.no_tags()
+    return out.frame()
 
 
 def decode_api_versions(version: int, payload: Buffer) -> ApiVersionsAnswer:
@@ -186,17 +179,21 @@ def metadata_request(
     """
     if topics is None and version == 0:
         topics = []
-    # kafka-python leaves out fields that the version does not have.
-    request = MetadataRequest(
-        version=version,
-        topics=None
-        if topics is None
-        else [
-            MetadataRequest.MetadataRequestTopic(name=topic, version=version) for topic in topics
-        ],
-        allow_auto_topic_creation=allow_auto_create,
-    )
-    return _framed(request, correlation_id, client_id)
+    out = RequestWriter(ApiKey.METADATA, version, correlation_id, client_id, flexible=version >= 9)
+    out.array(-1 if topics is None else len(topics))
+    for topic in topics or ():
+        if version >= 10:
+            out.raw(_NO_TOPIC_ID)
+        out.string(topic)
+        out.no_tags()
+    if version >= 4:
+        out.int8(allow_auto_create)
+    if 8 <= version <= 10:
+        out.int8(False)  # authorized operations on the cluster
+    if version >= 8:
+        out.int8(False)  # authorized operations on the topics
+    out.no_tags()
+    return out.frame()
 
 
 def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
@@ -268,10 +265,16 @@ def _read_partition(reader: Reader, version: int) -> PartitionAnswer:
 
 def init_producer_id_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode a framed InitProducerId request for an idempotent, non-transactional producer."""
-    request = InitProducerIdRequest(
-        version=version, transactional_id=None, transaction_timeout_ms=2**31 - 1
+    out = RequestWriter(
+        ApiKey.INIT_PRODUCER_ID, version, correlation_id, client_id, flexible=version >= 2
     )
-    return _framed(request, correlation_id, client_id)
+    out.string(None)  # no transactional id
+    out.int32(2**31 - 1)  # the timeout of a transaction, without effect
+    if version >= 3:
+        out.int64(-1)  # a new producer id,
+        out.int16(-1)  # and therefore no epoch (KIP-360)
+    out.no_tags()
+    return out.frame()
 
 
 def decode_init_producer_id(version: int, payload: Buffer) -> ProducerIdAnswer:
@@ -290,9 +293,3 @@ _NO_TOPIC_ID = bytes(16)
 _partition = struct.Struct(">hii")
 _partition_with_epoch = struct.Struct(">hiii")
 _producer_id = struct.Struct(">ihqh")
-
-
-def _framed(request: Any, correlation_id: int, client_id: str | None) -> bytes:
-    """Encode *request* with kafka-python, with header and length."""
-    request.with_header(correlation_id=correlation_id, client_id=client_id)
-    return bytes(request.encode(header=True, framed=True))

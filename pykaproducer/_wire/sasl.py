@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate. kafka-python encodes the requests.
+"""SaslHandshake and SaslAuthenticate (KIP-43, KIP-152, KIP-368).
 
 A payload is the part of a response after the correlation id. A malformed payload raises a
 :class:`WireError`.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from typing import TYPE_CHECKING, Final
 
 from pykaproducer._wire import WireError
 from pykaproducer._wire.reader import Reader
+from pykaproducer._wire.writer import RequestWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,8 +47,9 @@ def handshake_request(
     version: int, correlation_id: int, client_id: str | None, mechanism: str
 ) -> bytes:
     """Encode a framed SaslHandshake request."""
-    request = SaslHandshakeRequest(version=version, mechanism=mechanism)
-    return _framed(request, correlation_id, client_id)
+    out = RequestWriter(SASL_HANDSHAKE, version, correlation_id, client_id, flexible=False)
+    out.string(mechanism)
+    return out.frame()
 
 
 def decode_handshake(payload: Buffer) -> HandshakeAnswer:
@@ -64,8 +64,12 @@ def authenticate_request(
     version: int, correlation_id: int, client_id: str | None, token: bytes
 ) -> bytes:
     """Encode a framed SaslAuthenticate request."""
-    request = SaslAuthenticateRequest(version=version, auth_bytes=token)
-    return _framed(request, correlation_id, client_id)
+    out = RequestWriter(
+        SASL_AUTHENTICATE, version, correlation_id, client_id, flexible=version >= 2
+    )
+    out.blob(token)
+    out.no_tags()
+    return out.frame()
 
 
 def decode_authenticate(version: int, payload: Buffer) -> AuthenticateAnswer:
@@ -84,8 +88,3 @@ def decode_authenticate(version: int, payload: Buffer) -> AuthenticateAnswer:
 
 _int16 = struct.Struct(">h")
 _int64 = struct.Struct(">q")
-
-
-def _framed(request: Any, correlation_id: int, client_id: str | None) -> bytes:
-    request.with_header(correlation_id=correlation_id, client_id=client_id)
-    return bytes(request.encode(header=True, framed=True))

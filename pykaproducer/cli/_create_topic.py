@@ -1,21 +1,16 @@
-"""Creating a topic, with kafka-python's client for administration."""
+"""Creating a topic."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pykaproducer._errors.formatting import format_error_code
-from pykaproducer.cli._readback import access_of
-from pykaproducer.cli.common import CommandError, servers_text
+from pykaproducer._net import inspect
+from pykaproducer.cli.common import CommandError
 from pykaproducer.config import Config
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # raised by kafka-python at import
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError
+from pykaproducer.errors import MetadataTimeoutError
 
 # Error codes of CreateTopics.
 _ALREADY_EXISTS: Final = 36
@@ -40,17 +35,6 @@ class NewTopic:
     replication_factor: int | None
     config: Mapping[str, str]
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments of kafka-python; -1 is the protocol's default."""
-        return {
-            "num_partitions": -1 if self.partitions is None else self.partitions,
-            "replication_factor": (
-                -1 if self.replication_factor is None else self.replication_factor
-            ),
-            "configs": dict(self.config),
-        }
-
 
 def create_topic(config: Config, topic: NewTopic, timeout: float) -> bool:
     """Create *topic*. Return False if it exists already.
@@ -58,28 +42,21 @@ def create_topic(config: Config, topic: NewTopic, timeout: float) -> bool:
     Raises:
         CommandError: the cluster rejects it, or does not answer; the text says what to do.
     """
-    servers = servers_text(config.bootstrap_servers).split(",")
-    milliseconds = int(timeout * 1000)
     try:
-        client = KafkaAdminClient(
-            bootstrap_servers=servers,
-            bootstrap_timeout_ms=milliseconds,
-            **access_of(config, KafkaAdminClient.DEFAULT_CONFIG),
+        code, message = inspect.create_topic(
+            config,
+            timeout,
+            topic.name,
+            partitions=-1 if topic.partitions is None else topic.partitions,
+            replication_factor=-1 if topic.replication_factor is None else topic.replication_factor,
+            topic_config=topic.config,
         )
-        try:
-            answer = client.create_topics(
-                {topic.name: topic.options}, timeout_ms=milliseconds, raise_errors=False
-            )
-        finally:
-            client.close()
-    except (KafkaError, RuntimeError) as error:  # RuntimeError: there is no controller
-        raise CommandError(f"topic {topic.name!r} was not created: {error}") from None
-    (result,) = answer["topics"]
-    code = result["error_code"]
+    except MetadataTimeoutError as error:
+        raise CommandError(f"the topic was not created: {error}") from None
     if code == _ALREADY_EXISTS:
         return False
     if code:
-        raise rejected(topic.name, code, result.get("error_message"))
+        raise rejected(topic.name, code, message)
     return True
 
 

@@ -27,6 +27,8 @@ _REASONS = 5
 #: Interval between checks that the brokers are still running (seconds).
 _LOOK = 1.0
 
+_LAST_PORT = 65535
+
 _EXAMPLES = """\
 examples:
   pykaproducer cluster start --port 9092
@@ -73,8 +75,8 @@ def add_parser(commands: Any) -> None:
 
 def _port(text: str) -> int:
     number = int(text) if text.isdecimal() else 0
-    if not 0 < number < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to 65535")
+    if not 0 < number <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {_LAST_PORT}")
     return number
 
 
@@ -82,6 +84,12 @@ def run(options: argparse.Namespace) -> int:
     """Run the cluster until a signal ends it."""
     from pykaproducer.testing import ClusterError, KafkaCluster
 
+    if options.port is not None and options.port + options.brokers - 1 > _LAST_PORT:
+        raise UserError(
+            f"--port {options.port}: {options.brokers} brokers need as many ports from there on, "
+            f"and {_LAST_PORT} is the last one; choose a port up to "
+            f"{_LAST_PORT - options.brokers + 1}"
+        )
     try:
         with _signals.raised(), log_shown():
             notify("starting Kafka ...")
@@ -94,14 +102,12 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 0
     except ClusterError as error:
-        if options.port is not None and "in use" in str(error):
-            taken = str(error).removeprefix("could not reserve: ")
-            raise CommandError(
-                f"{taken}; stop the program that uses it, or choose another"
-            ) from None
-        raise CommandError(str(error)) from None
-    except ValueError as error:  # --port leaves too few ports above it
-        raise UserError(f"--port: {error}") from None
+        text = str(error).removeprefix("could not reserve: ")
+        if options.port is not None and "in use" in text:
+            text += "; stop the program that uses it, or choose another"
+        elif options.port is not None and "Permission denied" in text:
+            text += "; choose one from 1024 on, as the lower ones are reserved for root"
+        raise CommandError(text) from None
 
 
 def _watch(cluster: KafkaCluster) -> NoReturn:

@@ -215,7 +215,8 @@ def run_create(options: argparse.Namespace) -> int:
         print(f"created {_title(partitions)}")
         return 0
     if options.if_not_exists:
-        notify(f"topic {topic.name!r} exists already; nothing was changed")
+        there = _title(cluster.wait_for_leaders(topic.name))
+        notify(f"topic {topic.name!r} exists already; nothing was changed ({there})")
         return 0
     raise already_exists(topic.name)
 

@@ -79,7 +79,6 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
             raise exception(KafkaError._INVALID_ARG, str(error)) from error
         self._outcomes = self._events.outcomes(only_errors=self._settings.only_errors)
         self._counted_only = ReportTo(self._outcomes, None)
-        self._last = None
         self._counted = 0
         self._sure = self._settings.max_messages
         self._watch = CallbackWatch(self._settings, self._events, self._clock, core)
@@ -224,10 +223,9 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
             settled = channel.settled
             count = self._uncounted + settled - self._counted
             self._counted, self._uncounted = settled, 0
-        if channel.failed:
-            failed, channel.failed = channel.failed, 0
-            log.error("%d messages without a callback failed: %s", failed, channel.failure)
-            channel.failure = None
+        failed, failure = channel.take_failures()
+        if failed:
+            log.error("%d messages without a callback failed: %s", failed, failure)
         return count + self._events.serve()
 
     def _deadline(self, allowed: float | None) -> float | None:

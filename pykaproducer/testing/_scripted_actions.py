@@ -23,7 +23,7 @@ class Exchange:
 
     #: The broker that received it.
     broker: int
-    #: kafka-python's object for the request.
+    #: The decoded request, with the attributes of kafka-python 3's classes.
     request: Any
     _perform: Callable[[Collection[tuple[str, int]]], Any]
     _refuse: Callable[[int], Any]
@@ -31,7 +31,7 @@ class Exchange:
     _wait: Callable[[threading.Event], bool]
 
     def apply(self, skip: Collection[tuple[str, int]] = ()) -> Any:
-        """Execute the request and return the proper answer, as kafka-python's object.
+        """Execute the request and return the proper answer, as an object.
 
         Batches for the (topic, partition) pairs in *skip* are not appended.
         """

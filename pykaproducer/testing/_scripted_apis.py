@@ -1,8 +1,7 @@
 """The scripted cluster's state, and the requests that its brokers answer.
 
-Supported: ApiVersions 0-4, Metadata 0-12, InitProducerId 0-5 (without transactional id),
-Produce 3-12. kafka-python's classes decode requests and encode answers. Deviations from
-Apache Kafka 4.3 that may be relevant for tests:
+Supported: ApiVersions 0-4, Metadata 0-13, InitProducerId 0-5 (without transactional id),
+Produce 3-12. Deviations from Apache Kafka 4.3 that may be relevant for tests:
 
 * A stopped broker is removed from the metadata immediately. Its partitions have no leader until
   ``move_leader`` or ``start``: there is no leader election.
@@ -21,26 +20,23 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.metadata import (
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer.testing._messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer import (
     InitProducerIdRequest,
     InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
     ProduceRequest,
     ProduceResponse,
 )
-
-from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing._scripted_log import AppendError, PartitionLog
 
 #: Supported versions: request class -> (first, last).
 VERSIONS: dict[Any, tuple[int, int]] = {
     ProduceRequest: (3, 12),
-    MetadataRequest: (0, 12),
+    MetadataRequest: (0, 13),
     ApiVersionsRequest: (0, 4),
     InitProducerIdRequest: (0, 5),
 }

@@ -16,7 +16,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import snappy
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecords
 
@@ -34,8 +33,13 @@ _NOT_DECOMPRESSED: tuple[type[Exception], ...] = (
     ValueError,
     struct.error,
     zlib.error,
-    snappy.UncompressError,
 )
+try:
+    from snappy import UncompressError
+except ImportError:
+    pass  # then kafka-python cannot decompress snappy either
+else:
+    _NOT_DECOMPRESSED += (UncompressError,)
 try:
     from zstandard import ZstdError
 except ImportError:
@@ -101,7 +105,7 @@ class PartitionLog:
         Raises:
             AppendError: the batch is rejected.
         """
-        batch, records = _read(data)
+        batch, records = read_batch(data)
         if batch.compression_type == batch.CODEC_ZSTD and not zstd_allowed:
             raise AppendError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if batch.is_transactional or batch.is_control_batch:
@@ -162,8 +166,12 @@ class PartitionLog:
         return None
 
 
-def _read(data: bytes) -> tuple[Any, list[Any]]:
-    """Decode *data*, which must be a single batch. Return it and its records."""
+def read_batch(data: bytes) -> tuple[Any, list[Any]]:
+    """Decode *data*, which must be a single batch. Return it and its records.
+
+    Raises:
+        AppendError: it is not a valid batch.
+    """
     try:
         found = list(MemoryRecords(data))
     except CorruptRecordError as error:

@@ -193,6 +193,21 @@ class FaultProxy:
         """
         self._change(black_hole=True)
 
+    def drop_silently(self) -> int:
+        """Drop every connection that there is now, without a word. Return their number.
+
+        Nothing is forwarded on them any more, in either direction, and neither side is told, as
+        when a firewall or a load balancer drops an idle connection. (What a client sends is still
+        acknowledged, by this host.) New connections work. :meth:`restore` does not undo it.
+        """
+
+        def drop() -> int:
+            for relay in self._relays:
+                relay.drop_silently()
+            return len(self._relays)
+
+        return self._call(drop)
+
     def refuse(self) -> None:
         """Reset every connection and refuse new ones, as if no server were listening."""
         self.cut_all()

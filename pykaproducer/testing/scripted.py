@@ -1,9 +1,9 @@
 """A Kafka cluster in this process that responds according to a test's script.
 
 ``ScriptedCluster.network`` replaces the real network. Every connection is a pair of connected
-sockets. A thread at the far end speaks Kafka's protocol using kafka-python's classes and record
-reader, so that the library is never tested against itself. Differences from real brokers are listed
-at the top of ``_scripted_apis`` and ``_scripted_log``.
+sockets. A thread at the far end speaks Kafka's protocol using a codec of its own (``_codec``) and
+kafka-python's record reader, so that the library is never tested against itself. Differences from
+real brokers are listed at the top of ``_scripted_apis`` and ``_scripted_log``.
 
     with ScriptedCluster(topics={"t": 3}) as cluster:
         cluster.next("produce", Refuse(19), Drop(appended=True))
@@ -89,7 +89,7 @@ class Received:
     api: str
     version: int
     client_id: str | None
-    #: kafka-python's object.
+    #: The decoded request, with the attributes of kafka-python 3's classes.
     request: Any
     #: Index of the connection, from 0 over all brokers.
     connection: int

@@ -17,7 +17,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
+try:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+except ImportError:  # kafka-python 2
+    from kafka.sasl.oauth import AbstractTokenProvider
 
 from pykaproducer.testing.token_server import TokenServer
 
@@ -129,6 +132,8 @@ class Security:
 
 class UnsecuredTokens(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     """A token provider for OAUTHBEARER listeners of a :class:`KafkaCluster`.
+
+    It can also be used with kafka-python, which accepts only providers that derive from its class.
 
     The tokens contain a name and an expiry time, but no signature. Anybody can create them, so they
     are only suitable for tests. *lifetime* is in seconds. With *reuse* a token is returned again

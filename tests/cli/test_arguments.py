@@ -79,7 +79,8 @@ def test_produce_refuses(
         (["cluster", "start", "--port", "x"], "'x' is not a port from 1 to 65535"),
         (
             ["cluster", "start", "--brokers", "3", "--port", "65534"],
-            "--port: port must be from 1 to 65533, not 65534",
+            "--port 65534: 3 brokers need as many ports from there on, and 65535 is the last one; "
+            "choose a port up to 65533",
         ),
         (["demo", "-X", "acks=0"], "acks=0"),
         (["demo", "--partitions", "3", "--bootstrap-servers", NOWHERE], "--partitions"),

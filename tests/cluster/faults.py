@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from kafka.protocol.admin import AlterPartitionReassignmentsRequest, ElectLeadersRequest
-
 from pykaproducer.testing import KafkaCluster, _admin
 from pykaproducer.testing._processes import tick
+from tests._support.messages import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 
 #: How long the brokers may take to hand over a partition (seconds).
 PATIENCE = 30.0

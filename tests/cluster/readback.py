@@ -1,6 +1,6 @@
 """Reading the log with code that shares nothing with the producer.
 
-Requests, answers and record batches are encoded and decoded by kafka-python.
+Record batches are decoded by kafka-python, requests and answers by the codec of the test cluster.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 
 from pykaproducer import Delivery
 from pykaproducer.testing import KafkaCluster, _admin
+from tests._support.messages import FetchRequest
 
 #: How long a log may take to reach the expected offset (seconds).
 PATIENCE = 30.0

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import FetchRequest
-from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import Broker, ClusterError, KafkaCluster, _admin, _jars, _storage
+from pykaproducer.testing._messages import ProduceRequest
 from pykaproducer.testing._processes import GuardedProcesses, tick
+from tests._support.messages import FetchRequest
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import crc32c
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from pykaproducer._net.transport import Network
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
+from pykaproducer.testing._messages import ApiVersionsRequest, MetadataRequest
 from tests.net.helper import Settings
 from tests.testing.helper import Closed, RawClient, produce_request
 from tests.wire.helper import record_batch

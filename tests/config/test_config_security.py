@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pykaproducer._config.jaas import parse
 from pykaproducer._config.security_validation import login_settings
-from pykaproducer._net.secure import network_for
+from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError

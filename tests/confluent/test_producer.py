@@ -26,6 +26,7 @@ from pykaproducer.confluent import (
 from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
+from tests._support.no_memory import refuse_allocation
 
 from .helper import SOON, Calls, on, poll_until
 
@@ -447,8 +448,10 @@ def test_threads_that_poll_at_once_count_each_message_once(scripted: ScriptedClu
     class Channel:
         """A channel that another thread polls between two reads of one thread."""
 
-        failed = 0
         _settled = 5
+
+        def take_failures(self) -> tuple[int, None]:
+            return 0, None
 
         @property
         def settled(self) -> int:
@@ -578,7 +581,6 @@ def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     scripted: ScriptedCluster,
 ) -> None:
     """The callback cannot be called; flush() does not wait for it, and the queue stays usable."""
-    testcapi = pytest.importorskip("_testcapi")
     producer = on(scripted)
     reports = Calls()
     assert producer._core is not None
@@ -587,13 +589,8 @@ def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     to = ReportTo(producer._outcomes, reports)
     for refused in range(12):
         finished = producer._outcomes.finished
-        testcapi.set_nomemory(refused, refused + 1)
-        try:
+        with refuse_allocation(refused):
             to(None, delivery)
-        except MemoryError:
-            pass
-        finally:
-            testcapi.remove_mem_hooks()
         assert producer._outcomes.finished == finished + 1
     queued = producer._events.queue.count
     assert producer.poll(0) == queued == len(reports)

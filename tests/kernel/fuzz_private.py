@@ -346,7 +346,7 @@ class PrivateCalls:
                 lambda: _kernel.poll_events(self.any(), 0),
                 lambda: _kernel.read_into(at, self.any()),
                 lambda: _kernel.read_into(at, bytearray(self.chance.choice([0, 5]))),
-                lambda: _kernel.poke(self.chance.choice([ours, self.any()])),
+                lambda: _kernel.Poker(self.chance.choice([at, self.any()])).poke(),
                 lambda: _kernel.drain(at),
             )
             for _ in range(4):

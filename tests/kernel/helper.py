@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ class Door(_kernel.BlockAdmission):
     ) -> None:
         self.clock = FakeClock() if clock is None else clock
         self.home = ProducerRef(self.clock)
-        self.told: list[_kernel.TopicSlot] = []
+        self.told: deque[_kernel.TopicSlot] = deque()
         self.starts = 0
         self.closed = False
         self.serializers = serializers
@@ -96,8 +97,10 @@ class Door(_kernel.BlockAdmission):
 
     def chunks(self) -> list[Chunk]:
         """Return everything accepted and not yet taken, as the dispatcher would take it."""
-        slots, self.told = self.told, []
-        return [chunk for slot in slots for chunk in self._take(slot)]
+        chunks = []
+        for _ in range(len(self.told)):
+            chunks += self._take(self.told.popleft())
+        return chunks
 
     def chunk(self) -> Chunk:
         """Return the only chunk that has been filled."""

@@ -38,6 +38,25 @@ class BoomError(Exception):
     """Raised by odd objects; it must reach the caller."""
 
 
+class Exporter:
+    """An exporter of a buffer, written in Python.
+
+    Not a local class: CPython 3.14's collector would clear its methods before it releases the
+    buffers of its instances, and crash.
+    """
+
+    def __init__(self, odd: Any, data: bytes) -> None:
+        self._odd = odd
+        self._data = data
+
+    def __buffer__(self, flags: int) -> memoryview:
+        self._odd.disturb()
+        return memoryview(self._data)
+
+    def __release_buffer__(self, view: memoryview) -> None:
+        self._odd.interfere()
+
+
 class Odd:
     """A maker of arguments from one random number generator.
 
@@ -114,20 +133,10 @@ class Odd:
     def _exporter(self, data: bytes) -> Made:
         if sys.version_info < (3, 12):
             return (ctypes.c_uint8 * 3)(), WRONG
-        odd = self
-
-        class Exporter:
-            def __buffer__(self, flags: int) -> memoryview:
-                odd.disturb()
-                return memoryview(data)
-
-            def __release_buffer__(self, view: memoryview) -> None:
-                odd.interfere()
-
         try:
-            return memoryview(Exporter()), data  # type: ignore[arg-type]
+            return memoryview(Exporter(self, data)), data  # type: ignore[arg-type]
         except BoomError:
-            return Exporter(), WRONG
+            return Exporter(self, data), WRONG
 
     def nonsense(self) -> Any:
         """Return an object of a type that the kernel does not accept."""

@@ -277,14 +277,16 @@ def sockets(door: Door) -> None:
     _kernel.write_buffers(ours.fileno(), [fresh(), bytearray(b"x"), memoryview(fresh())], 0)
     _kernel.poll_events([(number, 1), (ours.fileno(), 4)], 0)
     _kernel.read_into(number, into)
-    _kernel.poke(ours)
+    poker = _kernel.Poker(ours.fileno())
+    poker.poke(), poker.poke(), poker.reset(), poker.poke(surely=True), poker.close()
+    poker.poke(surely=True)
     _kernel.drain(number)
     _kernel.read_into(number, into)
     refused(_kernel.write_buffers, ours.fileno(), [fresh(), "text"], 0)
     refused(_kernel.write_buffers, -1, [fresh()], 0)
     refused(_kernel.poll_events, [(fresh(), 1)], 0)
     refused(_kernel.read_into, number, fresh())
-    refused(_kernel.poke, object())
+    refused(_kernel.Poker, object())
 
 
 CASES: tuple[Callable[[Any], None], ...] = (

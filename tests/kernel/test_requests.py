@@ -23,6 +23,7 @@ from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._pipeline.metrics import ProducerMetrics
+from tests._support.no_memory import refuse_allocation
 from tests.wire.test_confirmation import encoded
 
 from .helper import TOPIC, Door, read, report, split
@@ -436,20 +437,14 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
 
 @pytest.mark.parametrize("allocation", range(40))
 def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int) -> None:
-    testcapi: Any = pytest.importorskip("_testcapi")
     broker = Broker()
     broker.fill(broker.buffers(3), on_delivery=lambda error, handle: None)
     batches, _ = broker.seal()
     confirmation, now, settle = confirmed(batches), broker.now, broker.settler.settle
     reports: list[Slice | None] = []
     finished: list[Chunk | None] = []
-    testcapi.set_nomemory(allocation, allocation + 1)
-    try:
+    with refuse_allocation(allocation):
         settle(batches, confirmation, now, reports, finished)
-    except MemoryError:
-        pass
-    finally:
-        testcapi.remove_mem_hooks()
     settled = [batch.partition for batch in batches if batch.is_settled]
     assert [part.partition for part in filled(reports)] == settled
     assert filled(finished) == []

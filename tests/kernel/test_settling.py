@@ -544,7 +544,8 @@ def test_messages_are_nothing_to_the_garbage_collector() -> None:
 
 
 def test_a_handle_is_small() -> None:
-    assert sys.getsizeof(Door().send(TOPIC)) <= 32
+    header = sys.getsizeof(object())  # 16 bytes; 32 in a free-threaded build
+    assert sys.getsizeof(Door().send(TOPIC)) <= header + 16
 
 
 # Other properties of handles ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""SASL on one connection, without sockets or a clock; kafka-python's classes act as the broker."""
+"""SASL on one connection, without sockets or a clock; a scripted broker answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.metadata import ApiVersionsResponse
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.authentication import (
@@ -33,8 +26,16 @@ from pykaproducer._machines.session import (
     SessionState,
 )
 from pykaproducer._wire import WireError
-from pykaproducer._wire.mechanisms import Mechanism, MechanismError, Plain, Scram
+from pykaproducer._wire.mechanism import Mechanism, MechanismError
+from pykaproducer._wire.mechanisms import Plain, Scram
 from pykaproducer._wire.messages import ApiKey
+from pykaproducer.testing._messages import (
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 RANGES = {ApiKey.PRODUCE: (0, 12), 17: (0, 1), 36: (0, 2)}
 USER = "alice"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.session import (
@@ -19,6 +18,7 @@ from pykaproducer._machines.session import (
 )
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
+from pykaproducer.testing._messages import ApiVersionsRequest, ApiVersionsResponse
 
 RANGES = {ApiKey.PRODUCE: (0, 12), ApiKey.METADATA: (0, 12), ApiKey.INIT_PRODUCER_ID: (0, 5)}
 

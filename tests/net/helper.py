@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from pykaproducer._config.network import Proxy
 from pykaproducer._net.connection import Answered, Connection, Event, Lost, Ready, Request
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer._util.clock import Clock
@@ -26,6 +27,11 @@ class Settings:
     send_buffer_bytes: int | None = None
     receive_buffer_bytes: int | None = None
     socket_options: Sequence[tuple[int, int, int]] = ()
+    proxy_url: Proxy | None = None
+    socket_connection_setup_timeout_ms: float = 10_000
+    socket_connection_setup_timeout_max_ms: float = 30_000
+    connections_check_idle_ms: float = 5_000
+    tcp_user_timeout_ms: float = 10_000
 
 
 def wait(transport: Transport, events: int) -> None:
@@ -56,6 +62,13 @@ class Wrapped:
     @property
     def doing(self) -> str:
         return self.real.doing
+
+    @property
+    def reached(self) -> bool:
+        return self.real.reached
+
+    def unacknowledged(self) -> float | None:
+        return self.real.unacknowledged()
 
     def fileno(self) -> int:
         return self.real.fileno()

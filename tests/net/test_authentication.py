@@ -10,18 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._machines.session import SessionState
@@ -29,6 +17,16 @@ from pykaproducer._net.connection import Answered, Lost, Ready
 from pykaproducer._net.transport import Endpoint, Network, PlainTransport, Transport
 from pykaproducer._wire.mechanisms import OAuthBearer
 from pykaproducer.testing import FakeClock
+from pykaproducer.testing._messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from tests.net.helper import Talk
 
 KINDS = {

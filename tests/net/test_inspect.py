@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import MetadataResponse
 
 from pykaproducer._net.inspect import list_cluster
 from pykaproducer._wire import WireError
@@ -14,6 +13,7 @@ from pykaproducer._wire.describe import decode_description
 from pykaproducer.config import Config
 from pykaproducer.errors import MetadataTimeoutError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
+from pykaproducer.testing._messages import MetadataResponse
 from pykaproducer.testing.scripted import Drop
 
 SOON = 30

@@ -11,6 +11,7 @@ from pykaproducer import Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
+from tests._support.peers import needs_kafka_python_3
 from tests.pipeline.helper import FAST, SOON, Amend, ended, error_of, offsets, send, warm_up
 
 #: kafka-python's groups for which there is no equivalent.
@@ -24,6 +25,7 @@ def throttled(milliseconds: int) -> Amend:
     return Amend(change)
 
 
+@needs_kafka_python_3
 def test_every_name_of_kafka_python_is_there(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     settings = {"bootstrap_servers": cluster.bootstrap_servers, "compression_type": "gzip"}

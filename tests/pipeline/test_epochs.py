@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from kafka.errors import ClusterAuthorizationFailedError
-from kafka.protocol.producer import InitProducerIdRequest
 
-from pykaproducer import DeliveryTimeoutError, Status
+from pykaproducer import Delivery, DeliveryTimeoutError, Producer, Status
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing._messages import InitProducerIdRequest
 from pykaproducer.testing.scripted import Drop, Refuse
 
 from .helper import (
@@ -64,6 +64,16 @@ def epochs(cluster: ScriptedCluster, partition: int = 0) -> list[tuple[int, int,
     return runs
 
 
+def send_later(producer: Producer, values: list[bytes], partition: int = 0) -> list[Delivery]:
+    """Send *values* after an error, and flush.
+
+    The stages may be busy with the error still, and take the first message alone.
+    """
+    deliveries = send(producer, values, partition=partition)
+    producer.flush(SOON)
+    return deliveries
+
+
 @pytest.mark.parametrize("code", NEW_EPOCH, **names)
 def test_numbers_that_are_refused_with_nothing_older_under_way(code: ErrorCode) -> None:
     """The batch is retried under the next epoch, from sequence 0; retries=1, three times."""
@@ -74,7 +84,7 @@ def test_numbers_that_are_refused_with_nothing_older_under_way(code: ErrorCode) 
         offsets(send(producer, numbers(2)))
         cluster.next("produce", *[Refuse(code)] * 3)
         assert offsets(send(producer, numbers(2, 2))) == [2, 3]
-        assert offsets(send(producer, numbers(2, 4))) == [4, 5]
+        assert offsets(send_later(producer, numbers(2, 4))) == [4, 5]
         assert log(cluster) == numbers(6)
         assert epochs(cluster) == [(1000, 0, 2), (1000, 3, 4)]
         # The epoch is bumped locally, without a request.
@@ -90,7 +100,7 @@ def test_an_epoch_that_is_refused_takes_a_new_producer_id(code: ErrorCode) -> No
         offsets(send(producer, numbers(2)))
         cluster.next("produce", *[Refuse(code)] * 2)
         assert offsets(send(producer, numbers(2, 2))) == [2, 3]
-        assert offsets(send(producer, numbers(2, 4))) == [4, 5]
+        assert offsets(send_later(producer, numbers(2, 4))) == [4, 5]
         assert log(cluster) == numbers(6)
         assert epochs(cluster) == [(1000, 0, 2), (1002, 0, 4)]
         assert len(cluster.received("init_producer_id")) == 3
@@ -131,7 +141,7 @@ def test_a_batch_that_may_be_in_the_log_is_not_sealed_again(
         assert {error.status for error in errors} == {Status.POSSIBLY_PERSISTED}
         assert "twice" in str(errors[0])
         # The batches after it continue under another epoch or id, and nothing is there twice.
-        assert len(offsets(send(producer, numbers(2, 4)))) == 2
+        assert len(offsets(send_later(producer, numbers(2, 4)))) == 2
         there = numbers(2, 2) if appended else []
         assert log(cluster) == [*numbers(2), *there, *numbers(2, 4)]
         assert len(epochs(cluster)) == 2
@@ -160,7 +170,7 @@ def test_an_epoch_is_one_partition_s_own() -> None:
         cluster.next("produce", Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, only=[("t", 0)]))
         offsets(send(producer, numbers(2, 2)))
         for partition in range(2):
-            offsets(send(producer, numbers(2, 4), partition=partition))
+            offsets(send_later(producer, numbers(2, 4), partition=partition))
         assert epochs(cluster, 0) == [(1000, 0, 2), (1000, 1, 4)]
         assert epochs(cluster, 1) == [(1000, 0, 4)]
 
@@ -222,7 +232,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
         offsets(send(producer, numbers(2)))
         for start in (2, 4, 6):
             cluster.next("produce", Refuse(ErrorCode.UNKNOWN_PRODUCER_ID))
-            offsets(send(producer, numbers(2, start)))
+            offsets(send_later(producer, numbers(2, start)))
         assert log(cluster) == numbers(8)
         assert epochs(cluster) == [
             (1000, 2**15 - 3, 2),
@@ -243,7 +253,7 @@ def test_sequence_numbers_start_again_behind_the_last() -> None:
         worker._sequencer.next_sequence = 2**31 - 2
         state = cluster._state.topics["t"][0].log._producers[1000]
         state.batches[-1] = (0, 2**31 - 3, 0)
-        offsets(send(producer, numbers(6, 2)))
+        offsets(send_later(producer, numbers(6, 2)))
         first = [batch.base_sequence for batch in cluster.batches("t")]
         assert first == [0, 2**31 - 2, 0, 2]
         assert log(cluster) == numbers(8)

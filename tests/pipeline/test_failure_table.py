@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from kafka import errors as kafka_errors
-from kafka.protocol.producer import InitProducerIdRequest
 
 from pykaproducer import DeliveryFailures, DeliveryTimeoutError, Status
 from pykaproducer._errors.codes import ErrorCode
@@ -19,6 +18,7 @@ from pykaproducer._errors.formatting import format_error_code, kafka_class
 from pykaproducer._machines.verdicts import VERDICTS, Action
 from pykaproducer.errors import BrokerRejectedError, RetriesExhaustedError
 from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing._messages import InitProducerIdRequest
 from pykaproducer.testing.scripted import Action as Fault
 from pykaproducer.testing.scripted import Drop, Omit, Refuse
 

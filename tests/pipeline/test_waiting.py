@@ -581,7 +581,12 @@ def test_metadata_is_asked_for_again_by_age() -> None:
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
         ended(
-            cluster.producer(clock=clock, metadata_max_age_ms=300_000, delivery_timeout_ms=900_000)
+            cluster.producer(
+                clock=clock,
+                metadata_max_age_ms=300_000,
+                metadata_max_idle_ms=900_000,
+                delivery_timeout_ms=900_000,
+            )
         ) as producer,
     ):
         warm_up(producer)
@@ -698,10 +703,13 @@ def test_what_lingers_already_goes_when_a_send_begins_to_wait_for_space(place: s
         lingering = producer.send("t", bytes(1_000))
         pipeline = pipeline_of(producer)
         (broker,) = pipeline.brokers.all()
-        if place == "broker":
-            until(lambda: bool(list(broker.held_items())))
-        else:
-            until(lambda: bool(pipeline.dispatcher.held))
+
+        def has_it() -> bool:
+            # It goes on to the broker if the broker's stage is not done with the first one yet.
+            in_chunk = place == "open chunk" and bool(pipeline.dispatcher.held)
+            return in_chunk or bool(list(broker.held_items()))
+
+        until(has_it)
         sender = threading.Thread(target=producer.send, args=("t", bytes(199_500)))
         sender.start()
         offsets([lingering])

@@ -1,4 +1,4 @@
-"""kafka-python's classes over a transport: a client that is independent of ours."""
+"""The test cluster's messages over a transport: a client that is independent of ours."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import selectors
 from collections.abc import Sequence
 from typing import Any
 
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
-
 from pykaproducer._net.transport import ConnectionFailed, Network
+from pykaproducer.testing._messages import InitProducerIdRequest, ProduceRequest
 
 
 class Closed(Exception):
@@ -40,7 +39,7 @@ class RawClient:
             data = data[self.transport.send([data]) :]
 
     def ask(self, request: Any, correlation_id: int = 1) -> Any:
-        """Return the answer, as kafka-python's object."""
+        """Return the answer, as an object."""
         self.send(request, correlation_id)
         length = int.from_bytes(self.read(4), "big", signed=True)
         kind = request.header.get_response_class()

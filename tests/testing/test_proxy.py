@@ -422,3 +422,27 @@ def test_close_ends_everything_in_any_state(server: Server, state: str) -> None:
 def test_a_cluster_has_as_many_proxies_as_brokers(proxy: FaultProxy) -> None:
     with pytest.raises(ValueError, match="2 brokers need 2 proxies, not 1"):
         KafkaCluster(2, proxies=[proxy])
+
+
+def test_connections_are_dropped_without_a_word(
+    proxy: FaultProxy, server: Server, client: socket.socket
+) -> None:
+    client.sendall(request(1))
+    server.receive(len(request(1)))
+    assert len(proxy.unanswered) == 1
+    assert proxy.drop_silently() == 1
+    assert not proxy.unanswered
+    # Nothing passes in either direction, and neither side is told.
+    server.connections.get(timeout=PATIENCE).sendall(answer(1))
+    client.sendall(request(2))
+    with connect(proxy) as another:
+        another.sendall(request(3))
+        assert server.receive(len(request(3))) == request(3)
+        server.connections.get(timeout=PATIENCE).sendall(answer(3))
+        assert receive(another, 8) == answer(3)
+    client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+    # The broker learns of the end when the client closes it.
+    client.close()
+    assert server.ended()

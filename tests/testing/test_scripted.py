@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.transport import ConnectionFailed
 from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing._messages import ApiVersionsRequest, MetadataRequest
 from pykaproducer.testing.scripted import (
     Action,
     Drop,

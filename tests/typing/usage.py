@@ -10,6 +10,7 @@ from typing import Any, assert_type
 from pykaproducer import Delivery, DeliveryError, KafkaProducer, Producer, RecordMetadata
 from pykaproducer.config import read_settings
 from pykaproducer.settings import ProducerSettings
+from pykaproducer.testing import MockKafkaProducer, MockProducer, SentRecord
 
 producer = Producer(bootstrap_servers="127.0.0.1:9092", linger_ms=5, acks="all")
 Producer(linger="5")  # type: ignore[call-arg]
@@ -43,3 +44,25 @@ async def wait() -> int:
 
 drop_in = KafkaProducer(bootstrap_servers=["127.0.0.1:9092"])
 assert_type(drop_in.send("events", b"value").get(timeout=10), RecordMetadata)
+
+
+def application(producer: Producer) -> None:
+    """A program that is tested with a mock."""
+
+
+def older_application(producer: KafkaProducer) -> None:
+    """As above, written for kafka-python."""
+
+
+mock = MockProducer(auto_complete=False, partitions={"events": 3}, linger_ms=5)
+MockProducer(linger="5")  # type: ignore[call-arg]
+MockProducer(auto_complete="no")  # type: ignore[arg-type]
+application(mock)
+application(MockKafkaProducer())
+older_application(MockKafkaProducer())
+older_application(mock)  # type: ignore[arg-type]
+assert_type(mock.send("events", b"value"), Delivery)
+assert_type(mock.history(), list[SentRecord])
+assert_type(mock.fail_next(29), bool)
+mock.raise_next("sned", OSError())  # type: ignore[arg-type]
+assert_type(MockKafkaProducer().send("events", b"value").get(), RecordMetadata)

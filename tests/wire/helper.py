@@ -1,4 +1,4 @@
-"""The encodings of kafka-python, for comparison."""
+"""Encodings of other code, for comparison: the codec of ``testing``, kafka-python's batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from kafka.protocol.producer import ProduceRequest
 from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from pykaproducer.testing._messages import ProduceRequest
 
 NOW_MS = 1_700_000_000_000
 

@@ -1,25 +1,29 @@
-"""SASL mechanisms, tested with the examples of their RFCs and against kafka-python's own."""
+"""SASL mechanisms, tested with the examples of their RFCs and against those of kafka-python."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import hashlib
 import hmac
+import json
+import sys
 from typing import Any
 
 import pytest
-from kafka.net.sasl.abc import SaslMechanism
-from kafka.net.sasl.scram import ScramClient
 
-from pykaproducer._wire import mechanisms
-from pykaproducer._wire.mechanisms import (
-    Borrowed,
-    MechanismError,
-    OAuthBearer,
-    Plain,
-    Scram,
-)
+from pykaproducer._wire.kerberos import Kerberos, KerberosIdentity
+from pykaproducer._wire.mechanism import MechanismError
+from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
+from pykaproducer._wire.msk_iam import MskIam, signed_request
+
+try:
+    from kafka.net.sasl.msk import AwsMskIamClient
+    from kafka.net.sasl.scram import ScramClient
+except ImportError:  # kafka-python 2
+    from kafka.sasl.msk import AwsMskIamClient
+    from kafka.sasl.scram import ScramClient
 
 #: RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -146,39 +150,6 @@ def test_a_provider_that_fails_is_told_without_its_token(provider: Any, text: st
     assert "hunter2" not in str(caught.value)
 
 
-class InTwoSteps(SaslMechanism):
-    """A mechanism like kafka-python's GSSAPI: the client sends last, and is acknowledged."""
-
-    def __init__(self, **config: Any) -> None:
-        self.config, self.turn, self.heard = config, 0, b""
-
-    def auth_bytes(self) -> bytes:
-        self.turn += 1
-        return b"says %d after %s" % (self.turn, self.heard)
-
-    def receive(self, auth_bytes: bytes) -> None:
-        self.heard = auth_bytes
-
-    def is_done(self) -> bool:
-        return self.turn == 2
-
-    def is_authenticated(self) -> bool:
-        return self.heard != b"no"
-
-
-def test_a_mechanism_of_kafka_python_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mechanisms, "get_sasl_mechanism", {"GSSAPI": InTwoSteps}.get)
-    for last in (b"", b"no"):
-        made = Borrowed("GSSAPI", {"host": "h"})
-        assert made.first() == b"says 1 after "
-        assert made.respond(b"challenge") == b"says 2 after challenge"
-        if last:
-            with pytest.raises(MechanismError, match="did not confirm"):
-                made.respond(last)
-        else:
-            assert made.respond(last) is None
-
-
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
 def test_a_provider_that_ends_itself_harms_nobody_else(error: type[BaseException]) -> None:
     def provider() -> str:
@@ -188,17 +159,40 @@ def test_a_provider_that_ends_itself_harms_nobody_else(error: type[BaseException
         OAuthBearer(provider).first()
 
 
-@pytest.mark.parametrize("step", ["__init__", "auth_bytes", "receive", "is_authenticated"])
-def test_whatever_a_mechanism_of_kafka_python_s_raises_is_told(
-    monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise LookupError("no ticket")
+# Mechanisms of libraries ---------------------------------------------------------------------
 
-    failing = type("Failing", (InTwoSteps,), {step: fail})
-    monkeypatch.setattr(mechanisms, "get_sasl_mechanism", {"GSSAPI": failing}.get)
-    with pytest.raises(MechanismError, match="LookupError: no ticket"):  # noqa: PT012
-        made = Borrowed("GSSAPI", {"host": "h"})
-        made.first()
-        made.respond(b"challenge")
-        made.respond(b"")
+NOON = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+HOST = "b-1.example.kafka.eu-west-1.amazonaws.com"
+
+
+@pytest.mark.parametrize("session_token", [None, "t/o=k+en~"])
+def test_iam_signs_as_kafka_python_does(session_token: str | None) -> None:
+    theirs = AwsMskIamClient(HOST, "AKIDEXAMPLE", "s3cret/", "eu-west-1", session_token)
+    theirs.datestamp, theirs.timestamp = "20260301", "20260301T120000Z"
+    expected = json.loads(theirs.first_message())
+    ours = signed_request(HOST, "eu-west-1", "AKIDEXAMPLE", "s3cret/", session_token, NOON)
+    found = json.loads(ours)
+    assert found.pop("user-agent").startswith("pykaproducer/")
+    del expected["user-agent"]
+    assert found == expected
+    assert b"s3cret" not in ours
+
+
+def test_iam_needs_an_answer() -> None:
+    mechanism = MskIam(HOST)
+    assert mechanism.respond(b'{"version":"2020_10_22"}') is None
+    with pytest.raises(MechanismError, match="did not confirm"):
+        mechanism.respond(b"")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "package"),
+    [(Kerberos(KerberosIdentity("kafka@host")), "gssapi"), (MskIam(HOST), "botocore")],
+)
+def test_a_library_that_cannot_be_imported_is_named(
+    monkeypatch: pytest.MonkeyPatch, mechanism: Kerberos | MskIam, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.session", None)
+    with pytest.raises(MechanismError, match=f"ModuleNotFoundError: .*{package}"):
+        mechanism.first()

@@ -1,4 +1,4 @@
-"""Produce requests and answers against kafka-python's classes, byte for byte."""
+"""Produce requests and answers against an independent codec, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.producer import ProduceResponse
 
 from pykaproducer._kernel import COPIED_BATCH
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress
 from pykaproducer._wire.produce import decode_produce, produce_request
+from pykaproducer.testing._messages import ProduceResponse
 from tests.wire.helper import client_ids, int16, int32, int64, names, payload
 from tests.wire.helper import produce_request as their_request
 
@@ -30,7 +30,7 @@ batches = st.lists(
 
 
 @given(versions, st.integers(0, 2**31 - 1), client_ids, st.sampled_from([-1, 0, 1]), int32, batches)
-def test_a_request_has_the_bytes_that_kafka_python_writes(
+def test_a_request_has_the_bytes_that_the_other_codec_writes(
     version: int,
     correlation_id: int,
     client_id: str | None,
@@ -101,7 +101,7 @@ answers = st.fixed_dictionaries(
 
 
 def their_answer(version: int, answer: dict[str, Any]) -> Any:
-    """Return kafka-python's object for a generated answer."""
+    """Return the codec's object for a generated answer."""
 
     def partition(fields: dict[str, Any]) -> Any:
         leader = fields["current_leader"]
@@ -133,7 +133,7 @@ def their_answer(version: int, answer: dict[str, Any]) -> Any:
 
 
 @given(versions, answers)
-def test_an_answer_that_kafka_python_writes_is_understood(
+def test_an_answer_that_the_other_codec_writes_is_understood(
     version: int, answer: dict[str, Any]
 ) -> None:
     decoded = decode_produce(version, payload(their_answer(version, answer)))

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata and InitProducerId against kafka-python's classes."""
+"""ApiVersions, Metadata and InitProducerId against an independent codec, and golden bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._version import VERSION
 from pykaproducer._wire import WireError
+from pykaproducer._wire.create_topics import create_topic_request, decode_create_topic
 from pykaproducer._wire.messages import (
     API_VERSIONS_LADDER,
     VERSIONS,
@@ -36,6 +31,23 @@ from pykaproducer._wire.messages import (
     init_producer_id_request,
     metadata_request,
 )
+from pykaproducer._wire.sasl import (
+    AUTHENTICATE_VERSIONS,
+    HANDSHAKE_VERSIONS,
+    authenticate_request,
+    handshake_request,
+)
+from pykaproducer.testing._admin_messages import CreateTopicsRequest, CreateTopicsResponse
+from pykaproducer.testing._messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from tests.wire.helper import client_ids, int16, int32, int64, names, payload
 
 
@@ -44,11 +56,12 @@ def versions(key: ApiKey) -> st.SearchStrategy[int]:
 
 
 def read_request(kind: Any, version: int, framed: bytes) -> Any:
-    """Return kafka-python's object for a request; no bytes may be left over."""
+    """Return the codec's object for a request; it must be encoded to the same bytes again."""
     assert int.from_bytes(framed[:4], "big") == len(framed) - 4
     request = kind.decode(framed, version=version, header=True, framed=True)
     assert request.header.request_api_key == kind.API_KEY
     assert request.header.request_api_version == version
+    assert request.encode(framed=True) == framed
     return request
 
 
@@ -86,6 +99,142 @@ def test_init_producer_id_request(version: int, client_id: str | None) -> None:
     assert request.transactional_id is None
     if version >= 3:
         assert (request.producer_id, request.producer_epoch) == (-1, -1)
+
+
+def test_metadata_of_all_topics() -> None:
+    """Null means all topics, but for version 0, in which an empty list does."""
+    for version in range(VERSIONS[ApiKey.METADATA][1] + 1):
+        framed = metadata_request(version, 7, "c", None, True)
+        topics = read_request(MetadataRequest, version, framed).topics
+        assert topics is None if version else topics == []
+
+
+@given(st.sampled_from(HANDSHAKE_VERSIONS), client_ids, names)
+def test_sasl_handshake_request(version: int, client_id: str | None, mechanism: str) -> None:
+    framed = handshake_request(version, 7, client_id, mechanism)
+    assert read_request(SaslHandshakeRequest, version, framed).mechanism == mechanism
+
+
+@given(st.integers(*AUTHENTICATE_VERSIONS), client_ids, st.binary(max_size=300))
+def test_sasl_authenticate_request(version: int, client_id: str | None, token: bytes) -> None:
+    framed = authenticate_request(version, 7, client_id, token)
+    assert read_request(SaslAuthenticateRequest, version, framed).auth_bytes == token
+
+
+@given(
+    st.integers(2, 6), client_ids, names, int32, int16, st.dictionaries(names, names, max_size=3)
+)
+def test_create_topic_request(
+    version: int,
+    client_id: str | None,
+    name: str,
+    partitions: int,
+    replicas: int,
+    configs: dict[str, str],
+) -> None:
+    framed = create_topic_request(
+        version, 7, client_id, name, partitions, replicas, configs, timeout_ms=5
+    )
+    request = read_request(CreateTopicsRequest, version, framed)
+    (topic,) = request.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (
+        name,
+        partitions,
+        replicas,
+    )
+    assert {each.name: each.value for each in topic.configs} == configs
+    assert (request.timeout_ms, request.validate_only) == (5, False)
+
+
+@given(st.integers(2, 6), int16, st.none() | names)
+def test_create_topic_answer(version: int, code: int, message: str | None) -> None:
+    topic = CreateTopicsResponse.CreatableTopicResult(
+        name="t", error_code=code, error_message=message
+    )
+    answer = CreateTopicsResponse(version=version, topics=[topic])
+    assert decode_create_topic(version, payload(answer)) == (code, message)
+    with pytest.raises(WireError, match="not for one topic"):
+        decode_create_topic(version, payload(CreateTopicsResponse(version=version)))
+
+
+#: Requests as kafka-python 3.0.12 encodes them: of client "c", with the correlation id 7.
+GOLDEN = [
+    (
+        api_versions_request(0, 7, "c"),
+        "0000000b 0012 0000 00000007 0001 63",
+    ),
+    (
+        metadata_request(0, 7, "c", ["t"], True),
+        "00000012 0003 0000 00000007 0001 63 00000001 0001 74",
+    ),
+    (
+        metadata_request(1, 7, None, None, True),
+        "0000000e 0003 0001 00000007 ffff ffffffff",
+    ),
+    (
+        metadata_request(4, 7, "c", ["t"], False),
+        "00000013 0003 0004 00000007 0001 63 00000001 0001 74 00",
+    ),
+    (
+        metadata_request(8, 7, "c", [], True),
+        "00000012 0003 0008 00000007 0001 63 00000000 01 00 00",
+    ),
+    (
+        metadata_request(9, 7, "c", ["t"], True),
+        "00000014 0003 0009 00000007 0001 63 00 02 0274 00 01 00 00 00",
+    ),
+    (
+        metadata_request(13, 7, "c", ["t"], True),
+        "00000023 0003 000d 00000007 0001 63 00 02" + "00" * 16 + "0274 00 01 00 00",
+    ),
+    (
+        metadata_request(12, 7, "c", None, True),
+        "00000010 0003 000c 00000007 0001 63 00 00 01 00 00",
+    ),
+    (
+        init_producer_id_request(0, 7, "c"),
+        "00000011 0016 0000 00000007 0001 63 ffff 7fffffff",
+    ),
+    (
+        init_producer_id_request(2, 7, "c"),
+        "00000012 0016 0002 00000007 0001 63 00 00 7fffffff 00",
+    ),
+    (
+        init_producer_id_request(5, 7, "c"),
+        "0000001c 0016 0005 00000007 0001 63 00 00 7fffffff ffffffffffffffff ffff 00",
+    ),
+    (
+        create_topic_request(7, 7, "c", "t", 3, -1, {"a": "b"}, 9),
+        "00000023 0013 0007 00000007 0001 63 00 02 0274 00000003 ffff 01 02 0261 0262 00 00"
+        "00000009 00 00",
+    ),
+    (
+        handshake_request(1, 7, "c", "PLAIN"),
+        "00000012 0011 0001 00000007 0001 63 0005 504c41494e",
+    ),
+    (
+        authenticate_request(1, 7, "c", b"abc"),
+        "00000012 0024 0001 00000007 0001 63 00000003 616263",
+    ),
+    (
+        authenticate_request(2, 7, "c", b"abc"),
+        "00000011 0024 0002 00000007 0001 63 00 04 616263 00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("framed", "golden"), GOLDEN)
+def test_golden_bytes(framed: bytes, golden: str) -> None:
+    assert framed.hex() == golden.replace(" ", "")
+
+
+def test_api_versions_names_the_software() -> None:
+    framed = api_versions_request(4, 7, "c")
+    name, version = b"pykaproducer", VERSION.encode()
+    assert framed[4:] == (
+        bytes.fromhex("0012 0004 00000007 0001 63 00")
+        + bytes([len(name) + 1, *name, len(version) + 1, *version, 0])
+    )
 
 
 # Answers ------------------------------------------------------------------------------------
@@ -229,7 +378,7 @@ def test_init_producer_id_answer(
 
 DECODERS: list[tuple[Callable[[int, bytes], object], int]] = [
     (decode_api_versions, 4),
-    (decode_metadata, 12),
+    (decode_metadata, 13),
     (decode_init_producer_id, 5),
 ]
 

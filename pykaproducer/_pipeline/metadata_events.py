@@ -1,0 +1,66 @@
+"""What other stages put into the inbox of Metadata, and what it puts into theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pykaproducer._machines.cluster import LeaderHint
+from pykaproducer._pipeline.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged:
+    """There is a new view of the cluster."""
+
+    #: Partitions whose leader has changed, for stages that serve many partitions.
+    moved: frozenset[tuple[str, int]] = frozenset()
+    #: The brokers of the old view are of no use any more: close the connections to them (KIP-1102).
+    rebootstrap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRequest:
+    """Refresh the view: of *topics*, for which messages wait, or else of all known topics.
+
+    *waiter* is notified of the next view. *anew*: the current view of the topics is wrong.
+    """
+
+    topics: tuple[str, ...] = ()
+    waiter: Worker | None = None
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRejected:
+    """The leader of a partition, according to the view, has rejected a batch."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Forget *topic*, which has long been unused; *tell* is called when that is done."""
+
+    topic: str
+    tell: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Partition leaders that a broker has named in error responses (KIP-951)."""
+
+    hints: tuple[LeaderHint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WantProducerId:
+    """Notify *waiter* when there is a producer id, which it needs to seal a batch."""
+
+    waiter: Worker
+    #: A producer id that *waiter* cannot use any more.
+    instead_of: int | None
+
+
+MetadataItem = RefreshRequest | LeaderRejected | Forget | Hints | WantProducerId

@@ -1,0 +1,33 @@
+"""Refusing one of the interpreter's allocations."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import sysconfig
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+#: Without the GIL, the hook of CPython 3.13 corrupts the interpreter's own memory. A loop over it
+#: and a few lists crashes; 3.14 passes.
+HOOK_CORRUPTS = bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.version_info < (3, 14)
+
+
+@contextlib.contextmanager
+def refuse_allocation(number: int) -> Iterator[None]:
+    """Let the interpreter's allocation *number* (from 0) fail with a MemoryError, and no other.
+
+    Suppresses the MemoryError.
+    """
+    if HOOK_CORRUPTS:
+        pytest.skip("set_nomemory() crashes free-threaded CPython 3.13")
+    testcapi: Any = pytest.importorskip("_testcapi")
+    testcapi.set_nomemory(number, number + 1)
+    try:
+        yield
+    except MemoryError:
+        pass
+    finally:
+        testcapi.remove_mem_hooks()

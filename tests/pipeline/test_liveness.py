@@ -1,0 +1,156 @@
+"""Connections that were dropped silently: ``connections_check_idle_ms``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Hold, proceed
+
+from .helper import (
+    FAST,
+    SOON,
+    came,
+    ended,
+    log,
+    numbers,
+    offsets,
+    pipeline_of,
+    send,
+    until,
+    warm_up,
+)
+from .test_callers import last_caller, warm
+
+#: Metadata is not requested in these tests, and no connection is closed.
+QUIET: dict[str, Any] = {
+    "metadata_max_age_ms": 3_600_000,
+    "metadata_max_idle_ms": 3_600_000,
+    "connections_max_idle_ms": -1,
+}
+
+
+def connections(cluster: ScriptedCluster) -> int:
+    return len({received.connection for received in cluster.received("produce")})
+
+
+def checks(cluster: ScriptedCluster) -> int:
+    """Return how often a connection to a leader was checked."""
+    leaders = {received.connection for received in cluster.received("produce")}
+    asked = [each for each in cluster.received("api_versions") if each.connection in leaders]
+    return len(asked) - len(leaders)
+
+
+def stale_at(bridge: Bridge) -> float:
+    assert bridge._connection is not None
+    return bridge._connection.stale_at
+
+
+def test_a_connection_that_lives_is_asked_once_and_kept() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, **QUIET)) as producer,
+    ):
+        warm_up(producer)
+        clock.jump(4.9)
+        assert offsets(send(producer, [b"second"])) == [1]
+        before = checks(cluster)
+        clock.jump(5.1)
+        assert offsets(send(producer, numbers(20))) == list(range(2, 22))
+        assert checks(cluster) == before + 1
+        assert connections(cluster) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}, {"acks": 0}])
+def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, **QUIET, **settings)) as producer,
+    ):
+        warm_up(producer)
+        came(cluster, "produce", 1)
+        for end in list(cluster._connections):
+            end.mute()
+        clock.jump(240)
+        deliveries = send(producer, numbers(3))
+        bridge = pipeline_of(producer).brokers.all()[0].bridge
+        until(lambda: "no sign of life" in bridge.setting_up())
+        clock.jump(2.1)
+        until(lambda: any("was unused" in text for text in caplog.messages))
+        clock.jump(1.3)  # the backoff
+        for delivery in deliveries:
+            assert delivery.exception(SOON) is None
+        until(lambda: log(cluster) == [b"first", *numbers(3)])
+        # The log of the muted connections would show what was written there.
+        assert connections(cluster) == 2
+
+
+def test_a_broker_that_is_slow_with_a_request_is_not_asked() -> None:
+    """A Produce request may wait for replicas for as long as request_timeout_ms."""
+    clock, held = FakeClock(), Hold(proceed)
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, **QUIET)) as producer,
+    ):
+        warm_up(producer)
+        before = checks(cluster)
+        cluster.next("produce", held)
+        (first,) = send(producer, [b"second"])
+        held.wait_until_held()
+        clock.jump(20)
+        (second,) = send(producer, [b"third"])
+        held.release()
+        assert offsets([first, second]) == [1, 2]
+        assert checks(cluster) == before
+        assert connections(cluster) == 1
+
+
+def test_never() -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, connections_check_idle_ms=0, **QUIET)) as producer,
+    ):
+        warm_up(producer)
+        before = checks(cluster)
+        clock.jump(600)
+        assert offsets(send(producer, [b"second"])) == [1]
+        assert checks(cluster) == before
+
+
+def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(connections_check_idle_ms=0, **FAST, **QUIET) as producer,
+    ):
+        warm(producer)
+        bridge = pipeline_of(producer).brokers.all()[0].bridge
+        until(lambda: bridge._sleeps_until is None)  # it sleeps without a limit
+        warm(producer)
+        assert checks(cluster) == 0
+
+
+def test_a_caller_writes_to_no_connection_that_has_to_be_checked() -> None:
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        cluster.producer(connections_check_idle_ms=50, **FAST, **QUIET) as producer,
+    ):
+        warm(producer)
+        before = last_caller(producer)
+        bridge = pipeline_of(producer).brokers.all()[0].bridge
+        # The stage's thread has taken the connection back, and sleeps on.
+        until(lambda: bridge.clock.monotonic() > stale_at(bridge))
+        until(lambda: bridge._sleeps_until is None or bridge._sleeps_until > stale_at(bridge))
+        asked = checks(cluster)
+        producer.send("t", b"it").result(SOON)
+        assert last_caller(producer) == before
+        assert checks(cluster) == asked + 1
+        # Afterwards callers send again.
+        warm(producer)

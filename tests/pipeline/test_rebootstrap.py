@@ -1,0 +1,184 @@
+"""A cluster that is elsewhere now: every broker at a new address, or REBOOTSTRAP_REQUIRED."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._net.transport import ConnectionFailed, Endpoint
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import ScriptedNetwork
+
+from .helper import Amend, Held, ended, let_pass, log, numbers, offsets, pipeline_of, send, until
+
+PARTITIONS = 3
+
+
+class Named(ScriptedNetwork):
+    """The name "bootstrap" stands for the address of one broker, and of another later."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        super().__init__(cluster)
+        self.stands_for = 0
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        if host == "bootstrap":
+            broker = self._cluster._state.brokers[self.stands_for]
+            host, port = broker.host, broker.port
+        return super().resolve(host, port)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(3, topics={"t": PARTITIONS}) as made:
+        made.network = Named(made)
+        yield made
+
+
+def connect(cluster: ScriptedCluster, clock: FakeClock, **settings: Any) -> Producer:
+    return cluster.producer(clock=clock, bootstrap_servers="bootstrap:9092", **settings)
+
+
+def to_each(producer: Producer, value: bytes) -> list[Any]:
+    return [send(producer, [value], partition=each)[0] for each in range(PARTITIONS)]
+
+
+def rebootstrap(answer: Any) -> None:
+    answer.error_code = ErrorCode.REBOOTSTRAP_REQUIRED
+    answer.brokers, answer.topics = [], []
+
+
+def lose_the_cluster(cluster: ScriptedCluster, producer: Producer, clock: FakeClock) -> None:
+    """Have the next request for metadata answered with REBOOTSTRAP_REQUIRED, and send it now."""
+    metadata = pipeline_of(producer).metadata
+    until(lambda: not metadata._refresh.under_way)
+    cluster.next("metadata", Amend(rebootstrap))
+    clock.jump(1.5)
+    metadata.want()
+    until(lambda: not metadata.view.brokers)
+
+
+def connections(cluster: ScriptedCluster, api: str, since: int = 0) -> dict[int, set[int]]:
+    """Return the connections on which requests have come, by broker."""
+    found: dict[int, set[int]] = {}
+    for each in cluster.received(api)[since:]:
+        found.setdefault(each.broker, set()).add(each.connection)
+    return found
+
+
+def test_every_connection_is_closed_and_the_servers_are_resolved_again(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """KIP-1102. The name of the only server stands for another broker by then."""
+    with ended(connect(cluster, clock)) as producer:
+        assert offsets(to_each(producer, b"before")) == [0, 0, 0]
+        before = connections(cluster, "produce")
+        asked = cluster.received("metadata")
+        cluster.network.stands_for = 2  # type: ignore[attr-defined]
+        lose_the_cluster(cluster, producer, clock)
+        later = to_each(producer, b"after")
+        let_pass(clock, later)
+        assert offsets(later) == [1, 1, 1]
+        news = cluster.received("metadata")[len(asked) :]
+        assert news[0].connection == asked[-1].connection
+        assert news[1].broker == 2
+        after = connections(cluster, "produce", since=PARTITIONS)
+        assert after.keys() == before.keys() == {0, 1, 2}
+        assert all(max(before[broker]) < min(after[broker]) for broker in after)
+
+
+def test_a_server_that_always_requires_it_is_asked_with_backoff(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with ended(connect(cluster, clock)) as producer:
+        offsets(to_each(producer, b"before"))
+        asked, began = len(cluster.received("metadata")), clock.monotonic()
+        cluster.next("metadata", *[Amend(rebootstrap)] * 9)
+        lose_the_cluster(cluster, producer, clock)
+
+        def came_back() -> bool:
+            clock.jump(0.05)
+            return bool(pipeline_of(producer).metadata.view.brokers)
+
+        until(came_back)
+        assert len(cluster.received("metadata")) - asked == 11
+        assert clock.monotonic() - began > 4
+        later = to_each(producer, b"after")
+        let_pass(clock, later)
+        assert offsets(later) == [1, 1, 1]
+
+
+def test_a_request_in_flight_is_retried_and_not_written_twice(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with ended(connect(cluster, clock)) as producer:
+        offsets(to_each(producer, b"before"))
+        held = Held()
+        cluster.next("produce", held, broker=1)
+        deliveries = send(producer, numbers(3), partition=1)
+        held.wait_until_held()
+        lose_the_cluster(cluster, producer, clock)
+        until(lambda: producer.stats()["requests"]["lost"] == 1)
+        held.release()
+        let_pass(clock, deliveries)
+        assert offsets(deliveries) == [1, 2, 3]
+        assert log(cluster, partition=1) == [b"before", *numbers(3)]
+
+
+def test_a_topic_of_the_other_cluster_may_have_older_epochs_and_fewer_partitions(
+    cluster: ScriptedCluster, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(7):
+        cluster.move_leader("t", 0, 1)
+    with ended(connect(cluster, clock)) as producer:
+        offsets(to_each(producer, b"before"))
+        lose_the_cluster(cluster, producer, clock)
+        with cluster._changed:
+            cluster._state.topics.clear()
+            cluster.add_topic("t", 1)
+        deliveries = send(producer, numbers(2))
+        let_pass(clock, deliveries)
+        assert offsets(deliveries) == [0, 1]
+        assert log(cluster) == numbers(2)
+        assert producer.partitions_for("t") == {0}
+    assert "older than the known one" not in caplog.text
+
+
+@pytest.mark.parametrize("silently", [False, True])
+def test_every_broker_at_a_new_address(
+    cluster: ScriptedCluster, clock: FakeClock, silently: bool
+) -> None:
+    """The old addresses refuse connections, or answer nothing at all."""
+    # The silent ones are given up when their time is over.
+    with ended(connect(cluster, clock, delivery_timeout_ms=3_600_000)) as producer:
+        assert offsets(to_each(producer, b"before")) == [0, 0, 0]
+        for broker in range(3):
+            cluster.stop(broker, silently=silently)
+        waiting = to_each(producer, b"waiting")
+        with cluster._changed:
+            for number, state in cluster._state.brokers.items():
+                state.host, state.port = f"moved-{number}.scripted", 19092 + number
+                state.running = state.reachable = True
+
+        def settled() -> bool:
+            clock.jump(0.5)
+            return all(each.done() for each in waiting)
+
+        until(settled)
+        assert offsets(waiting) == [1, 1, 1]
+        after = to_each(producer, b"after")
+        let_pass(clock, after)
+        assert offsets(after) == [2, 2, 2]
+        for partition in range(PARTITIONS):
+            assert log(cluster, partition=partition) == [b"before", b"waiting", b"after"]
+        with pytest.raises(ConnectionFailed):
+            cluster.network.resolve("broker-0.scripted", 9092)

@@ -1,0 +1,140 @@
+"""Installs wheels where there is no compiler, sends a message, and runs the core of the tests.
+
+For each wheel in a directory that a Python here can load::
+
+    python tools/check_wheels.py --directory dist --bootstrap-servers 127.0.0.1:9092
+    python tools/check_wheels.py --directory dist --bootstrap-servers 127.0.0.1:9092 --tests
+
+1. A new virtual environment, with ``CC=/bin/false``, gets the wheel and what it requires, from
+   wheels only. It imports the package, and delivers a message to the broker. The time is measured.
+2. With ``--tests``, the suites that need no Kafka are run in it, in a copy of ``tests/``, so that
+   the installed package is tested and not the checkout.
+
+The others are listed as not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from build_wheels import HERE, BuildError, find_python, run
+
+#: What the tests of SUITES import.
+TEST_PACKAGES = (
+    "pytest>=8.3,<10",
+    "pytest-xdist>=3.6,<4",
+    "hypothesis>=6.100,<6.140",
+    "numpy>=2,<3",
+)
+SUITES = ("kernel", "block", "wire", "machines", "producer", "model")
+
+SEND = """
+import sys
+from pykaproducer import Producer
+with Producer(bootstrap_servers=sys.argv[1]) as producer:
+    found = producer.send("wheels", sys.version.encode()).result(8)
+free = getattr(sys, "_is_gil_enabled", lambda: True)()
+print(f"offset {found.offset}", "with the GIL" if free else "without the GIL")
+"""
+
+
+def main() -> int:
+    """Check the wheels; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--directory", type=pathlib.Path, default=HERE / "dist", help="%(default)s")
+    parser.add_argument("--bootstrap-servers", required=True, help="of a running broker")
+    parser.add_argument("--python", nargs="+", help="only these, such as 3.13t; default: all")
+    parser.add_argument("--tests", action="store_true", help="run the core of the tests as well")
+    arguments = parser.parse_args()
+    problems = 0
+    for wheel in sorted(arguments.directory.resolve().glob("*.whl")):
+        version = python_of(wheel)
+        if arguments.python and version not in arguments.python:
+            continue
+        if not runs_here(wheel) or (python := find_python(version)) is None:
+            print(f"{wheel.name}: built, not run")
+            continue
+        try:
+            check(wheel, python, arguments.bootstrap_servers, arguments.tests)
+        except BuildError as error:
+            problems += 1
+            print(f"{wheel.name}: {error}", flush=True)
+    return 1 if problems else 0
+
+
+def python_of(wheel: pathlib.Path) -> str:
+    """Return the Python for which *wheel* is, such as 3.13t."""
+    abi = wheel.name.split("-")[3]
+    (major, minor, free) = re.fullmatch(r"cp(\d)(\d+)(t?)", abi).groups()  # type: ignore[union-attr]
+    return f"{major}.{minor}{free}"
+
+
+def runs_here(wheel: pathlib.Path) -> bool:
+    """Return whether *wheel* is for the C library and the processor of this machine."""
+    library = "musllinux" if platform.libc_ver()[0] != "glibc" else "manylinux"
+    return library in wheel.name and wheel.stem.endswith(platform.machine())
+
+
+def check(wheel: pathlib.Path, python: pathlib.Path, servers: str, tests: bool) -> None:
+    """Check one wheel, and print the result. Raises BuildError."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        run([python, "-m", "venv", directory / "bare"])
+        inside = directory / "bare" / "bin" / "python"
+        # No compiler, no Java, and nothing of this environment.
+        bare = {"PATH": "/nowhere", "CC": "/bin/false", "CXX": "/bin/false", "HOME": name}
+        bare |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
+        start = time.monotonic()
+        run([inside, "-m", "pip", "install", "-q", "--only-binary=:all:", wheel], env=bare)
+        installed = time.monotonic()
+        sent = subprocess.run(
+            [inside, "-W", "error::RuntimeWarning", "-c", SEND, servers],
+            env=bare,
+            cwd=name,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if sent.returncode:
+            raise BuildError(f"the message failed:\n{sent.stderr.strip()}")
+        took = time.monotonic() - start
+        print(
+            f"{wheel.name}: installed in {installed - start:.1f} s; with a message "
+            f"({sent.stdout.strip()}) {took:.1f} s",
+            flush=True,
+        )
+        if tests:
+            print("   ", run_suites(directory, inside), flush=True)
+
+
+def run_suites(directory: pathlib.Path, python: pathlib.Path) -> str:
+    """Run the core of the tests with the installed package; return pytest's last line."""
+    run([python, "-m", "pip", "install", "-q", "--only-binary=:all:", *TEST_PACKAGES])
+    shutil.copytree(HERE / "tests", directory / "tests")
+    shutil.copy(HERE / "tox.ini", directory)
+    suites = [f"tests/{name}" for name in SUITES]
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-n", "2", *suites],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BuildError("the tests failed:\n" + "\n".join(done.stdout.splitlines()[-15:]))
+    return done.stdout.strip().splitlines()[-1]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
