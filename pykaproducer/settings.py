@@ -10,7 +10,7 @@ The documentation ("Settings") describes each setting with its default and unit.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 __all__ = ["ProducerSettings"]
@@ -67,6 +67,34 @@ class ProducerSettings(TypedDict, total=False):
     send_buffer_bytes: int | None
     receive_buffer_bytes: int | None
     socket_options: Sequence[tuple[int, int, int]]
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_method: str | None
+    sasl_oauthbearer_grant_type: str | None
+    sasl_oauthbearer_client_id: str | None
+    sasl_oauthbearer_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_extensions: str | Mapping[str, str] | None
+    sasl_oauthbearer_header_urlencode: bool
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_pem: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_algorithm: str
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    sasl_oauthbearer_metadata_authentication_type: str | None
+    sasl_oauthbearer_config: str | None
+    sasl_oauthbearer_ca_file: str | None
+    sasl_oauthbearer_ca_pem: str | None
+    sasl_login_connect_timeout_ms: int
+    sasl_login_read_timeout_ms: int
+    sasl_login_retry_backoff_ms: float
+    sasl_login_retry_backoff_max_ms: float
     security_protocol: str
     ssl_context: ssl.SSLContext | None
     ssl_check_hostname: bool
@@ -74,6 +102,9 @@ class ProducerSettings(TypedDict, total=False):
     ssl_certfile: str | None
     ssl_keyfile: str | None
     ssl_password: str | None
+    ssl_ca_pem: str | None
+    ssl_certificate_pem: str | None
+    ssl_key_pem: str | None
     ssl_crlfile: str | None
     ssl_ciphers: str | None
     sasl_mechanism: str | None
@@ -82,19 +113,19 @@ class ProducerSettings(TypedDict, total=False):
     sasl_kerberos_name: Any
     sasl_kerberos_service_name: str
     sasl_kerberos_domain_name: str | None
+    sasl_kerberos_principal: str | None
+    sasl_kerberos_keytab: str | None
     sasl_oauth_token_provider: Any
     sasl_jaas_config: str | None
     ssl_truststore_location: str | None
     ssl_truststore_type: str | None
+    ssl_truststore_password: str | None
     ssl_keystore_location: str | None
     ssl_keystore_type: str | None
+    ssl_keystore_password: str | None
     transactional_id: str | None
     transaction_timeout_ms: float
-    ssl_truststore_password: str | None
-    ssl_keystore_password: str | None
-    ssl_truststore_certificates: str | None
-    ssl_keystore_certificate_chain: str | None
-    ssl_keystore_key: str | None
+    sasl_login_callback_handler_class: str | None
     kafka_client: Any
     selector: Any
     client_dns_lookup: str

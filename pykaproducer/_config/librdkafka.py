@@ -108,6 +108,11 @@ _SECRET: Final[dict[str, Any]] = {**_TEXT, "secret": True}
 _CALL: Final[dict[str, Any]] = {"takes": "a callable", "read": str}
 _CODECS: Final = ("none", *CODECS)
 
+
+def _ours(name: str) -> str:
+    return name.replace(".", "_")
+
+
 _CONSUMER = "a consumer property; ignored with a warning, as in librdkafka"
 
 
@@ -228,6 +233,11 @@ _SECURITY = [
     Known("ssl.certificate.location", **_TEXT, ours="ssl_certfile"),
     Known("ssl.key.location", **_TEXT, ours="ssl_keyfile"),
     Known("ssl.key.password", **_SECRET, ours="ssl_password"),
+    Known("ssl.ca.pem", **_TEXT, ours="ssl_ca_pem"),
+    Known("ssl.certificate.pem", **_SECRET, ours="ssl_certificate_pem"),
+    Known("ssl.key.pem", **_SECRET, ours="ssl_key_pem"),
+    Known("ssl.keystore.location", **_TEXT, ours="ssl_keystore_location", note="also JKS"),
+    Known("ssl.keystore.password", **_SECRET, ours="ssl_keystore_password"),
     Known("ssl.crl.location", **_TEXT, ours="ssl_crlfile"),
     Known("ssl.cipher.suites", **_TEXT, ours="ssl_ciphers"),
     Known(
@@ -240,6 +250,8 @@ _SECURITY = [
     Known("sasl.username", **_TEXT, ours="sasl_plain_username"),
     Known("sasl.password", **_SECRET, ours="sasl_plain_password"),
     Known("sasl.kerberos.service.name", **_TEXT, ours="sasl_kerberos_service_name"),
+    Known("sasl.kerberos.principal", **_TEXT, ours="sasl_kerberos_principal"),
+    Known("sasl.kerberos.keytab", **_TEXT, ours="sasl_kerberos_keytab"),
     Known(
         "oauth_cb",
         **_CALL,
@@ -249,7 +261,43 @@ _SECURITY = [
     Known(
         "sasl.oauthbearer.config",
         **_SECRET,
-        here="passed to ``oauth_cb``",
+        here="passed to ``oauth_cb``; with ``azure_imds`` the parameters of the request",
+    ),
+    Known("sasl.oauthbearer.method", **_choice("default", "oidc"), ours="sasl_oauthbearer_method"),
+    Known(
+        "sasl.oauthbearer.grant.type",
+        **_choice("client_credentials", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
+        ours="sasl_oauthbearer_grant_type",
+    ),
+    Known(
+        "sasl.oauthbearer.metadata.authentication.type",
+        **_choice("none", "azure_imds"),
+        ours="sasl_oauthbearer_metadata_authentication_type",
+    ),
+    Known("https.ca.location", **_TEXT, ours="sasl_oauthbearer_ca_file"),
+    Known("https.ca.pem", **_TEXT, ours="sasl_oauthbearer_ca_pem"),
+    Known(
+        "sasl.oauthbearer.assertion.jwt.template.file",
+        **_TEXT,
+        ours="sasl_oauthbearer_assertion_template_file",
+    ),
+    *(
+        Known(f"sasl.oauthbearer.{name}", **kind, ours=_ours(f"sasl.oauthbearer.{name}"))
+        for kind, names in (
+            (
+                _TEXT,
+                "client.id scope extensions token.endpoint.url assertion.algorithm assertion.file "
+                "assertion.private.key.file assertion.claim.aud assertion.claim.iss "
+                "assertion.claim.sub",
+            ),
+            (
+                _SECRET,
+                "client.secret assertion.private.key.passphrase assertion.private.key.pem",
+            ),
+            (_whole(0), "assertion.claim.exp.seconds assertion.claim.nbf.seconds"),
+            (_FLAG, "assertion.claim.jti.include"),
+        )
+        for name in names.split()
     ),
 ]
 
@@ -297,6 +345,9 @@ _NO_EFFECT: Final = {
     "enable.random.seed internal.termination.signal produce.offset.report builtin.features "
     "client.rack enabled_events opaque reconnect.backoff.jitter.ms",
     "metrics are not pushed to the brokers": "enable.metrics.push",
+    "the Kerberos library requests tickets with the keytab, and renews them": ""
+    "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin",
+    "brokers know the name in a token": "sasl.oauthbearer.sub.claim.name",
     "it belongs to transactions, which are not supported": "transaction.timeout.ms",
 }
 
@@ -308,27 +359,9 @@ _REFUSED: Final = {
     "TCP_NODELAY is always set": "socket.nagle.disable",
     "brokers are always verified; to change that, give our own Producer an ``ssl_context``": ""
     "enable.ssl.certificate.verification",
-    "certificates and keys are read from files: set the ``.location``": "ssl.key.pem "
-    "ssl.certificate.pem ssl.ca.pem",
-    "keys are read from PEM files; convert with ``openssl pkcs12``": "ssl.keystore.location "
-    "ssl.keystore.password",
     "give our own Producer an ``ssl_context``": "ssl.curves.list ssl.sigalgs.list ssl.providers "
     "ssl.engine.location ssl.engine.id ssl.ca.certificate.stores",
-    "the system's Kerberos manages tickets; run kinit": "sasl.kerberos.principal "
-    "sasl.kerberos.kinit.cmd sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin",
     "unsigned tokens are not supported": "enable.sasl.oauthbearer.unsecure.jwt",
-    "tokens are fetched by your ``oauth_cb``": "sasl.oauthbearer.method https.ca.location "
-    "https.ca.pem sasl.oauthbearer.client.id sasl.oauthbearer.client.credentials.client.id "
-    "sasl.oauthbearer.client.secret sasl.oauthbearer.client.credentials.client.secret "
-    "sasl.oauthbearer.scope sasl.oauthbearer.extensions sasl.oauthbearer.token.endpoint.url "
-    "sasl.oauthbearer.sub.claim.name sasl.oauthbearer.grant.type "
-    "sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.private.key.file "
-    "sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem "
-    "sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.claim.aud "
-    "sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
-    "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds "
-    "sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.jwt.template.file "
-    "sasl.oauthbearer.metadata.authentication.type",
     "topics cannot be hidden": "topic.blacklist",
     "plugins are libraries for librdkafka": "plugin.library.paths",
     "use the test clusters of ``pykaproducer.testing``": "test.mock.num.brokers",
@@ -347,7 +380,6 @@ _HARMLESS: Final = {
     "socket.nagle.disable": ("true", "t", "1"),
     "enable.ssl.certificate.verification": ("true", "t", "1"),
     "enable.sasl.oauthbearer.unsecure.jwt": ("false", "f", "0"),
-    "sasl.oauthbearer.method": ("default",),
     "test.mock.num.brokers": ("0",),
 }
 
@@ -363,6 +395,8 @@ _ALIASES: Final = {
     "compression.codec": "compression.type",
     "max.in.flight": "max.in.flight.requests.per.connection",
     "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
 
 _OF_CONSUMERS: Final = (

@@ -33,7 +33,7 @@ _NOT_MEANT_FOR_US = {
     _REGISTRY: "schema.registry.url basic.auth.credentials.source basic.auth.user.info "
     "schema.registry.basic.auth.user.info auto.register.schemas use.latest.version",
     _CLASS: "partitioner.class interceptor.classes config.providers security.providers "
-    "sasl.client.callback.handler.class sasl.login.callback.handler.class sasl.login.class "
+    "sasl.client.callback.handler.class sasl.login.class sasl.oauthbearer.jwt.validator.class "
     "ssl.engine.factory.class",
     "set compression_level, which applies to every compression_type": "compression.gzip.level "
     "compression.lz4.level compression.zstd.level",
@@ -43,11 +43,16 @@ _NOT_MEANT_FOR_US = {
     "it belongs to transactions, which are not supported": "transaction.two.phase.commit.enable",
     "Python's ssl and its OpenSSL decide": "ssl.protocol ssl.provider ssl.enabled.protocols "
     "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",
-    "tokens are requested when they are needed": "sasl.login.refresh.window.factor "
+    "tokens are renewed after 80 % of their lifetime": "sasl.login.refresh.window.factor "
     "sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds "
-    "sasl.login.refresh.buffer.seconds sasl.login.connect.timeout.ms sasl.login.read.timeout.ms "
-    "sasl.login.retry.backoff.ms sasl.login.retry.backoff.max.ms",
-    "the system's Kerberos manages tickets; run kinit": ""
+    "sasl.login.refresh.buffer.seconds",
+    "brokers validate tokens": "sasl.oauthbearer.clock.skew.seconds "
+    "sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer "
+    "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwks.endpoint.refresh.ms "
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms "
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.scope.claim.name "
+    "sasl.oauthbearer.sub.claim.name",
+    "the Kerberos library renews tickets": ""
     "sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter",
 }
 

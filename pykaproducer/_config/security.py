@@ -1,17 +1,18 @@
 """The settings of TLS and SASL.
 
-Names and meanings are kafka-python's. Java's ``sasl.jaas.config`` and stores of type PEM are
-accepted too, and are translated to these settings in ``_config/security_validation.py``. That
-module also rejects combinations that conflict.
+Names and meanings are kafka-python's, and otherwise those of librdkafka. Java's
+``sasl.jaas.config`` and stores are accepted too, and are translated to these settings in
+``_config/security_validation.py``. That module also rejects combinations that conflict.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pykaproducer._config.schema import FLAG, TEXT, Kind, WrongValueError, optional, setting
+from pykaproducer._config.oauth_settings import OAuthSettings, sends_secrets_in_clear
+from pykaproducer._config.schema import FLAG, TEXT, Kind, optional, setting
+from pykaproducer._config.security_kinds import CREDENTIAL, PASSWORD, PATH, PEM, upper
 from pykaproducer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,26 +29,6 @@ MECHANISMS: Final = (
 )
 
 # The kinds ------------------------------------------------------------------------------------
-
-
-def _upper(names: tuple[str, ...]) -> Kind:
-    """Return a kind that accepts one of *names*, case-insensitively."""
-
-    def parse(value: Any) -> str:
-        if not isinstance(value, str):
-            raise TypeError
-        if value.upper() not in names:
-            raise ValueError
-        return value.upper()
-
-    return Kind(", ".join(map(repr, names)), parse, str, choices=names)
-
-
-def _parse_path(value: Any) -> str:
-    path = os.fspath(value)
-    if not isinstance(path, str) or not path:
-        raise TypeError
-    return path
 
 
 def _parse_context(value: Any) -> ssl.SSLContext:
@@ -72,14 +53,6 @@ def _parse_kerberos_name(value: Any) -> Any:
     return value
 
 
-def _parse_credential(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError
-    if "\0" in value:
-        raise WrongValueError("it contains a NUL character")
-    return value
-
-
 def _read_check(text: str) -> bool:
     # Java's ssl.endpoint.identification.algorithm. librdkafka uses "none" for no check.
     known = {"https": True, "": False, "none": False}
@@ -89,24 +62,16 @@ def _read_check(text: str) -> bool:
     return bool(FLAG.read(text))
 
 
-_PATH = optional(Kind("the path of a file", _parse_path, str, is_path=True))
-_CREDENTIAL = Kind("a non-empty string", _parse_credential, str)
-#: Does not use optional(), because a password may be the string "none".
-_PASSWORD = Kind(
-    "a non-empty string, or None",
-    lambda value: None if value is None else _parse_credential(value),
-    lambda text: text or None,
-)
-_STORE_TYPE = optional(_upper(("PEM", "JKS", "PKCS12")))
+_STORE_TYPE = optional(upper(("PEM", "JKS", "PKCS12")))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SecuritySettings:
+class SecuritySettings(OAuthSettings):
     """The part of the configuration that concerns security."""
 
     security_protocol: str = setting(
         "PLAINTEXT",
-        _upper(PROTOCOLS),
+        upper(PROTOCOLS),
         "Protocol used to connect to brokers: PLAINTEXT without encryption, SSL with TLS, "
         "SASL_PLAINTEXT and SASL_SSL with SASL authentication on top of either.",
     )
@@ -125,34 +90,55 @@ class SecuritySettings:
     )
     ssl_cafile: str | None = setting(
         None,
-        _PATH,
+        PATH,
         "Certificates of the trusted authorities, in PEM format: a file, or a directory in "
         "OpenSSL's layout. None uses the authorities of the system.",
         aliases=("ssl.ca.location",),
     )
     ssl_certfile: str | None = setting(
         None,
-        _PATH,
+        PATH,
         "Client certificate chain, in PEM format.",
         aliases=("ssl.certificate.location",),
     )
     ssl_keyfile: str | None = setting(
         None,
-        _PATH,
+        PATH,
         "Private key of the client certificate, in PEM format. None means that ssl_certfile "
         "contains it.",
         aliases=("ssl.key.location",),
     )
     ssl_password: str | None = setting(
         None,
-        _PASSWORD,
+        PASSWORD,
         "Password of the private key, if it is encrypted.",
         aliases=("ssl.key.password",),
         secret=True,
     )
+    ssl_ca_pem: str | None = setting(
+        None,
+        PEM,
+        "Certificates of the trusted authorities as text in PEM format, instead of ssl_cafile.",
+        aliases=("ssl.truststore.certificates",),
+    )
+    ssl_certificate_pem: str | None = setting(
+        None,
+        PEM,
+        "Client certificate chain as text in PEM format, instead of ssl_certfile.",
+        aliases=("ssl.keystore.certificate.chain",),
+        secret=True,
+    )
+    ssl_key_pem: str | None = setting(
+        None,
+        PEM,
+        "Private key of ssl_certificate_pem as text in PEM format. None means that "
+        "ssl_certificate_pem contains it.",
+        aliases=("ssl.keystore.key",),
+        secret=True,
+    )
     ssl_crlfile: str | None = setting(
         None,
-        _PATH,
+        PATH,
         "Certificate revocation list of the authority, in PEM format.",
         aliases=("ssl.crl.location",),
     )
@@ -164,20 +150,20 @@ class SecuritySettings:
     )
     sasl_mechanism: str | None = setting(
         None,
-        optional(_upper(MECHANISMS)),
+        optional(upper(MECHANISMS)),
         "SASL mechanism used for authentication. GSSAPI requires the package gssapi, AWS_MSK_IAM "
         "the package botocore.",
         aliases=("sasl.mechanisms",),
     )
     sasl_plain_username: str | None = setting(
         None,
-        optional(_CREDENTIAL),
+        optional(CREDENTIAL),
         "User name for PLAIN and SCRAM.",
         aliases=("sasl.username",),
     )
     sasl_plain_password: str | None = setting(
         None,
-        _PASSWORD,
+        PASSWORD,
         "Password for PLAIN and SCRAM.",
         aliases=("sasl.password",),
         secret=True,
@@ -195,34 +181,66 @@ class SecuritySettings:
         optional(TEXT),
         "Kerberos host name of the brokers for GSSAPI. None uses the host name of each broker.",
     )
+    sasl_kerberos_principal: str | None = setting(
+        None,
+        optional(CREDENTIAL),
+        "Kerberos principal of this client for GSSAPI. None is the first one of "
+        "sasl_kerberos_keytab, or that of the default credentials cache (kinit).",
+    )
+    sasl_kerberos_keytab: str | None = setting(
+        None,
+        PATH,
+        "Key table with the key of this client for GSSAPI, with which tickets are requested and "
+        "renewed. None uses existing tickets.",
+    )
     sasl_oauth_token_provider: Any = setting(
         None,
         optional(Kind("an object with a method token, or a callable", _parse_provider)),
         "Token provider for OAUTHBEARER: an object whose token() returns a str and whose optional "
         "extensions() returns a dict, or a callable that returns a token. Called for each "
-        "authentication on the connection's own thread, so it may block.",
+        "authentication on the connection's own thread, so it may block. Not needed with "
+        "sasl_oauthbearer_token_endpoint_url.",
         secret=True,
     )
     sasl_jaas_config: str | None = setting(
         None,
-        _PASSWORD,
-        "User name and password in Java's format, as found in its client.properties.",
+        PASSWORD,
+        "Credentials in Java's format, as found in its client.properties.",
         secret=True,
     )
     ssl_truststore_location: str | None = setting(
-        None, _PATH, "Java's name for ssl_cafile; requires ssl_truststore_type PEM."
+        None,
+        PATH,
+        "Java's trust store, of type JKS, PKCS12 or PEM, instead of ssl_cafile. PKCS12 requires "
+        "the extra pykaproducer[pkcs12].",
     )
     ssl_truststore_type: str | None = setting(
-        None, _STORE_TYPE, "Type of ssl_truststore_location. Only PEM is supported."
+        None,
+        _STORE_TYPE,
+        "Type of ssl_truststore_location. JKS, PKCS12 and None are recognized by the file's "
+        "contents.",
+    )
+    ssl_truststore_password: str | None = setting(
+        None, PASSWORD, "Password of ssl_truststore_location.", secret=True
     )
     ssl_keystore_location: str | None = setting(
         None,
-        _PATH,
-        "Java's name for ssl_certfile, with the private key in the same file; requires "
-        "ssl_keystore_type PEM.",
+        PATH,
+        "Java's key store with the client certificate and its private key, of type JKS, PKCS12 or "
+        "PEM, instead of ssl_certfile. PKCS12 requires the extra pykaproducer[pkcs12].",
     )
     ssl_keystore_type: str | None = setting(
-        None, _STORE_TYPE, "Type of ssl_keystore_location. Only PEM is supported."
+        None,
+        _STORE_TYPE,
+        "Type of ssl_keystore_location. JKS, PKCS12 and None are recognized by the file's "
+        "contents.",
+    )
+    ssl_keystore_password: str | None = setting(
+        None,
+        PASSWORD,
+        "Password of ssl_keystore_location. If a key in a JKS has another password, set "
+        "ssl_password to it.",
+        secret=True,
     )
 
     @property
@@ -238,6 +256,11 @@ class SecuritySettings:
     @property
     def in_the_clear(self) -> str | None:
         """A warning if secrets are sent without encryption, or None."""
+        if self.sasl_mechanism == "OAUTHBEARER" and sends_secrets_in_clear(self):
+            return (
+                "sasl_oauthbearer_token_endpoint_url sends the client's credentials unencrypted; "
+                "use https to encrypt them"
+            )
         what = {"PLAIN": "the password", "OAUTHBEARER": "the token"}.get(self.sasl_mechanism or "")
         if self.security_protocol != "SASL_PLAINTEXT" or what is None:
             return None

@@ -1,4 +1,7 @@
-"""TLS and SASL settings: fill in settings from Java's forms, and reject conflicting ones."""
+"""TLS and SASL settings: fill in settings from Java's forms, and reject conflicting ones.
+
+``_config/oauth_validation.py`` does so for tokens.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pykaproducer._config import jaas
+from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, is_pem, read_file
+from pykaproducer._config.oauth_settings import OAuthSettings
+from pykaproducer._config.oauth_validation import LOGIN_OPTIONS, check_tokens, login_options
 from pykaproducer._config.security import MECHANISMS, NAMES, SecuritySettings
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
@@ -19,11 +25,13 @@ _BELONGS: Final[dict[str, tuple[str, ...]]] = {
     "sasl_kerberos_name": ("GSSAPI",),
     "sasl_kerberos_service_name": ("GSSAPI",),
     "sasl_kerberos_domain_name": ("GSSAPI",),
+    "sasl_kerberos_principal": ("GSSAPI",),
+    "sasl_kerberos_keytab": ("GSSAPI",),
+    **dict.fromkeys(OAuthSettings.__dataclass_fields__, ("OAUTHBEARER",)),
 }
 #: The settings that each mechanism requires.
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_WITH_PASSWORD, ("sasl_plain_username", "sasl_plain_password")),
-    "OAUTHBEARER": ("sasl_oauth_token_provider",),
 }
 #: Packages that mechanisms require: (module, how to install it).
 _PACKAGES: Final = {
@@ -40,14 +48,35 @@ _LOGIN_MODULES: Final[dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
         {"username": "sasl_plain_username", "password": "sasl_plain_password"},
     ),
-    "OAuthBearerLoginModule": (("OAUTHBEARER",), {}),
-    "Krb5LoginModule": (("GSSAPI",), {"serviceName": "sasl_kerberos_service_name"}),
+    "OAuthBearerLoginModule": (
+        ("OAUTHBEARER",),
+        {**LOGIN_OPTIONS, "extensions": "sasl_oauthbearer_extensions"},
+    ),
+    "Krb5LoginModule": (
+        ("GSSAPI",),
+        {
+            "serviceName": "sasl_kerberos_service_name",
+            "principal": "sasl_kerberos_principal",
+            "keyTab": "sasl_kerberos_keytab",
+        },
+    ),
     "IAMLoginModule": (("AWS_MSK_IAM",), {}),
+}
+#: Options of Java's Kerberos that have no effect here, with the values that are accepted.
+_KERBEROS_FLAGS: Final = {
+    "useKeyTab": ("true", "false"),
+    "useTicketCache": ("true", "false"),
+    "storeKey": ("true", "false"),
+    "renewTGT": ("true", "false"),
+    "refreshKrb5Config": ("true", "false"),
+    "doNotPrompt": ("true",),
+    "debug": ("false",),
+    "isInitiator": ("true",),
 }
 #: The replacement for options of login modules that have no equivalent here.
 _INSTEAD: Final = {
-    "OAuthBearerLoginModule": "tokens come from sasl_oauth_token_provider",
-    "Krb5LoginModule": "keys and tickets come from Kerberos itself: kinit, or KRB5_CLIENT_KTNAME",
+    "OAuthBearerLoginModule": "allowed: clientId, clientSecret, scope and extension_NAME",
+    "Krb5LoginModule": "allowed: keyTab, principal and serviceName",
     "IAMLoginModule": "credentials come from the environment, as botocore finds them",
 }
 
@@ -61,21 +90,33 @@ def complete(config: SecuritySettings) -> None:
     if config.sasl_jaas_config is not None:
         for name, value in login_settings(config.sasl_jaas_config, config.sasl_mechanism).items():
             config.fill_in(name, value, "sasl_jaas_config")
-    for store, own in (("ssl_truststore", "ssl_cafile"), ("ssl_keystore", "ssl_certfile")):
+    for store, own, text in (
+        ("ssl_truststore", "ssl_cafile", "ssl_ca_pem"),
+        ("ssl_keystore", "ssl_certfile", "ssl_certificate_pem"),
+    ):
         location, kind = getattr(config, f"{store}_location"), getattr(config, f"{store}_type")
         if location is None:
-            if kind is not None:
+            _check_no_store(config, store, text)
+        elif is_pem(f"{store}_location", location, kind):
+            config.fill_in(own, location, f"{store}_location")
+            if getattr(config, f"{store}_password") is not None:
                 raise ConfigurationError(
-                    f"setting {store}_type: it requires {store}_location, which is not set"
+                    f"setting {store}_password: {store}_location is in PEM format, which has no "
+                    "password; the password of a key is ssl_password"
                 )
-            continue
-        if kind != "PEM":
-            raise UnsupportedFeatureError(
-                f"setting {store}_location: Java keystores are not read; convert the store to PEM "
-                f"(keytool -exportcert -rfc, openssl pkcs12), and set {own}, or set "
-                f"{store}_type=PEM"
-            )
-        config.fill_in(own, location, f"{store}_location")
+
+
+def _check_no_store(config: SecuritySettings, store: str, text: str) -> None:
+    """Reject settings of a store that is not set. PEM may also be given as text."""
+    kind = getattr(config, f"{store}_type")
+    if kind is not None and (kind != "PEM" or getattr(config, text) is None):
+        raise ConfigurationError(
+            f"setting {store}_type: it requires {store}_location, which is not set"
+        )
+    if getattr(config, f"{store}_password") is not None:
+        raise ConfigurationError(
+            f"setting {store}_password: it requires {store}_location, which is not set"
+        )
 
 
 def login_settings(text: str, mechanism: str | None = None) -> dict[str, str]:
@@ -97,13 +138,30 @@ def login_settings(text: str, mechanism: str | None = None) -> dict[str, str]:
             f"setting sasl_jaas_config: its {module.name} is for {' and '.join(mechanisms)}, but "
             f"sasl_mechanism is {mechanism!r}"
         )
-    others = sorted(name for name in module.options if name not in settings)
+    options = dict(module.options)
+    if module.name == "OAuthBearerLoginModule":
+        options = login_options(options)
+    elif module.name == "Krb5LoginModule":
+        options = _kerberos_options(options)
+    others = sorted(name for name in options if name not in settings)
     if others:
         instead = _INSTEAD.get(module.name, f"allowed: {' and '.join(settings)}")
         raise UnsupportedFeatureError(
             f"setting sasl_jaas_config: its option {others[0]!r} is not supported; {instead}"
         )
-    return {settings[name]: value for name, value in module.options.items()}
+    return {settings[name]: value for name, value in options.items()}
+
+
+def _kerberos_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return *options* without those that ask for what is the case anyway."""
+    kept = {
+        name: value
+        for name, value in options.items()
+        if value.lower() not in _KERBEROS_FLAGS.get(name, ())
+    }
+    if options.get("useKeyTab", "").lower() == "false":
+        kept.pop("keyTab", None)
+    return kept
 
 
 # Conflicts ------------------------------------------------------------------------------------
@@ -146,6 +204,13 @@ def _check_sasl(config: SecuritySettings, given: Iterable[str]) -> None:
     for name in _NEEDS.get(mechanism, ()):
         if getattr(config, name) is None:
             raise ConfigurationError(f"setting {name}: sasl_mechanism {mechanism!r} requires it")
+    if mechanism == "OAUTHBEARER":
+        check_tokens(config, given)
+        if config.sasl_oauth_token_provider is None and not config.fetches_tokens:
+            raise ConfigurationError(
+                "setting sasl_oauthbearer_token_endpoint_url: sasl_mechanism 'OAUTHBEARER' "
+                "requires it, or sasl_oauth_token_provider"
+            )
     for name in sorted(given):
         if mechanism not in _BELONGS.get(name, (mechanism,)):
             raise ConfigurationError(
@@ -156,6 +221,14 @@ def _check_sasl(config: SecuritySettings, given: Iterable[str]) -> None:
         raise ConfigurationError("setting sasl_mechanism: 'AWS_MSK_IAM' requires SASL_SSL")
     if mechanism in _PACKAGES:
         _import(mechanism, *_PACKAGES[mechanism])
+    if config.sasl_kerberos_keytab is not None:
+        _check_keytab(config.sasl_kerberos_keytab)
+
+
+def _check_keytab(path: str) -> None:
+    # The first byte is that of the format, the second one its version.
+    if read_file("sasl_kerberos_keytab", path)[:1] != b"\x05":
+        raise ConfigurationError(f"setting sasl_kerberos_keytab: {path!r} is not a key table")
 
 
 def _import(mechanism: str, module: str, install: str) -> None:
@@ -178,12 +251,32 @@ def _check_tls(config: SecuritySettings, given: set[str]) -> None:
             raise ConfigurationError(
                 f"setting {others[0]}: ssl_context is given and replaces it; remove one of them"
             )
-    for name in ("ssl_keyfile", "ssl_password"):
-        if name in given and config.ssl_certfile is None:
-            raise ConfigurationError(
-                f"setting {name}: it belongs to a certificate, but ssl_certfile is not set"
-            )
+    _check_sources(given)
     tls_context(config, to_check=True)
+
+
+#: Settings, and those of which one is required.
+_PARTS: Final = {
+    "ssl_keyfile": ("ssl_certfile",),
+    "ssl_key_pem": ("ssl_certificate_pem",),
+    "ssl_password": CERTIFICATES,
+}
+
+
+def _check_sources(given: set[str]) -> None:
+    for names in (AUTHORITIES, CERTIFICATES):
+        found = [name for name in names if name in given]
+        if names[2] in found and names[0] in found:
+            del found[0]  # filled in for a store of PEM
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"settings {found[0]} and {found[1]} are both given; remove one of them"
+            )
+    for name, needed in _PARTS.items():
+        if name in given and not given.intersection(needed):
+            raise ConfigurationError(
+                f"setting {name}: it belongs to a certificate, but {needed[0]} is not set"
+            )
 
 
 def without_context(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,25 @@ with the setting and the file. No error text contains a password.
 from __future__ import annotations
 
 import os
+import re
 import ssl
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from pykaproducer._config.key_store import (
+    StoreSettings,
+    certificate_and_key,
+    read_file,
+    trusted_certificates,
+)
+from pykaproducer._config.memory_file import path_of
 from pykaproducer.errors import ConfigurationError
 
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _TRUSTED_CERTIFICATE: Final = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
 _CRL: Final = b"-----BEGIN X509 CRL-----"
+#: The place in Python's sources, at the end of some errors.
+_SOURCE: Final = re.compile(r" *\(_ssl\.c:\d+\)$")
 #: The first bytes of a Java keystore, and of binary encodings: PKCS12, DER.
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER: Final = b"\x30"
@@ -37,6 +47,24 @@ class TlsSettings(Protocol):
     @property
     def ssl_password(self) -> str | None: ...
     @property
+    def ssl_ca_pem(self) -> str | None: ...
+    @property
+    def ssl_certificate_pem(self) -> str | None: ...
+    @property
+    def ssl_key_pem(self) -> str | None: ...
+    @property
+    def ssl_truststore_location(self) -> str | None: ...
+    @property
+    def ssl_truststore_type(self) -> str | None: ...
+    @property
+    def ssl_truststore_password(self) -> str | None: ...
+    @property
+    def ssl_keystore_location(self) -> str | None: ...
+    @property
+    def ssl_keystore_type(self) -> str | None: ...
+    @property
+    def ssl_keystore_password(self) -> str | None: ...
+    @property
     def ssl_crlfile(self) -> str | None: ...
     @property
     def ssl_ciphers(self) -> str | None: ...
@@ -54,15 +82,16 @@ def tls_context(settings: TlsSettings, *, to_check: bool = False) -> ssl.SSLCont
     if settings.ssl_context is not None:
         _check_client(settings.ssl_context)
         return settings.ssl_context
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A broker never needs renegotiation, which would let an attacker cause load.
-    context.options |= ssl.OP_NO_RENEGOTIATION
+    context = client_context()
     context.check_hostname = settings.ssl_check_hostname
-    if settings.ssl_cafile is not None:
-        _load_authorities(context, settings.ssl_cafile)
-    elif not to_check:
-        context.load_default_certs()
+    if settings.ssl_truststore_location is not None and settings.ssl_cafile is None:
+        pem = trusted_certificates(_truststore(settings))
+        load_authorities(context, None, pem, ("", "ssl_truststore_location"))
+    else:
+        names = ("ssl_cafile", "ssl_ca_pem")
+        load_authorities(
+            context, settings.ssl_cafile, settings.ssl_ca_pem, names, to_check=to_check
+        )
     _load_certificate(context, settings)
     _load_revocations(context, settings)
     if settings.ssl_ciphers is not None:
@@ -77,6 +106,24 @@ def tls_context(settings: TlsSettings, *, to_check: bool = False) -> ssl.SSLCont
     return context
 
 
+def client_context() -> ssl.SSLContext:
+    """Return a new context for clients, without any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A server never needs renegotiation, which would let an attacker cause load.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _truststore(settings: TlsSettings) -> StoreSettings:
+    return StoreSettings(
+        "ssl_truststore",
+        settings.ssl_truststore_location or "",
+        settings.ssl_truststore_type,
+        settings.ssl_truststore_password,
+    )
+
+
 def _check_client(context: ssl.SSLContext) -> None:
     try:
         context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="localhost")
@@ -87,12 +134,38 @@ def _check_client(context: ssl.SSLContext) -> None:
         ) from None
 
 
-def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+def load_authorities(
+    context: ssl.SSLContext,
+    path: str | None,
+    pem: str | None,
+    names: tuple[str, str],
+    *,
+    to_check: bool = False,
+) -> None:
+    """Load the trusted certificates: of a file or directory, or of a text, or else the system's.
+
+    *names* are the settings of *path* and *pem*. With *to_check*, the system's are not loaded.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or has the wrong content.
+    """
+    if path is None and pem is None:
+        if not to_check:
+            context.load_default_certs()
+        return
+    if path is None:
+        try:
+            context.load_verify_locations(cadata=pem)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(
+                f"setting {names[1]}: it contains no valid certificate: {_reason(error)}"
+            ) from None
+        return
     if os.path.isdir(path):
         context.load_verify_locations(capath=path)
         return
-    _check_pem("ssl_cafile", path, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
-    _load_file(context, "ssl_cafile", path)
+    _check_pem(names[0], path, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
+    _load_file(context, names[0], path)
 
 
 def _load_revocations(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -111,62 +184,106 @@ def _load_file(context: ssl.SSLContext, setting: str, path: str) -> None:
         raise _garbled(setting, path, error) from None
 
 
+class _Pair(NamedTuple):
+    """A certificate and its key: two files, or one text; and what errors call them."""
+
+    certificate: str
+    key: str
+    #: The settings of both.
+    names: tuple[str, str]
+    #: " in FILE", or nothing.
+    places: tuple[str, str]
+    password: str | None
+
+    def load(self, context: ssl.SSLContext) -> None:
+        asked = False
+
+        def password() -> str:
+            # Always passed: without it, OpenSSL would prompt on the terminal.
+            nonlocal asked
+            asked = True
+            return self.password or ""
+
+        try:
+            context.load_cert_chain(self.certificate, self.key, password)
+        except (OSError, ValueError) as error:  # as in _load_file; ssl.SSLError is an OSError
+            raise self._error(error, asked) from None
+
+    def _error(self, error: Exception, asked: bool) -> ConfigurationError:
+        (_, name), (where, key_where) = self.names, self.places
+        if asked and self.password is None:
+            return ConfigurationError(
+                f"setting {name}: the key{key_where} is encrypted; set ssl_password"
+            )
+        if asked:
+            return ConfigurationError(
+                f"setting ssl_password: it does not decrypt the key{key_where} ({name})"
+            )
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            return ConfigurationError(
+                f"setting {name}: the key{key_where} does not belong to the certificate{where} "
+                f"({self.names[0]})"
+            )
+        if not where:
+            return ConfigurationError(
+                f"setting {self.names[0]}: the certificate or its key is malformed: "
+                f"{_reason(error)}"
+            )
+        return _garbled(self.names[0], self.certificate, error)
+
+
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     certificate = settings.ssl_certfile
-    if certificate is None:
-        return
-    key = settings.ssl_keyfile or certificate
-    _check_pem("ssl_certfile", certificate, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
-    _check_pem("ssl_keyfile" if settings.ssl_keyfile else "ssl_certfile", key, "private key", _KEY)
-    asked = False
-
-    def password() -> str:
-        # Always passed: without it, OpenSSL would prompt on the terminal.
-        nonlocal asked
-        asked = True
-        return settings.ssl_password or ""
-
-    try:
-        context.load_cert_chain(certificate, key, password)
-    except (OSError, ValueError) as error:  # as in _load_file; ssl.SSLError is an OSError
-        raise _wrong_pair(settings, certificate, key, error, asked) from None
-
-
-def _wrong_pair(
-    settings: TlsSettings, certificate: str, key: str, error: Exception, asked: bool
-) -> ConfigurationError:
-    name = "ssl_keyfile" if settings.ssl_keyfile else "ssl_certfile"
-    if asked and settings.ssl_password is None:
-        return ConfigurationError(
-            f"setting {name}: the key in {key!r} is encrypted; set ssl_password"
+    if certificate is not None:
+        key = settings.ssl_keyfile or certificate
+        name = "ssl_keyfile" if settings.ssl_keyfile else "ssl_certfile"
+        _check_pem("ssl_certfile", certificate, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
+        _check_pem(name, key, "private key", _KEY)
+        places = (f" in {certificate!r}", f" in {key!r}")
+        names = ("ssl_certfile", name)
+        _Pair(certificate, key, names, places, settings.ssl_password).load(context)
+    elif settings.ssl_certificate_pem is not None:
+        pem, key_pem = settings.ssl_certificate_pem, settings.ssl_key_pem
+        name = "ssl_certificate_pem" if key_pem is None else "ssl_key_pem"
+        _check_text("ssl_certificate_pem", pem, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
+        _check_text(name, key_pem or pem, "private key", _KEY)
+        names = ("ssl_certificate_pem", name)
+        _load_text(context, f"{pem}\n{key_pem or ''}", names, settings.ssl_password)
+    elif settings.ssl_keystore_location is not None:
+        keystore = StoreSettings(
+            "ssl_keystore",
+            settings.ssl_keystore_location,
+            settings.ssl_keystore_type,
+            settings.ssl_keystore_password,
+            settings.ssl_password,
         )
-    if asked:
-        return ConfigurationError(
-            f"setting ssl_password: it does not decrypt the key in {key!r} ({name})"
-        )
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return ConfigurationError(
-            f"setting {name}: the key in {key!r} does not belong to the certificate in "
-            f"{certificate!r} (ssl_certfile)"
-        )
-    return _garbled("ssl_certfile", certificate, error)
+        names = ("ssl_keystore_location", "ssl_keystore_location")
+        _load_text(context, certificate_and_key(keystore), names, None)
+
+
+def _load_text(
+    context: ssl.SSLContext, pem: str, names: tuple[str, str], password: str | None
+) -> None:
+    # OpenSSL's interface in Python reads certificates and keys only from files.
+    with path_of(pem.encode()) as path:
+        _Pair(path, path, names, ("", ""), password).load(context)
+
+
+def _check_text(setting: str, text: str, what: str, *marks: bytes) -> None:
+    if not any(mark.decode() in text for mark in marks):
+        raise ConfigurationError(f"setting {setting}: it contains no {what} in PEM format")
 
 
 def _check_pem(setting: str, path: str, what: str, *marks: bytes) -> None:
     """Raise unless the file contains one of *marks*; the text says what it is instead."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"setting {setting}: {path!r} cannot be read: {text}") from None
+    content = read_file(setting, path)
     if any(mark in content for mark in marks):
         return
     if content.startswith((*_JKS, _DER)):
         kind = "a Java keystore" if content.startswith(_JKS) else "binary (DER or PKCS12)"
+        store = "ssl_truststore_location" if what == "certificate" else "ssl_keystore_location"
         raise ConfigurationError(
-            f"setting {setting}: {path!r} is {kind}, but PEM is required; convert it with "
-            "keytool -exportcert -rfc or openssl pkcs12"
+            f"setting {setting}: {path!r} is {kind}, but PEM is required; set {store} for a store"
         )
     raise ConfigurationError(f"setting {setting}: {path!r} contains no {what} in PEM format")
 
@@ -174,7 +291,10 @@ def _check_pem(setting: str, path: str, what: str, *marks: bytes) -> None:
 def _garbled(setting: str, path: str, error: Exception) -> ConfigurationError:
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
         return ConfigurationError(f"setting {setting}: {path!r} cannot be read: {error.strerror}")
-    reason = getattr(error, "reason", None) or str(error)
-    return ConfigurationError(
-        f"setting {setting}: {path!r} is malformed: {reason.lower().replace('_', ' ')}"
-    )
+    return ConfigurationError(f"setting {setting}: {path!r} is malformed: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's reason in words."""
+    reason = getattr(error, "reason", None) or _SOURCE.sub("", str(error))
+    return reason.lower().replace("_", " ")

@@ -17,10 +17,6 @@ from pykaproducer._config.schema import (
     optional,
 )
 
-_STORES = (
-    "Java keystores are not read; convert the store to PEM, and set ssl_cafile or ssl_certfile"
-)
-
 NOT_HONOURED: tuple[Setting, ...] = (
     Setting(
         "transactional_id",
@@ -37,24 +33,13 @@ NOT_HONOURED: tuple[Setting, ...] = (
         unit="ms",
         no_effect="it belongs to transactions, which are not supported",
     ),
-    *(
-        Setting(f"ssl_{store}_password", None, optional(TEXT), "", refused=_STORES, secret=True)
-        for store in ("truststore", "keystore")
-    ),
-    *(
-        Setting(
-            name,
-            None,
-            optional(TEXT),
-            "",
-            refused=f"write it to a file, and set {instead}",
-            secret=True,
-        )
-        for name, instead in (
-            ("ssl_truststore_certificates", "ssl_cafile"),
-            ("ssl_keystore_certificate_chain", "ssl_certfile"),
-            ("ssl_keystore_key", "ssl_keyfile"),
-        )
+    Setting(
+        "sasl_login_callback_handler_class",
+        None,
+        optional(TEXT),
+        "",
+        no_effect="tokens come from sasl_oauthbearer_token_endpoint_url, or from "
+        "sasl_oauth_token_provider",
     ),
     Setting(
         "kafka_client",

@@ -8,8 +8,10 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pykaproducer._config.key_store import AUTHORITIES, CERTIFICATES, given_of
+from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._config.tls_context import TlsSettings, tls_context
 from pykaproducer._machines.authentication import Authentication, Credentials
 from pykaproducer._net.tls import TlsTransport
@@ -26,6 +28,9 @@ from pykaproducer._wire.mechanism import Mechanism
 from pykaproducer._wire.mechanisms import OAuthBearer, Plain, Scram
 from pykaproducer._wire.msk_iam import MskIam
 from pykaproducer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pykaproducer._net.tokens import Tokens
 
 #: OpenSSL objects that were inherited by a fork. They are never freed:
 #:
@@ -56,6 +61,10 @@ class SecureNetworkSettings(SocketSettings, TlsSettings, Protocol):
     def sasl_kerberos_service_name(self) -> str: ...
     @property
     def sasl_kerberos_domain_name(self) -> str | None: ...
+    @property
+    def sasl_kerberos_principal(self) -> str | None: ...
+    @property
+    def sasl_kerberos_keytab(self) -> str | None: ...
 
 
 class SecureNetwork(Network):
@@ -73,6 +82,10 @@ class SecureNetwork(Network):
         self._making = threading.Lock()
         self._context: ssl.SSLContext | None = None
         self._tls: weakref.WeakSet[ssl.SSLObject] = weakref.WeakSet()
+        #: The tokens of a producer that gets them by itself.
+        self.tokens = _tokens(settings)
+        # Tickets requested with a key table are shared by the connections, and by nothing else.
+        self._ticket_cache = f"MEMORY:pykaproducer-{secrets.token_hex(8)}"
 
     def resolve(self, host: str, port: int) -> list[Endpoint]:
         """Return the addresses of *host*, each with the name required in the certificate."""
@@ -84,8 +97,14 @@ class SecureNetwork(Network):
         if not self.protocol.endswith("SSL"):
             return super().connect(endpoint)
         context = self._tls_context()
-        has_certificate = None if settings.ssl_context else settings.ssl_certfile is not None
-        peer = Peer(endpoint.host, self.protocol, has_certificate)
+        certificate = given_of(settings, CERTIFICATES)
+        peer = Peer(
+            endpoint.host,
+            self.protocol,
+            None if settings.ssl_context is not None else certificate is not None,
+            certificate or CERTIFICATES[0],
+            given_of(settings, AUTHORITIES) or AUTHORITIES[0],
+        )
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(self._open(endpoint))
             transport = TlsTransport(sock, context, peer, self._plain(sock, endpoint))
@@ -116,13 +135,15 @@ class SecureNetwork(Network):
         """
         super().close_inherited()
         _inherited.extend([self._context, *self._tls])
+        if self.tokens is not None:
+            _inherited.extend(self.tokens.inherited())
 
     def authenticator(self, host: str) -> Callable[[], Authentication] | None:
         """Return a factory for the authentication of a connection to *host*, None without SASL.
 
         A token provider, or Kerberos, is called in the connection's own thread and may block for
         any time. No thread waits for that thread, or for the lock of its stage, which others only
-        try to acquire.
+        try to acquire. Tokens that the producer gets by itself are there already.
         """
         settings = self._security
         if not self.protocol.startswith("SASL"):
@@ -130,15 +151,32 @@ class SecureNetwork(Network):
         assert settings.sasl_mechanism is not None
         credentials = Credentials(
             settings.sasl_mechanism,
-            lambda: _mechanism(settings, host),
+            lambda: self._mechanism(host),
             self.protocol,
-            settings.sasl_plain_username,
+            settings.sasl_plain_username or settings.sasl_kerberos_principal,
         )
         return lambda: Authentication(credentials, settings.client_id)
 
+    def _mechanism(self, host: str) -> Mechanism:
+        """Return a new exchange with the broker at *host*."""
+        if self.tokens is not None:
+            return self.tokens.mechanism()
+        return _mechanism(self._security, host, self._ticket_cache)
 
-def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
-    """Return a new exchange with the broker at *host*."""
+
+def _tokens(settings: SecureNetworkSettings) -> Tokens | None:
+    if settings.sasl_mechanism != "OAUTHBEARER" or not isinstance(settings, OAuthSettings):
+        return None
+    if not settings.fetches_tokens:
+        return None
+    # Not imported with the package, because few programs need an HTTP client.
+    from pykaproducer._net.tokens import Tokens
+
+    return Tokens(settings)
+
+
+def _mechanism(settings: SecureNetworkSettings, host: str, cache: str) -> Mechanism:
+    """Return a new exchange with the broker at *host*; *cache* is for tickets of Kerberos."""
     name = settings.sasl_mechanism
     user, password = settings.sasl_plain_username, settings.sasl_plain_password
     match name:
@@ -153,15 +191,16 @@ def _mechanism(settings: SecureNetworkSettings, host: str) -> Mechanism:
         case "OAUTHBEARER":
             return OAuthBearer(settings.sasl_oauth_token_provider)
         case "GSSAPI":
-            return Kerberos(KerberosIdentity(_kerberos_name(settings, host)))
+            return Kerberos(_identity(settings, host, cache))
         case "AWS_MSK_IAM":
             return MskIam(host)
     raise AssertionError(f"no mechanism {name!r}")
 
 
-def _kerberos_name(settings: SecureNetworkSettings, host: str) -> Any:
-    """Return the name of the broker at *host*, as a string or a ``gssapi.Name``."""
-    if settings.sasl_kerberos_name is not None:
-        return settings.sasl_kerberos_name
-    service, domain = settings.sasl_kerberos_service_name, settings.sasl_kerberos_domain_name
-    return f"{service}@{domain or host}"
+def _identity(settings: SecureNetworkSettings, host: str, cache: str) -> KerberosIdentity:
+    target = settings.sasl_kerberos_name
+    if target is None:
+        domain = settings.sasl_kerberos_domain_name or host
+        target = f"{settings.sasl_kerberos_service_name}@{domain}"
+    principal, keytab = settings.sasl_kerberos_principal, settings.sasl_kerberos_keytab
+    return KerberosIdentity(target, principal, keytab, cache)

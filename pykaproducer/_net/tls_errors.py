@@ -65,8 +65,12 @@ class Peer:
     host: str
     #: ``security_protocol``.
     protocol: str
-    #: Whether ``ssl_certfile`` is set; None if unknown (``ssl_context``).
+    #: Whether there is a client certificate; None if unknown (``ssl_context``).
     has_certificate: bool | None
+    #: The setting of the client certificate.
+    certificate_setting: str = "ssl_certfile"
+    #: The setting of the trusted certificates.
+    authorities_setting: str = "ssl_cafile"
 
     @property
     def certified_name(self) -> str:
@@ -86,7 +90,7 @@ class Peer:
                 "the broker requires a client certificate and none was given: set "
                 "ssl_certfile and ssl_keyfile"
             )
-        return f"the broker rejected the client certificate (ssl_certfile): {why}"
+        return f"the broker rejected the client certificate ({self.certificate_setting}): {why}"
 
     def hung_up_in_handshake(self, text: str, *, heard: bool) -> str:
         """Return the text for a connection that was closed during the handshake."""
@@ -142,9 +146,13 @@ def _certificate_text(error: ssl.SSLCertVerificationError, peer: Peer) -> str:
             "ssl_check_hostname"
         )
     if code in _UNKNOWN_AUTHORITY:
+        setting = peer.authorities_setting
+        remedy = f"add the CA's certificate to {setting}"
+        if setting == "ssl_cafile":
+            remedy = "set ssl_cafile to the CA's certificate"
         return (
             "the broker's certificate is signed by an unknown CA "
-            f"({error.verify_message}): set ssl_cafile to the CA's certificate"
+            f"({error.verify_message}): {remedy}"
         )
     if code in _CERTIFICATES:
         return _CERTIFICATES[code]

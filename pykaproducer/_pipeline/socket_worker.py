@@ -20,7 +20,7 @@ import math
 import selectors
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._net.connection import (
@@ -34,6 +34,7 @@ from pykaproducer._net.connection import (
     Request,
     SessionState,
 )
+from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.current_thread import in_a_stage
 from pykaproducer._pipeline.metrics import ConnectionMetrics
@@ -42,6 +43,9 @@ from pykaproducer._util.clock import earlier
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer.config import Config
+
+if TYPE_CHECKING:
+    from pykaproducer._net.tokens import TokenFailure, Tokens
 
 log = GuardedLogger("pykaproducer.net")
 
@@ -72,6 +76,10 @@ class SocketWorker(Worker):
         super().__init__(name, context)
         self._config = config
         self._network = network
+        # None: the credentials are always there.
+        self._tokens = tokens_of(network)
+        self._awaits_token = False
+        self._seen_failure: TokenFailure | None = None
         self.ready = False
         self._connection: Connection | None = None
         self._stop_has_come = False
@@ -136,12 +144,14 @@ class SocketWorker(Worker):
 
         Called by other threads, because a token provider may block this stage's own thread.
         """
+        if self._awaits_token and self._tokens is not None:
+            return self._tokens.waiting_for
         connection = self._connection
         text = None if connection is None else _SETTING_UP.get(connection.state)
         if connection is None or text is None:
             return ""
         text = text.format(*connection.address, mechanism=self._config.sasl_mechanism)
-        if connection.state is SessionState.AUTHENTICATING:
+        if connection.state is SessionState.AUTHENTICATING and self._tokens is None:
             text += _HINTS.get(self._config.sasl_mechanism or "", "")
         return text
 
@@ -271,14 +281,33 @@ class SocketWorker(Worker):
 
     def _connect_or_wait(self, connection: Connection, now: float) -> float | None:
         """Connect if that is wanted and due; return until when to wait for events."""
-        if connection.is_closed and self.wants_connection() and now >= self._not_before:
+        self._awaits_token = False
+        is_due = connection.is_closed and self.wants_connection() and now >= self._not_before
+        if is_due and (self._tokens is None or self._has_token(self._tokens)):
             self._connect(connection)
         deadline = self._wakes_at(self.deadline())
-        if connection.is_closed and self.wants_connection():
+        if connection.is_closed and self.wants_connection() and not self._awaits_token:
             return self._not_before if deadline is None else min(deadline, self._not_before)
         if self.ready and self._idle_at != math.inf and connection.is_idle:
             return earlier(deadline, self._idle_at)
         return deadline
+
+    def _has_token(self, tokens: Tokens) -> bool:
+        """Return whether there is a token to connect with.
+
+        If not, a new failure is reported once, and this stage is woken by the next token or
+        failure.
+        """
+        if tokens.is_valid():
+            return True
+        failure = tokens.failure
+        if failure is not None and failure is not self._seen_failure:
+            self._seen_failure = failure
+            self._failed(failure.reason, [], [])
+        else:
+            self._awaits_token = True
+            tokens.want(self.wake, failure)
+        return False
 
     def is_unused_too_long(self, now: float) -> bool:
         """Return whether the connection must be closed before anything is written to it."""

@@ -23,6 +23,7 @@ from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import copied
 from pykaproducer._kernel import Chunk, TopicSlot
 from pykaproducer._machines.ordering import Transitions
+from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.background_task import spawn_later
 from pykaproducer._pipeline.bridge import CallerHooks
@@ -45,6 +46,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
+from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker
@@ -137,6 +139,8 @@ class Pipeline:
         self._linger_hold = 0.0 if is_small else min(_LINGER_HOLD, config.linger_ms / 1000)
         crc32c_function()  # imported here, in the thread of a caller
         self._compressor = compression.compressor(config.compression_type, config.compression_level)
+        tokens = tokens_of(network)
+        self._token_fetcher = None if tokens is None else TokenFetcher(self._context, tokens)
         self.metadata = self._new_metadata()
         self.dispatcher = self._new_dispatcher()
         self.metadata.subscribe(self.dispatcher)
@@ -348,6 +352,8 @@ class Pipeline:
         self.reports.stop()
         if not self.reports.join(deadline):
             late.append(self.reports.name)
+        if self._token_fetcher is not None:
+            self._token_fetcher.stop_by(deadline)
         # It may wait for the lock of a logging handler that the caller of close() holds.
         self.log_writer.stop_by(min(deadline, self.clock.monotonic() + _LOG_TIMEOUT))
         return late

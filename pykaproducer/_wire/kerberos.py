@@ -1,8 +1,10 @@
-"""The SASL mechanism GSSAPI: Kerberos version 5 (RFC 4752), with the package ``gssapi``.
+"""GSSAPI (RFC 4752): Kerberos, through the package ``gssapi`` and the system's Kerberos library.
 
-Like those of ``mechanisms``: a new object for every authentication, and every failure is a
-:class:`MechanismError`. The library finds tickets by itself, and may wait for a key distribution
-center.
+Without a key table it uses existing tickets. With one, the library requests tickets with it, keeps
+them in memory, and renews them.
+
+The exchange: tokens of Kerberos until both sides know each other; the broker offers protection
+layers; the client chooses none, as Kafka supports none, and names no other user.
 """
 
 from __future__ import annotations
@@ -13,77 +15,103 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pykaproducer._wire.mechanism import MechanismError
-from pykaproducer._wire.mechanisms import named
 
-#: Bit of the only security layer that Kafka supports: none.
+#: Authentication without a protection layer, and then any largest message size (3 bytes).
 _NO_LAYER: Final = 1
+_OFFER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class KerberosIdentity:
     """Who authenticates to whom."""
 
-    #: The broker: ``"service@host"`` or a ``gssapi.Name``.
+    #: The broker: a ``gssapi.Name``, or a service in the form ``service@host``.
     target: Any
+    #: The client's principal; None: the first of the key table, or the default credentials.
+    principal: str | None = None
+    #: The path of a key table; None: existing tickets.
+    keytab: str | None = None
+    #: The name of the credentials cache for tickets requested with the key table.
+    cache: str = "MEMORY:pykaproducer"
 
 
 class Kerberos:
-    """Kerberos version 5 (RFC 4752), with the package ``gssapi``.
-
-    The client has the default credentials: the ticket of ``kinit``, or of the client keytab that
-    Kerberos is configured with.
-    """
+    """One exchange. Blocks while it asks the key distribution center (KDC) for tickets."""
 
     def __init__(self, identity: KerberosIdentity) -> None:
-        self._target = identity.target
+        self._identity = identity
         self._context: Any = None
-        # Whether the security layer is negotiated, the client's last step.
-        self._negotiated = False
+        self._is_answered = False
 
     def first(self) -> bytes:
-        with _mapped():
-            self._context = self._new_context()
-            return self._context.step() or b""
+        with _mapped(self._identity):
+            import gssapi
+
+            self._context = gssapi.SecurityContext(
+                name=_target(gssapi, self._identity.target),
+                creds=_credentials(gssapi, self._identity),
+                usage="initiate",
+            )
+            return bytes(self._context.step(None) or b"")
 
     def respond(self, challenge: bytes) -> bytes | None:
-        with _mapped():
+        if self._is_answered:
+            return None
+        with _mapped(self._identity):
             if not self._context.complete:
-                # The last of these tokens may be empty; the broker offers its layers after it.
-                return self._context.step(challenge) or b""
-            if self._negotiated:
-                if challenge:
-                    raise MechanismError("the broker continued a complete exchange")
-                return None
-            return self._choose_layer(self._context.unwrap(challenge).message)
+                return bytes(self._context.step(challenge) or b"")
+            offer = self._context.unwrap(challenge).message
+        if len(offer) != _OFFER_BYTES or not offer[0] & _NO_LAYER:
+            raise MechanismError("the broker requires a protection layer of Kerberos")
+        self._is_answered = True
+        with _mapped(self._identity):
+            choice = bytes([_NO_LAYER]) + offer[1:]
+            return bytes(self._context.wrap(choice, False).message)
 
-    def _new_context(self) -> Any:
-        # Imported in the connection's thread: the constructor of the producer has imported it
-        # before, to check that it is installed.
-        import gssapi
 
-        name = self._target
-        if not isinstance(name, gssapi.Name):
-            service = gssapi.NameType.hostbased_service
-            name = gssapi.Name(name, name_type=service).canonicalize(gssapi.MechType.kerberos)
-        return gssapi.SecurityContext(name=name, usage="initiate")
+def _target(gssapi: Any, target: Any) -> Any:
+    if isinstance(target, gssapi.Name):
+        return target
+    name = gssapi.Name(target, name_type=gssapi.NameType.hostbased_service)
+    return name.canonicalize(gssapi.MechType.kerberos)
 
-    def _choose_layer(self, offered: bytes) -> bytes:
-        """Return the response to the broker's layers, of one byte, and its maximum size, of three.
 
-        No authorization id follows: the client acts as the user whom the ticket names.
-        """
-        if len(offered) != 4 or not offered[0] & _NO_LAYER:
-            raise MechanismError("the broker requires a security layer, which Kafka does not have")
-        self._negotiated = True
-        response = bytes([_NO_LAYER]) + bytes(3)
-        return bytes(self._context.wrap(response, False).message)
+def _credentials(gssapi: Any, identity: KerberosIdentity) -> Any:
+    """Return the client's credentials, None for the default ones."""
+    name = None
+    if identity.principal is not None:
+        name = gssapi.Name(identity.principal, name_type=gssapi.NameType.kerberos_principal)
+    if identity.keytab is not None:
+        # The library requests tickets with the "client" key table when the cache has no valid ones.
+        store = {"client_keytab": f"FILE:{identity.keytab}", "ccache": identity.cache}
+        return gssapi.Credentials(name=name, usage="initiate", store=store)
+    return None if name is None else gssapi.Credentials(name=name, usage="initiate")
 
 
 @contextlib.contextmanager
-def _mapped() -> Iterator[None]:
+def _mapped(identity: KerberosIdentity) -> Iterator[None]:
     try:
         yield
-    except MechanismError:
-        raise
-    except Exception as error:  # of the Kerberos library, or because it is missing
-        raise MechanismError(named(error)) from error
+    except NotImplementedError:  # of Heimdal
+        raise MechanismError(
+            "this Kerberos library cannot use sasl_kerberos_keytab; run kinit -k -t instead"
+        ) from None
+    except Exception as error:  # of the package gssapi, or of the library below it
+        raise MechanismError(_text(error, identity)) from error
+
+
+def _text(error: Any, identity: KerberosIdentity) -> str:
+    """Return the reason of Kerberos, which is in the minor code, and the settings it concerns."""
+    reasons: list[str] = []
+    if getattr(error, "min_code", 0):
+        reasons = error.get_all_statuses(error.min_code, False)
+    text = " ".join(" ".join(reasons or [str(error)]).split())
+    if identity.keytab is None:
+        return f"Kerberos: {text}"
+    if identity.principal is None:
+        return f"Kerberos: {text} (sasl_kerberos_keytab {identity.keytab!r})"
+    # It reports a principal without a key as a missing credentials cache.
+    return (
+        f"Kerberos: {text} (sasl_kerberos_keytab {identity.keytab!r}; does it have the key of "
+        f"{identity.principal!r}?)"
+    )

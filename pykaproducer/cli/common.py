@@ -35,12 +35,19 @@ parser_like: dict[str, Any] = {
 }
 
 
+_TRUSTSTORE = ["ssl_truststore_location", "ssl_truststore_type", "ssl_truststore_password"]
+_KEYSTORE = ["ssl_keystore_location", "ssl_keystore_type", "ssl_keystore_password"]
+_CERTIFICATE_PEM = ["ssl_certificate_pem", "ssl_key_pem"]
 #: (Settings, equivalents in another form): the former, given by -X, replace the latter in a file.
 _REPLACED = (
     ({"sasl_plain_username", "sasl_plain_password"}, ["sasl_jaas_config"]),
     ({"sasl_jaas_config"}, ["sasl_plain_username", "sasl_plain_password"]),
-    ({"ssl_cafile"}, ["ssl_truststore_location", "ssl_truststore_type"]),
-    ({"ssl_certfile"}, ["ssl_keystore_location", "ssl_keystore_type"]),
+    ({"ssl_cafile"}, ["ssl_ca_pem", *_TRUSTSTORE]),
+    ({"ssl_ca_pem"}, ["ssl_cafile", *_TRUSTSTORE]),
+    ({"ssl_truststore_location"}, ["ssl_cafile", "ssl_ca_pem"]),
+    ({"ssl_certfile"}, [*_CERTIFICATE_PEM, *_KEYSTORE]),
+    ({"ssl_certificate_pem"}, ["ssl_certfile", "ssl_keyfile", *_KEYSTORE]),
+    ({"ssl_keystore_location"}, ["ssl_certfile", "ssl_keyfile", *_CERTIFICATE_PEM]),
 )
 #: Environment variable with the servers, used if neither an option nor a file names them.
 SERVERS_VARIABLE = "PYKAPRODUCER_BOOTSTRAP_SERVERS"

@@ -200,6 +200,8 @@ def _code_of(error: BaseException) -> int:
 def error_code_for(reason: str) -> int:
     """Return the code for the text in which ``pykaproducer`` reports an unreachable broker."""
     lowered = reason.lower()
+    if "no token from" in lowered:
+        return Codes._AUTHENTICATION
     if "cannot be resolved" in lowered or "no address" in lowered:
         return Codes._RESOLVE
     if "certificate" in lowered or "tls" in lowered:

@@ -85,8 +85,11 @@ def translate(given: Mapping[Any, Any]) -> Translated:
         # It has no effect without idempotence, where one batch at a time preserves ordering.
         found.ours.pop("max_in_flight_requests_per_connection", None)
     _fit_level(found.ours)
-    if "oauth_cb" in given:
-        config = values.get("sasl.oauthbearer.config", "")
+    config = values.get("sasl.oauthbearer.config", "")
+    if "oauth_cb" not in given:
+        if values.get("sasl.oauthbearer.metadata.authentication.type", "none") != "none":
+            found.ours["sasl_oauthbearer_config"] = config or None
+    else:
         found.ours["sasl_oauth_token_provider"] = TokenProvider(given["oauth_cb"], config)
     # produce() never waits for space.
     found.ours["max_block_ms"] = 0
@@ -211,8 +214,13 @@ _OURS: Final[dict[str, Callable[[Any], Any]]] = {
     "socket.receive.buffer.bytes": lambda value: value or None,
     "security.protocol": str.upper,
     "sasl.mechanism": str.upper,
+    "sasl.oauthbearer.metadata.authentication.type": lambda value: _unless(value, "none"),
     "ssl.endpoint.identification.algorithm": lambda value: value == "https",
 }
+
+
+def _unless(value: str, none: str) -> str | None:
+    return None if value == none else value
 
 
 def _known_acks(value: int) -> Any:

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from pykaproducer.testing.proxy import Cut as Cut
     from pykaproducer.testing.proxy import FaultProxy as FaultProxy
     from pykaproducer.testing.scripted import ScriptedCluster as ScriptedCluster
+    from pykaproducer.testing.security import KerberosService as KerberosService
     from pykaproducer.testing.security import Security as Security
     from pykaproducer.testing.security import UnsecuredTokens as UnsecuredTokens
+    from pykaproducer.testing.token_server import TokenReply as TokenReply
+    from pykaproducer.testing.token_server import TokenRequest as TokenRequest
+    from pykaproducer.testing.token_server import TokenServer as TokenServer
 
 #: The module of each public name.
 _HOMES = {
@@ -31,12 +35,16 @@ _HOMES = {
     "FakeClock": "clock",
     "FaultProxy": "proxy",
     "KafkaCluster": "cluster",
+    "KerberosService": "security",
     "MockKafkaProducer": "mock",
     "MockProducer": "mock",
     "NotInstalledError": "_errors",
     "ScriptedCluster": "scripted",
     "Security": "security",
     "SentRecord": "mock",
+    "TokenReply": "token_server",
+    "TokenRequest": "token_server",
+    "TokenServer": "token_server",
     "UnsecuredTokens": "security",
 }
 

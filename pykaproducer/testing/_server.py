@@ -96,9 +96,14 @@ def _utf16_escape(char: str) -> str:
 
 
 def command(
-    java: Path, heap_mb: int, fast_start: bool, directory: Path, properties: Path
+    java: Path,
+    heap_mb: int,
+    fast_start: bool,
+    directory: Path,
+    properties: Path,
+    options: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command line of a broker."""
+    """Return the command line of a broker; *options* are further ones for Java."""
     return [
         str(java),
         # Use only the quick compiler: half the processor time until ready, but half the maximum
@@ -117,6 +122,7 @@ def command(
         "-Djava.awt.headless=true",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+        *options,
         "kafka.Kafka",
         str(properties),
     ]

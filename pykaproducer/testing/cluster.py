@@ -125,7 +125,8 @@ class KafkaCluster:
         """Start the brokers and wait until all are ready; no effect on a started cluster."""
         if self._processes is not None:
             return self
-        java = _jars.java()
+        needs_kerberos = any(each.kerberos is not None for each in self._security)
+        java = _jars.java_with("jdk.security.jgss") if needs_kerberos else _jars.java()
         self._environment = _server.environment(_jars.kafka_jars())
         for _ in range(_PORT_ATTEMPTS - 1):
             try:
@@ -370,7 +371,10 @@ class KafkaCluster:
             if len(disks) > 1:
                 extra = _server.on_disks(disks) | extra
             settings.write_text(_server.server_properties(i, ports, data, extra))
-            command = _server.command(java, self._heap_mb, self._fast_start, directory, settings)
+            options = self._secured.java_options() if self._secured else ()
+            command = _server.command(
+                java, self._heap_mb, self._fast_start, directory, settings, options
+            )
             log_path = logs / f"broker-{i}.log"
             brokers.append(Broker(processes, i, ports[i].client, command, log_path, secured, disks))
         return brokers

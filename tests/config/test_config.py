@@ -255,7 +255,8 @@ def test_a_secret_is_in_no_error(name: str) -> None:
 
 def test_passwords_and_tokens_are_secrets() -> None:
     for setting in SETTINGS:
-        if any(word in setting.name for word in ("password", "token", "proxy")):
+        words = ("password", "passphrase", "client_secret", "_key_pem", "token_provider", "proxy")
+        if any(word in setting.name for word in words):
             assert setting.secret, setting.name
 
 

@@ -62,7 +62,7 @@ def test_a_strange_name_stays_on_its_line(name: str) -> None:
         ("sticky.partitioning.linger.ms", "is a librdkafka setting that is not needed here: "),
         ("socket.keepalive.enable", "is a librdkafka setting that is not needed here: "),
         ("enable.gapless.guarantee", "setting that is not supported: batches after a failed one"),
-        ("sasl.oauthbearer.method", "fetched by your sasl_oauth_token_provider"),
+        ("sasl.kerberos.kinit.cmd", "is a librdkafka setting that is not needed here: the Kerb"),
         ("ssl.sigalgs.list", "that is not supported: give an ssl_context"),
         ("statistics.interval.ms", "is supported by pykaproducer.confluent.Producer only"),
         ("debug", "is a librdkafka setting that is not needed here: "),

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykaproducer._config.jaas import parse
+from pykaproducer._config.security_validation import login_settings
 from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
@@ -78,7 +79,9 @@ def test_names_in_any_case() -> None:
             {**SCRAM, "sasl_plain_username": None},
             "setting sasl_plain_username: sasl_mechanism 'SCRAM",
         ),
-        ({**SCRAM, "sasl_mechanism": "OAUTHBEARER"}, "setting sasl_oauth_token_provider: "),
+        ({**SCRAM, "sasl_mechanism": "OAUTHBEARER"}, "setting sasl_oauthbearer_token_endpoint_u"),
+        ({**SCRAM, "sasl_kerberos_keytab": "k"}, "it belongs to GSSAPI, but sasl_mechanism"),
+        ({**SCRAM, "sasl_login_read_timeout_ms": 1}, "it belongs to OAUTHBEARER, but sasl_mech"),
         ({**SCRAM, "sasl_mechanism": "CRAM-MD5"}, "setting sasl_mechanism: 'CRAM-MD5' was given"),
         ({**SCRAM, "sasl_kerberos_service_name": "k"}, "it belongs to GSSAPI, but sasl_mechanism"),
         ({**SCRAM, "sasl_oauth_token_provider": str}, "sasl_oauth_token_provider: a value that is"),
@@ -178,7 +181,7 @@ def test_files_that_java_takes(files: Files, content: bytes, text: str) -> None:
     path = files.directory / "store.jks"
     path.write_bytes(content)
     assert f"is {text}" in tls(ssl_cafile=str(path))
-    assert "openssl pkcs12" in tls(ssl_cafile=str(path))
+    assert "set ssl_truststore_location" in tls(ssl_cafile=str(path))
 
 
 def test_the_password_of_a_key(files: Files) -> None:
@@ -298,13 +301,26 @@ def test_java_s_form_and_ours_say_the_same_or_it_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "jaas", "text"),
     [
-        ("OAUTHBEARER", 'OAuthBearerLoginModule required clientId="x";', "sasl_oauth_token_provid"),
-        ("GSSAPI", 'Krb5LoginModule required keyTab="x";', "kinit, or KRB5_CLIENT_KTNAME"),
+        ("OAUTHBEARER", 'OAuthBearerLoginModule required unsecured="x";', "allowed: clientId"),
+        ("GSSAPI", 'Krb5LoginModule required useTicketCache="x";', "allowed: keyTab, principal"),
     ],
 )
 def test_what_other_login_modules_would_do(mechanism: str, jaas: str, text: str) -> None:
     settings = {"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism}
     assert text in refusal(**settings, sasl_jaas_config=jaas)
+
+
+def test_a_login_module_of_kerberos() -> None:
+    jaas = (
+        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+        'keyTab="/etc/k.keytab" principal="alice@EXAMPLE.COM" serviceName="broker";'
+    )
+    assert login_settings(jaas, "GSSAPI") == {
+        "sasl_kerberos_keytab": "/etc/k.keytab",
+        "sasl_kerberos_principal": "alice@EXAMPLE.COM",
+        "sasl_kerberos_service_name": "broker",
+    }
+    assert login_settings('Krb5LoginModule required useKeyTab=false keyTab="k";') == {}
 
 
 def test_comments_in_java_s_form() -> None:
@@ -350,12 +366,6 @@ def test_whether_the_host_name_is_checked(text: str, checked: bool) -> None:
         {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": text}
     )
     assert made.ssl_check_hostname is checked
-
-
-@pytest.mark.parametrize("kind", [{}, {"ssl_truststore_type": "JKS"}])
-def test_a_store_of_java_s_own(kind: dict[str, str]) -> None:
-    text = tls(ssl_truststore_location="trust.jks", **kind)
-    assert text.startswith("setting ssl_truststore_location: Java keystores are not read")
 
 
 def test_the_type_of_no_store() -> None:

@@ -263,6 +263,24 @@ def test_errors_are_told_to_error_cb_and_the_logger(
     assert "connection refused" in told[1].getMessage()
 
 
+def test_a_missing_token_is_told_to_error_cb(refusing: str) -> None:
+    errors = Calls()
+    settings = {
+        "bootstrap.servers": refusing,
+        "error_cb": errors,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": f"http://{refusing}/token",
+        "sasl.oauthbearer.client.id": "me",
+        "sasl.oauthbearer.client.secret": "secret",
+    }
+    with Producer(settings) as producer:
+        poll_until(producer, lambda: errors)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    assert f"no token from http://{refusing}/token: " in errors[0].str()
+
+
 def test_statistics_have_librdkafkas_names(scripted: ScriptedCluster) -> None:
     told = Calls()
     settings = {"stats_cb": told, "statistics__interval__ms": 1, "client__id": "me"}

@@ -124,6 +124,42 @@ def test_tokens_come_from_oauth_cb() -> None:
     assert provider.extensions() == {"a": "b"}
 
 
+def test_tokens_come_from_a_token_endpoint() -> None:
+    ours = translate(
+        {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.credentials.client.id": "me",
+            "sasl.oauthbearer.client.secret": "secret",
+            "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+            "sasl.oauthbearer.scope": "events",
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1",
+            "sasl.oauthbearer.metadata.authentication.type": "none",
+        }
+    ).ours
+    config = Config.from_kwargs(ours)
+    assert (config.sasl_oauthbearer_client_id, config.sasl_oauthbearer_client_secret) == (
+        "me",
+        "secret",
+    )
+    assert config.sasl_oauthbearer_extensions == "logicalCluster=lkc-1,identityPoolId=pool-1"
+    assert "sasl_oauth_token_provider" not in ours
+
+
+def test_tokens_of_a_managed_identity() -> None:
+    ours = translate(
+        {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.metadata.authentication.type": "azure_imds",
+            "sasl.oauthbearer.config": "query=api-version=2018-02-01&resource=api://events",
+        }
+    ).ours
+    assert Config.from_kwargs(ours).sasl_oauthbearer_metadata_authentication_type == "azure_imds"
+
+
 def test_new_credentials_are_used_from_then_on() -> None:
     settings = {
         "security.protocol": "sasl_plaintext",
@@ -160,7 +196,7 @@ def test_what_is_refused_says_why(settings: dict[str, Any], words: str) -> None:
 
 def test_what_is_not_built_has_that_as_its_cause() -> None:
     with pytest.raises(KafkaException) as raised:
-        Producer({"sasl.oauthbearer.method": "oidc"})
+        Producer({"enable.sasl.oauthbearer.unsecure.jwt": True})
     assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
 
 

@@ -6,14 +6,32 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import ClusterError, KafkaCluster
+from pykaproducer.testing import ClusterError, KafkaCluster, TokenServer
 from pykaproducer.testing._jars import java, kafka_jars
 
-from .listeners import SECURITY
+from .listeners import PASSWORD, security
 
 
 @pytest.fixture(scope="package")
-def secured() -> Iterator[KafkaCluster]:
+def token_server_of_package() -> Iterator[TokenServer]:
+    """Yield the identity provider of the broker."""
+    pytest.importorskip("cryptography")
+    with TokenServer({"alice": PASSWORD}) as server:
+        yield server
+
+
+@pytest.fixture
+def token_server(token_server_of_package: TokenServer) -> Iterator[TokenServer]:
+    """Yield the same, as it was at first."""
+    server = token_server_of_package
+    server.requests.clear()
+    yield server
+    server.answer = None
+    server.public_keys.clear()
+
+
+@pytest.fixture(scope="package")
+def secured(token_server_of_package: TokenServer) -> Iterator[KafkaCluster]:
     """Yield the broker, shared by all tests of this directory."""
     try:
         java()
@@ -21,7 +39,7 @@ def secured() -> Iterator[KafkaCluster]:
     except ClusterError as error:
         pytest.skip(f"no Kafka to test with: {error}")
     pytest.importorskip("trustme")
-    with KafkaCluster(security=SECURITY, fast_start=True) as cluster:
+    with KafkaCluster(security=security(token_server_of_package), fast_start=True) as cluster:
         yield cluster
 
 

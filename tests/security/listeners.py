@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from pykaproducer.testing import Security
+from pykaproducer.testing import Security, TokenServer
 
 #: Must never appear in any output.
 PASSWORD = "hush-hush=tell,nobody"
@@ -32,9 +32,10 @@ class On(enum.IntEnum):
     SHORT_SESSIONS = 8
     SHORT_TOKENS = 9
     RIGHTS = 10
+    SIGNED_TOKENS = 11
 
 
-SECURITY = [
+_SECURITY = [
     Security("SASL_SSL", "PLAIN", users=_PLAIN_USERS),
     Security("SASL_PLAINTEXT", "SCRAM-SHA-256", users=_USERS),
     Security("SASL_SSL", "SCRAM-SHA-512", users=_USERS),
@@ -52,4 +53,16 @@ SECURITY = [
         authorize=True,
     ),
 ]
-assert len(SECURITY) == len(On)
+
+
+def security(server: TokenServer) -> list[Security]:
+    """Return all listeners; *server* issues the tokens of :attr:`On.SIGNED_TOKENS`."""
+    signed = Security(
+        "SASL_SSL",
+        "OAUTHBEARER",
+        users={"alice": PASSWORD},
+        reauth_ms=60_000,
+        token_server=server,
+    )
+    assert len(_SECURITY) + 1 == len(On)
+    return [*_SECURITY, signed]

@@ -12,7 +12,14 @@ import pytest
 from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
-from pykaproducer.testing import ClusterError, KafkaCluster, Security, _jars, _storage
+from pykaproducer.testing import (
+    ClusterError,
+    KafkaCluster,
+    KerberosService,
+    Security,
+    _jars,
+    _storage,
+)
 from pykaproducer.testing._secured import SecuredListeners, scram_credential
 from tests.cluster.readback import read_log
 from tests.cluster.test_kafka_cluster import without_times
@@ -90,7 +97,9 @@ def test_an_old_cluster_has_settings_too_and_no_rights(cluster: KafkaCluster) ->
     ("arguments", "text"),
     [
         ({"protocol": "PLAINTEXT"}, "protocol must be one of 'SSL'"),
-        ({"mechanism": "GSSAPI"}, "mechanism must be one of 'PLAIN'"),
+        ({"mechanism": "CRAM-MD5"}, "mechanism must be one of 'PLAIN'"),
+        ({"mechanism": "GSSAPI"}, "the mechanism GSSAPI and kerberos require each other"),
+        ({"kerberos": KerberosService("p", "k", "c")}, "GSSAPI and kerberos require each other"),
         ({"protocol": "SSL", "mechanism": "PLAIN"}, "mechanism and reauth_ms require SASL"),
         ({"protocol": "SSL", "reauth_ms": 5}, "mechanism and reauth_ms require SASL"),
         ({"client_auth": "maybe"}, "client_auth must be one of 'none', 'required'"),

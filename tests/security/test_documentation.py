@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from pykaproducer.testing import KafkaCluster, UnsecuredTokens
+from pykaproducer.testing import KafkaCluster, TokenServer
+from tests._support.keys import decrypted, pem_of, public_pem, rsa_key
+from tests._support.stores import key_store, trust_store
 from tests.cluster.readback import read_log
 
 from .listeners import PASSWORD, On
@@ -24,7 +22,8 @@ from .listeners import PASSWORD, On
 _PAGE = Path(__file__).parents[2] / "docs" / "security.rst"
 _BLOCK = re.compile(r"^\.\. code-block:: (\w+)\n\n((?:    .*\n|\n)+)", re.MULTILINE)
 _BLOCKS = [(kind, textwrap.dedent(text)) for kind, text in _BLOCK.findall(_PAGE.read_text())]
-_PROGRAMS = [text for kind, text in _BLOCKS if kind == "python"]
+#: tests/security/test_kerberos.py runs the program for Kerberos.
+_PROGRAMS = [text for kind, text in _BLOCKS if kind == "python" and "GSSAPI" not in text]
 _PROPERTIES = [text for kind, text in _BLOCKS if kind == "properties"]
 _SHELL = "".join(text for kind, text in _BLOCKS if kind == "console")
 #: The listener for each port of the page.
@@ -32,32 +31,24 @@ _PORTS = {
     9093: On.TLS,
     9094: On.CLIENT_CERTIFICATE,
     9095: On.SCRAM_512,
-    9096: On.OAUTHBEARER,
+    9096: On.SIGNED_TOKENS,
+    9098: On.OAUTHBEARER,
 }
 _PATIENCE = 120
 
 
-class _IdentityProvider(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        assert f"client_secret={PASSWORD[:4]}" in form
-        answer = {"access_token": UnsecuredTokens("alice").token(), "expires_in": 3600}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+#: The signer of AWS, without AWS: a token for a broker that accepts unsigned ones.
+_AWS = """
+from pykaproducer.testing import UnsecuredTokens
 
-    def log_message(self, *unused: object) -> None:
-        pass
-
-
-@pytest.fixture
-def identity_provider() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _IdentityProvider) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/token"
-        server.shutdown()
-        thread.join(_PATIENCE)
+class MSKAuthTokenProvider:
+    @staticmethod
+    def generate_auth_token(region):
+        assert region == "eu-west-1"
+        return UnsecuredTokens("alice").token(), 0
+"""
+#: The service of Azure, without Azure.
+_AZURE = '"azure_imds",'
 
 
 @pytest.fixture
@@ -67,7 +58,21 @@ def directory(secured: KafkaCluster, tmp_path: Path) -> Path:
     files = {"ca.pem": "ssl_cafile", "client.pem": "ssl_certfile", "client.key": "ssl_keyfile"}
     for name, setting in files.items():
         shutil.copy(client[setting], tmp_path / name)
+    (tmp_path / "assertion.key").write_bytes(pem_of(rsa_key(), PASSWORD))
+    (tmp_path / "aws_msk_iam_sasl_signer.py").write_text(_AWS)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def stores(secured: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory with the stores of the page."""
+    made = tmp_path_factory.mktemp("stores")
+    client = secured.settings("alice", listener=On.CLIENT_CERTIFICATE)
+    certificate, key = (Path(client[f"ssl_{n}file"]).read_text() for n in ("cert", "key"))
+    ca = Path(client["ssl_cafile"]).read_text()
+    trust_store(made / "truststore.p12", [ca], "PKCS12", PASSWORD)
+    key_store(made / "keystore.jks", certificate, decrypted(key, PASSWORD), "JKS", PASSWORD)
+    return made
 
 
 def _here(text: str, secured: KafkaCluster, directory: Path) -> str:
@@ -80,22 +85,36 @@ def _here(text: str, secured: KafkaCluster, directory: Path) -> str:
 
 @pytest.mark.parametrize("number", range(len(_PROGRAMS)))
 def test_a_program_runs(
-    secured: KafkaCluster, directory: Path, identity_provider: str, topic: str, number: int
+    secured: KafkaCluster,
+    directory: Path,
+    stores: Path,
+    token_server: TokenServer,
+    topic: str,
+    number: int,
 ) -> None:
     name = f"documented-{topic}"
     secured.create_topic(name)
-    text = _here(_PROGRAMS[number], secured, directory)
-    text = text.replace("https://login.example.com/token", identity_provider)
+    text = _PROGRAMS[number]
+    for store in ("truststore.p12", "keystore.jks"):
+        text = text.replace(f"/etc/kafka/{store}", str(stores / store))
+    text = _here(text, secured, directory)
+    token_server.public_keys["alice"] = public_pem(rsa_key())
+    text = text.replace("https://login.example.com/token", token_server.url)
+    url = f"sasl_oauthbearer_token_endpoint_url={token_server.azure_url!r},"
+    text = text.replace(_AZURE, f"{_AZURE}\n        {url}")
     text = text.replace("(security=security)", "(security=security, fast_start=True)")
     if ours := "KafkaCluster" not in text:
         text = text.replace('"events"', repr(name))
     properties = directory / "client.properties"
     properties.write_text(_here(_PROPERTIES[0], secured, directory))
     text = text.replace('"client.properties"', repr(str(properties)))
-    secrets = ("KAFKA_PASSWORD", "KAFKA_KEY_PASSWORD", "CLIENT_SECRET")
+    secrets = ("KAFKA_PASSWORD", "KAFKA_KEY_PASSWORD", "KAFKA_STORE_PASSWORD", "CLIENT_SECRET")
+    names = {"KAFKA_CA": "ca.pem", "KAFKA_CERTIFICATE": "client.pem", "KAFKA_KEY": "client.key"}
+    texts = {name: (directory / file).read_text() for name, file in names.items()}
+    path = os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", text],
-        env={**os.environ, **dict.fromkeys(secrets, PASSWORD)},
+        env={**os.environ, **dict.fromkeys(secrets, PASSWORD), **texts, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=_PATIENCE,

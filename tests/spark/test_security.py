@@ -12,8 +12,9 @@ from pyspark.errors import AnalysisException
 
 from pykaproducer.spark import register, write
 from pykaproducer.spark.options import SinkOptions
-from pykaproducer.testing import ClusterError, KafkaCluster, Security
+from pykaproducer.testing import ClusterError, KafkaCluster, Security, TokenServer
 from pykaproducer.testing._jars import java, kafka_jars
+from tests._support.stores import trust_store
 from tests.security.listeners import PASSWORD
 
 from .helper import application, values
@@ -22,12 +23,19 @@ from .secured_app import ROWS
 #: How long a query, or a whole Spark, may take on a busy machine (seconds).
 SOON = 480
 
-SCRAM, CERTIFICATE = range(2)
+SCRAM, CERTIFICATE, TOKENS = range(3)
 
 
 @pytest.fixture(scope="module")
-def secured() -> Iterator[KafkaCluster]:
-    """Yield a broker that requires TLS, and either a password or a certificate."""
+def token_server() -> Iterator[TokenServer]:
+    pytest.importorskip("cryptography")
+    with TokenServer({"alice": PASSWORD}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secured(token_server: TokenServer) -> Iterator[KafkaCluster]:
+    """Yield a broker that requires TLS, and a password, a certificate or a token."""
     try:
         java()
         kafka_jars()
@@ -37,6 +45,7 @@ def secured() -> Iterator[KafkaCluster]:
     security = [
         Security("SASL_SSL", "SCRAM-SHA-512", users={"alice": PASSWORD}),
         Security("SSL", users={"bob": ""}, client_auth="required", key_password=PASSWORD),
+        Security("SASL_SSL", "OAUTHBEARER", users={"alice": PASSWORD}, token_server=token_server),
     ]
     with KafkaCluster(security=security, fast_start=True) as cluster:
         yield cluster
@@ -89,6 +98,34 @@ def test_a_batch_and_a_stream_with_a_password(
     )
     assert query.awaitTermination(SOON)
     assert sorted_values(secured, topic) == list(range(1500))
+
+
+def test_a_batch_with_tokens_and_a_trust_store_of_java(
+    spark: Any,
+    secured: KafkaCluster,
+    token_server: TokenServer,
+    topic: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    secured.create_topic(topic, partitions=2)
+    settings = secured.settings(listener=TOKENS)
+    ca = pathlib.Path(settings["ssl_cafile"]).read_text()
+    options = {
+        "topic": topic,
+        "kafka.bootstrap.servers": settings["bootstrap_servers"],
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(trust_store(tmp_path / "ca", [ca], "JKS", PASSWORD)),
+        "kafka.ssl.truststore.password": PASSWORD,
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": token_server.url,
+        "kafka.sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+        "OAuthBearerLoginCallbackHandler",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer."
+        f'OAuthBearerLoginModule required clientId="alice" clientSecret="{PASSWORD}";',
+    }
+    df = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+    df.write.format("pykaproducer").options(**options).mode("append").save()
+    assert sorted_values(secured, topic) == list(range(100))
 
 
 def test_write_with_a_certificate(spark: Any, secured: KafkaCluster, topic: str) -> None:
