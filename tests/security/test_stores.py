@@ -65,7 +65,9 @@ def stores(kind: str) -> Callable[[Files], dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("made", [text, stores("JKS"), stores("PKCS12")], ids=str)
+@pytest.mark.parametrize(
+    "made", [text, stores("JKS"), stores("PKCS12")], ids=["text", "JKS", "PKCS12"]
+)
 def test_a_client_certificate_of_every_form(
     secured: KafkaCluster,
     secured_topic: str,
