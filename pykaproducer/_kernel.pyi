@@ -1382,9 +1382,11 @@ class PolledAdmission:
     _sure: int
     _refusals: tuple[type[BaseException], ...]
     _on_delivery: Any
-    _counted_only: ReportTo
-    _last: ReportTo | None
-
+    @property
+    def _counted_only(self) -> ReportTo:
+        """Return the receiver of the outcomes of messages without a callback."""
+    def _connect(self, core: Any, counted_only: ReportTo) -> None:
+        """Use *core* from now on, and *counted_only* for its messages without a callback."""
     def produce(
         self,
         topic: str,

@@ -26,15 +26,20 @@ mutex. Three are nested in this order: the guard of ``Admission`` (the open chun
 slots), the lock of a ``TopicSlot``, and the lock of a ``Chunk`` (everything in it that changes).
 Those of ``Budget``, ``SampledStat`` and the queues of outcomes are taken last.
 
-In a section, containers are changed only if nothing else uses them outside such sections. Otherwise
-a thread could wait in it for the lock of the container, detached from the interpreter. So a thread
-in a section never is detached, and these follow:
+A thread waits for a Guard detached from the interpreter, and enters it attached. So a stop of all
+threads (a collection, a fork) never waits for a thread that waits for a stopped one. Nor should a
+thread be detached inside a section: before a fork the interpreter stops all other threads, and the
+child would never find that Guard free. (For the same reason ``PyMutex`` is not used: it is passed
+on to a waiting thread that is detached.) Therefore:
 
-- Before a fork, the interpreter stops all other threads. None is in a section, so the child finds
-  every Guard free. (For the same reason, ``PyMutex`` is not used: it is passed on to a waiting
-  thread that is detached.)
-- A thread waits for a Guard attached. That delays a stop of all threads, but the thread that holds
-  the Guard leaves it before it stops.
+- Containers are changed in a section only if nothing else uses them outside such sections. A thread
+  might have to wait for the lock of the container.
+- The last reference to an object is dropped outside. Even one of several references may have to be
+  passed to the thread that created the object, which takes a lock. And a finalizer is Python code,
+  which may enter the same Guard.
+
+What remains is improbable: a table that two threads look up while it grows. ``_open()`` makes the
+guard of the child anew.
 
 The GIL is released for long operations: partitioning, encoding, writing to a socket and waiting for
 one. It is kept for a walk over a slice's flags, because reacquiring it next to a busy thread costs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -77,7 +78,8 @@ class Interceptors:
 
     def __init__(self, given: Iterable[Any], configs: dict[str, Any]) -> None:
         self._all = [each() if isinstance(each, type) else each for each in given]
-        self._closed = False
+        # Taken, and never released, by the first thread that closes them.
+        self._closing = threading.Lock()
         self._acknowledge = [
             (each, _taking_a_record(each.on_acknowledgement))
             for each in self._all
@@ -165,9 +167,8 @@ class Interceptors:
 
     def close(self) -> None:
         """Close the interceptors. Further calls have no effect."""
-        if self._closed:
+        if not self._closing.acquire(blocking=False):
             return
-        self._closed = True
         for each in self._all:
             if not hasattr(each, "close"):
                 continue

@@ -286,11 +286,13 @@ class Producer(AdmissionHooks, NoTransactions):
 
     def _end(self, pipeline: Pipeline, reason: str | None) -> None:
         """Fail all messages without an outcome for *reason*, and stop all threads."""
-        if reason is not None:
-            pipeline.abort(reason)
         with self._ending:
             if self._pipeline is not pipeline:
                 return  # another thread has stopped it in the meantime
+            # Not before: the other thread could stop Reports between the settling of these messages
+            # and their reports.
+            if reason is not None:
+                pipeline.abort(reason)
             late = pipeline.stop(self._clock.monotonic() + _STOP_TIME)
             if late:
                 log.warning("close(): still running after %.3g s: %s", _STOP_TIME, ", ".join(late))

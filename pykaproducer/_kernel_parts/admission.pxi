@@ -119,7 +119,7 @@ cdef class Admission(OpenChunks):
         for slot in (self.slots or {}).values():
             chunk = (<TopicSlot>slot).chunk
             if chunk is not None:
-                chunk.slot = None
+                chunk.origin = None
 
     def _admit(self):
         """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
@@ -338,7 +338,7 @@ cdef class Admission(OpenChunks):
             enter_guard(&self.guard)
             try:
                 # Otherwise the chunk has been taken, and the open one has not been announced.
-                if announced and (slot.chunk is chunk or chunk in slot.full):
+                if announced and slot.has(chunk):
                     store_int(&slot.announced, True)
             finally:
                 leave_guard(&self.guard)

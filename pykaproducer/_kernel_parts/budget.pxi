@@ -155,6 +155,7 @@ cdef class Budget:
             finally:
                 leave_guard(&self.guard)
             release_once(turn.lock)
+            turn = None                 # not in the guard: see "Locks" in _kernel.pyx
 
 
 cdef int release_once(lock) except -1:

@@ -132,10 +132,28 @@ cdef extern from *:
     #ifdef Py_GIL_DISABLED
     #include <pthread.h>
     typedef pthread_mutex_t Guard;
+    #include <sched.h>
     #define init_guard(guard) ((void)pthread_mutex_init(guard, NULL))
-    #define enter_guard(guard) ((void)pthread_mutex_lock(guard))
     #define leave_guard(guard) ((void)pthread_mutex_unlock(guard))
+    /* Waits detached, and takes the mutex attached. */
+    static void wait_for_guard(Guard *guard) {
+        int tries = 0;
+        while (pthread_mutex_trylock(guard) != 0) {
+            if (++tries < 100) continue;
+            PyThreadState *state = PyEval_SaveThread();
+            sched_yield();
+            PyEval_RestoreThread(state);
+        }
+    }
+    static inline void enter_guard(Guard *guard) {
+        if (pthread_mutex_trylock(guard) != 0) wait_for_guard(guard);
+    }
+    /* For sections in C only, which never wait: a thread may enter one inside another section. */
+    static inline void enter_short_guard(Guard *guard) { (void)pthread_mutex_lock(guard); }
+    #define FREE_THREADED 1
     #else
+    #define FREE_THREADED 0
+    #define enter_short_guard(guard) ((void)(guard))
     typedef char Guard;
     #define init_guard(guard) ((void)(guard))
     #define enter_guard(guard) ((void)(guard))
@@ -215,7 +233,9 @@ cdef extern from *:
         pass
     void init_guard(Guard *guard) noexcept nogil
     void enter_guard(Guard *guard) noexcept nogil
+    void enter_short_guard(Guard *guard) noexcept nogil
     void leave_guard(Guard *guard) noexcept nogil
+    int FREE_THREADED
     int load_int(const int *n) noexcept nogil
     void store_int(int *n, int value) noexcept nogil
     int64_t load_long(const int64_t *n) noexcept nogil

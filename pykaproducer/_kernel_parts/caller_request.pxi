@@ -43,8 +43,8 @@ cdef void close_chunk(Chunk chunk) noexcept:
     chunk.unreported = chunk.count
     chunk.closed = True
     leave_guard(&chunk.lock)
-    if chunk.slot is not None:
-        atomic_add(&chunk.slot.in_progress, 1)
+    if chunk.origin is not None:
+        atomic_add(&chunk.origin.in_progress, 1)
 
 
 cdef bint send_as_caller(TopicSlot slot, Chunk chunk, double seconds) except -1:
@@ -203,7 +203,7 @@ cdef bint begin(TopicSlot slot, Chunk chunk, CallerRequest request):
     cdef uint32_t i
     cdef int64_t now
     # In the child of a fork the chunk has no slot.
-    if chunk.slot is not slot or not is_usual(slot, chunk) or not path.offered:
+    if chunk.origin is not slot or not is_usual(slot, chunk) or not path.offered:
         return False
     if chunk.count != part.count:
         return False

@@ -12,7 +12,7 @@ cdef int settle_as_caller(CallerRequest request) noexcept:
     cdef Chunk chunk = part.chunk
     cdef int found = read_response(request, &base_offset, &timestamp)
     cdef double now
-    cdef TopicSlot slot = chunk.slot
+    cdef TopicSlot slot = chunk.origin
     if found <= 0:
         return found
     if not has_no_callbacks(chunk) or link.watched < 0:

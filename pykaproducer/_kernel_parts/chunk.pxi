@@ -13,7 +13,7 @@ cdef class Chunk:
     cdef readonly object serial         # number in order of opening, for flush()
     cdef readonly object owner          # the producer's ProducerRef, for handles: see delivery.py
     cdef public bint unconfirmed        # acks=0: delivered only means written to the socket
-    cdef readonly TopicSlot slot        # from which it is, or was, taken
+    cdef TopicSlot origin               # from which it is, or was, taken
     cdef Budget budget
     cdef Row *rows
     cdef Block *blocks
@@ -50,6 +50,15 @@ cdef class Chunk:
 
     def __len__(self):
         return self.count
+
+    @property
+    def slot(self):
+        """Return the slot from which it is, or was, taken; None once all rows are reported."""
+        cdef TopicSlot found
+        enter_guard(&self.lock)
+        found = self.origin
+        leave_guard(&self.lock)
+        return found
 
     @property
     def unsettled(self):
@@ -279,12 +288,12 @@ cdef class Chunk:
 
     def unassigned(self):
         """Return the rows with neither partition nor outcome (for a user's partitioner)."""
-        cdef uint32_t i, found = 0
-        cdef uint32_t *hits = <uint32_t *>malloc((self.count + 1) * sizeof(uint32_t))
+        cdef uint32_t i, found = 0, count = self.count
+        cdef uint32_t *hits = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
         if hits == NULL:
             raise MemoryError()
         enter_guard(&self.lock)
-        for i in range(0 if self.is_done() else self.count):
+        for i in range(0 if self.is_done() else count):
             if self.rows[i].partition < 0 and not self.rows[i].flags & SETTLED:
                 hits[found] = i
                 found += 1

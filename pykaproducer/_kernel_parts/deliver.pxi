@@ -52,7 +52,8 @@ cdef list_rows(Slice part):
     """
     cdef uint32_t *rows
     cdef uint32_t i
-    if part.rows != NULL or not has_settled(part):
+    # Without the GIL, a row may get its outcome after this.
+    if part.rows != NULL or not (FREE_THREADED or has_settled(part)):
         return
     rows = <uint32_t *>new_numbers((part.count + 1) * sizeof(uint32_t))
     if rows == NULL:

@@ -250,7 +250,7 @@ cdef inline double send_if_open(Delivery handle, timeout) except -1:
     cdef int too_large
     if not CALLERS_MAY_SEND:
         return 0
-    slot = handle.chunk.slot
+    slot = handle.chunk.origin
     if slot is None or slot.chunk is not handle.chunk:
         return 0
     if PyFloat_CheckExact(timeout):
@@ -282,7 +282,7 @@ cdef uint8_t observe(Chunk chunk, uint32_t row) noexcept:
 
 cdef int forget_payload(Chunk chunk, uint32_t row) except -1:
     """Drop the payload that was kept for the handles of a failed row: the last one is gone."""
-    cdef object payload
+    cdef object payload                 # with the key: see Slice.keep()
     number = row
     enter_guard(&chunk.lock)
     try:
@@ -293,15 +293,29 @@ cdef int forget_payload(Chunk chunk, uint32_t row) except -1:
 
 
 cdef payload_of(Delivery handle, int which):
+    """Return the key (0) or the value (1) of a message.
+
+    Without the GIL, the payload of a failed message may be saved, and its memory be freed, between
+    the first two steps. Saving comes first, so it is found in the third.
+    """
     cdef Chunk chunk = handle.chunk
-    cdef object saved = None
-    number = handle.row
+    cdef tuple saved = saved_payload(chunk, handle.row)
+    if saved is None:
+        found = chunk.payload_of(handle.row, which)
+        if found is not None:
+            return found
+        saved = saved_payload(chunk, handle.row)
+    return None if saved is None else saved[which]
+
+
+cdef tuple saved_payload(Chunk chunk, uint32_t row):
+    """Return what Slice.keep() has saved, or None."""
+    cdef tuple saved = None
+    number = row
     enter_guard(&chunk.lock)
     try:
         if chunk.failed_payloads is not None:
             saved = chunk.failed_payloads.get(number)
     finally:
         leave_guard(&chunk.lock)
-    if saved is not None:
-        return saved[which]
-    return chunk.payload_of(handle.row, which)
+    return saved

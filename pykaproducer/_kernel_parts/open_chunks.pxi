@@ -38,6 +38,14 @@ cdef class TopicSlot:
             leave_guard(&self.lock)
         return 0
 
+    cdef bint has(self, Chunk chunk) except -1:
+        """Return whether *chunk* is not taken. The caller holds Admission's guard."""
+        enter_guard(&self.lock)
+        try:
+            return self.chunk is chunk or chunk in self.full
+        finally:
+            leave_guard(&self.lock)
+
     cdef list take_full(self, list fresh):
         """Replace the full chunks by *fresh*. The caller holds Admission's guard."""
         cdef list full
@@ -61,10 +69,13 @@ cdef class TopicSlot:
 
     def lend_route(self, CallerRoute route):
         """Let callers partition the messages of this topic; None: no longer."""
-        self.route = route
+        if CALLERS_MAY_SEND:
+            self.route = route
 
     def lend_path(self, int32_t partition, CallerPath path not None):
         """Let callers send to *partition*, as long as ``path.offered``."""
+        if not CALLERS_MAY_SEND:
+            return
         cdef dict fresh = {} if self.paths is None else None
         if self.paths is None:
             self.paths = fresh
@@ -196,7 +207,7 @@ cdef class OpenChunks:
         cdef int64_t serial
         cdef Chunk chunk = Chunk.__new__(Chunk)
         chunk.topic = slot.topic
-        chunk.slot = slot
+        chunk.origin = slot
         chunk.budget = self.budget
         chunk.errors = []
         chunk.owner = self.owner

@@ -12,9 +12,9 @@ cdef class PolledAdmission:
     cdef Admission core                 # the producer below; None: closed
     cdef int64_t sure                   # number of accepted messages up to which there is room
     cdef public object _on_delivery     # the callback of messages without their own, or None
-    cdef public ReportTo _counted_only
+    cdef ReportTo counted_only
     cdef ReportTo last                  # of the last callback
-    cdef Guard guard                    # of it, and of `core`
+    cdef Guard guard                    # of these two, and of `core`
 
     def __cinit__(self):
         init_guard(&self.guard)
@@ -38,6 +38,28 @@ cdef class PolledAdmission:
         core = self.core
         leave_guard(&self.guard)
         return core
+
+    @property
+    def _counted_only(self):
+        """Return the receiver of the outcomes of messages without a callback."""
+        return self.counted()
+
+    cdef ReportTo counted(self):
+        cdef ReportTo found
+        enter_guard(&self.guard)
+        found = self.counted_only
+        leave_guard(&self.guard)
+        return found
+
+    def _connect(self, Admission core not None, ReportTo counted_only not None):
+        """Use *core* from now on, and *counted_only* for its messages without a callback."""
+        cdef Admission old_core
+        cdef ReportTo old
+        enter_guard(&self.guard)
+        old_core, old = self.core, self.counted_only    # freed when this returns
+        self.core = core
+        self.counted_only = counted_only
+        leave_guard(&self.guard)
 
     @property
     def _sure(self):
@@ -66,8 +88,12 @@ cdef class PolledAdmission:
             TypeError: an argument has a wrong type.
             RuntimeError: the producer was closed.
         """
-        cdef Admission core = self.open_core()
-        cdef ReportTo report = self._counted_only
+        cdef Admission core
+        cdef ReportTo report
+        enter_guard(&self.guard)
+        core = self.core
+        report = self.counted_only
+        leave_guard(&self.guard)
         if core is None:
             self._refuse_closed()
             raise RuntimeError("the producer is closed")
@@ -86,24 +112,24 @@ cdef class PolledAdmission:
         elif callback is None:
             callback = self._on_delivery
         if callback is not None:
-            report = self.report_to(callback, timestamp)
+            report = self.report_to(report, callback, timestamp)
         try:
             core.send(topic, value, key, headers, None if partition == -1 else partition,
                       timestamp or None, on_delivery=report)
         except self._refusals as error:
             self._refused(error, core, callback, topic, value, key, partition, timestamp, headers)
 
-    cdef ReportTo report_to(self, callback, timestamp):
+    cdef ReportTo report_to(self, ReportTo counted_only, callback, timestamp):
         """Return the receiver for *callback*.
 
         It is shared by all messages with the same callback, because one object per message would
         cost several times as much in the garbage collector as the message itself.
         """
-        cdef ReportTo last, fresh
+        cdef ReportTo last, old, fresh
         cdef PolledOutcomes outcomes
-        if self._counted_only is None:
+        if counted_only is None:
             raise RuntimeError("_counted_only is not set")
-        outcomes = self._counted_only.outcomes
+        outcomes = counted_only.outcomes
         if timestamp:
             return ReportTo(outcomes, callback, kernel_clock(0) / <double>_NS)
         enter_guard(&self.guard)
@@ -116,7 +142,7 @@ cdef class PolledAdmission:
             return last
         fresh = ReportTo(outcomes, callback)
         enter_guard(&self.guard)
-        last = self.last                # freed when this returns, without the guard
+        old = self.last                 # freed when this returns, without the guard
         self.last = fresh
         leave_guard(&self.guard)
         return fresh

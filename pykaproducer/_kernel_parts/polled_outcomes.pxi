@@ -44,34 +44,49 @@ cdef class DeliveryReport:
 
     @property
     def _fields(self):
-        cdef object when
-        if self.fields is None:
-            if not self.reported:
-                self.fields = (None, 0, 0, None, None, None, None, (0, 0), 0.0, 0, None)
-            else:
-                when = (0, -1)
-                if self.failure is None:
-                    when = (1, self.time)
-                self.fields = (
-                    self.topic_name,
-                    None if self.partition_number < 0 else self.partition_number,
-                    None if self.offset_number < 0 else self.offset_number,
-                    self.key_bytes, self.value_bytes, None, self.failure, when, self.seconds,
-                    None, None,
-                )
-        return self.fields
+        cdef tuple made = self.made_fields()
+        if made is not None:
+            return made
+        made = self.reported_fields()
+        with cython.critical_section(self):
+            if self.fields is None:
+                self.fields = made
+            made = self.fields
+        return made
+
+    cdef tuple made_fields(self):
+        """Return the tuple of fields, or None if there is none yet."""
+        cdef tuple fields
+        with cython.critical_section(self):
+            fields = self.fields
+        return fields
+
+    cdef tuple reported_fields(self):
+        cdef object when = (0, -1)
+        if not self.reported:
+            return (None, 0, 0, None, None, None, None, (0, 0), 0.0, 0, None)
+        if self.failure is None:
+            when = (1, self.time)
+        return (
+            self.topic_name,
+            None if self.partition_number < 0 else self.partition_number,
+            None if self.offset_number < 0 else self.offset_number,
+            self.key_bytes, self.value_bytes, None, self.failure, when, self.seconds, None, None,
+        )
 
     @_fields.setter
     def _fields(self, tuple fields not None):
         if len(fields) != 11:
             raise ValueError(f"a message has 11 fields, not {len(fields)}")
-        self.fields = fields
-        if not PyObject_GC_IsTracked(<PyObject *>self):
-            PyObject_GC_Track(<PyObject *>self)     # a program may set any object
+        with cython.critical_section(self):
+            self.fields = fields
+            if not PyObject_GC_IsTracked(<PyObject *>self):
+                PyObject_GC_Track(<PyObject *>self)     # a program may set any object
 
     def topic(self):
         """Return the topic."""
-        return self.topic_name if self.fields is None else self.fields[0]
+        cdef tuple fields = self.made_fields()
+        return self.topic_name if fields is None else fields[0]
 
     def partition(self):
         """Return the partition, None if none was chosen."""
@@ -83,11 +98,13 @@ cdef class DeliveryReport:
 
     def key(self):
         """Return the key, as bytes."""
-        return self.key_bytes if self.fields is None else self.fields[3]
+        cdef tuple fields = self.made_fields()
+        return self.key_bytes if fields is None else fields[3]
 
     def value(self):
         """Return the value, as bytes."""
-        return self.value_bytes if self.fields is None else self.fields[4]
+        cdef tuple fields = self.made_fields()
+        return self.value_bytes if fields is None else fields[4]
 
     def headers(self):
         """Return None in a delivery report, as in confluent-kafka."""
@@ -95,7 +112,8 @@ cdef class DeliveryReport:
 
     def error(self):
         """Return the KafkaError of a failed message; None if it was delivered."""
-        return self.failure if self.fields is None else self.fields[6]
+        cdef tuple fields = self.made_fields()
+        return self.failure if fields is None else fields[6]
 
     def timestamp(self):
         """Return ``(type, milliseconds since the epoch)``."""
@@ -165,6 +183,7 @@ cdef class EventQueue:
             finally:
                 leave_guard(&self.guard)
             if not added:
+                last = None             # not in the guard: see "Locks" in _kernel.pyx
                 fresh = ReportRun.__new__(ReportRun)
                 fresh.callback = callback
                 fresh.reports = [report]    # never empty: serve() relies on it
@@ -200,6 +219,8 @@ cdef class EventQueue:
         cdef Py_ssize_t served = 0
         cdef int64_t now = load_long(&self.n_events)
         while served < now:
+            # Those of the last round, not in the guard: this may run a finalizer, which may poll.
+            event = run = report = last = None
             enter_guard(&self.guard)
             try:
                 if not self.n_events:   # another thread polls as well

@@ -19,8 +19,8 @@ cdef bint let_go(Chunk chunk, Slice part) noexcept nogil:
     last = chunk.unreported == 0
     if last:
         freed += chunk.count * _ROW_COST
-        if chunk.slot is not None:
-            atomic_add(&chunk.slot.in_progress, -1)
+        if chunk.origin is not None:
+            atomic_add(&chunk.origin.in_progress, -1)
     leave_guard(&chunk.lock)
     chunk.budget.give_back(freed)
     return last
@@ -53,8 +53,8 @@ cdef release_rows(Chunk chunk):
     cdef TopicSlot slot = None      # freed when this returns, without the lock
     enter_guard(&chunk.lock)
     if chunk.is_done():
-        slot = chunk.slot
-        chunk.slot = None            # handles must not keep what it refers to
+        slot = chunk.origin
+        chunk.origin = None            # handles must not keep what it refers to
         if not (chunk.pins or chunk.compact or chunk.rows == NULL):
             if chunk.held or chunk.failures:
                 compress(chunk)

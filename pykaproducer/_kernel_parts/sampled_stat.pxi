@@ -90,7 +90,7 @@ cdef class SampledStat:
     def count(self):
         """Return the number of values since the start."""
         cdef int64_t found
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         found = self._count
         leave_guard(&self.guard)
         return found
@@ -99,7 +99,7 @@ cdef class SampledStat:
     def sum(self):
         """Return the sum of all values since the start."""
         cdef double found
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         found = self._sum
         leave_guard(&self.guard)
         return found
@@ -108,7 +108,7 @@ cdef class SampledStat:
     def largest(self):
         """Return the largest value since the start; 0 if there is none above it."""
         cdef double found
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         found = self._largest
         leave_guard(&self.guard)
         return found
@@ -119,7 +119,7 @@ cdef class SampledStat:
 
     cdef void record(self, double now, double value, int64_t times) noexcept:
         cdef Sample *sample
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         sample = self.sample_at(now)
         self.put(sample, value * times, value, times)
         self.drop_into(sample, as_ns(value), times)
@@ -179,7 +179,7 @@ cdef class SampledStat:
         cdef int i, place = 0
         if self.ever == NULL:
             return found
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         memcpy(counts, self.ever, sizeof(counts))
         leave_guard(&self.guard)
         for i in range(_BUCKETS):
@@ -197,7 +197,7 @@ cdef class SampledStat:
         cdef double sum = 0, largest = 0, seconds = 0
         cdef Sample *sample
         cdef int i
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         last = self.last_number(now)
         for i in range(self.n_samples):
             sample = &self.samples[i]
@@ -222,7 +222,7 @@ cdef class SampledStat:
         cdef Sample *sample
         cdef int i, j
         memset(sums, 0, sizeof(sums))
-        enter_guard(&self.guard)
+        enter_short_guard(&self.guard)
         last = self.last_number(now)
         for i in range(self.n_samples):
             sample = &self.samples[i]
@@ -302,7 +302,7 @@ cdef inline void add_age(SampledStat stat, Run *run, int64_t age) noexcept nogil
 cdef void end_run(SampledStat stat, Run *run) noexcept nogil:
     cdef Sample *sample
     if run.rows:
-        enter_guard(&stat.guard)
+        enter_short_guard(&stat.guard)
         sample = stat.sample_at(run.now)
         stat.put(sample, run.sum / <double>_NS, run.largest / <double>_NS, run.rows)
         stat.drop_into(sample, run.low, run.rows)

@@ -338,7 +338,9 @@ cdef class Slice:
         cdef Chunk chunk = self.chunk
         cdef Row *r = &chunk.rows[row]
         # Not yet reported, so its payload is still there.
-        cdef tuple payload = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size))
+        number = row
+        # With the number, the key of the dict: so that is freed with the tuple.
+        cdef tuple payload = (as_bytes(r.key, r.key_size), as_bytes(r.value, r.value_size), number)
         # Creating a dict may run finalizers that do the same, so check again afterwards.
         cdef dict fresh = {}
         enter_guard(&chunk.lock)
@@ -346,7 +348,7 @@ cdef class Slice:
             if chunk.failed_payloads is None:
                 chunk.failed_payloads = fresh
             if r.handle_count:          # the last handle would not remove it any more
-                chunk.failed_payloads[row] = payload
+                chunk.failed_payloads[number] = payload
         finally:
             leave_guard(&chunk.lock)
 

@@ -11,8 +11,8 @@ cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
     # Creating a container may trigger garbage collection, and a finalizer may wait for a message of
     # this chunk. So they are created before they are needed.
     cdef dict fresh = {}
-    cdef list first = [lock]
     number = row
+    cdef list first = [number, lock]
     enter_guard(&chunk.lock)
     try:
         if chunk.waiters is None:
@@ -27,7 +27,11 @@ cdef bint add_waiter(Chunk chunk, uint32_t row, lock) except -1:
 
 
 cdef int add_to_row(dict table, number, list first, item) except -1:
-    """Add *item* to the list of row *number*; *first* is the list if it has none yet."""
+    """Add *item* to the list of row *number*; *first* is the list if it has none yet.
+
+    Its first element is the number, which is the key: so the key is freed with the list, and not in
+    the section that removes it (see "Locks" in _kernel.pyx).
+    """
     cdef list items = table.get(number)
     if items is None:
         table[number] = first
@@ -52,12 +56,13 @@ cdef drop_waiter(Chunk chunk, uint32_t row, lock):
 cdef bint remove_item(dict table, number, list items, item) except -1:
     """Remove *item* from *items*, the list of row *number*. Return whether it was in it.
 
-    It is found by identity, as a user's ``__eq__`` would run Python code here.
+    It is found by identity, as a user's ``__eq__`` would run Python code here. The caller holds
+    references to all of these.
     """
     cdef Py_ssize_t i
-    for i in range(len(items)):
+    for i in range(1, len(items)):
         if items[i] is item:
-            if len(items) == 1:
+            if len(items) == 2:
                 del table[number]       # an empty list would still count as an entry
             else:
                 del items[i]
@@ -101,13 +106,15 @@ cdef wake_waiters(Slice settled):
     release_all(locks)
 
 
-cdef object taken(Chunk chunk, dict table, row):
-    """Remove the list of *row* from *table*, one of the chunk's, and return it; () if none."""
+cdef list taken(Chunk chunk, dict table, row):
+    """Remove the list of *row* from *table*, one of the chunk's, and return its items."""
+    cdef list found
     enter_guard(&chunk.lock)
     try:
-        return table.pop(row, ())
+        found = table.pop(row, None)
     finally:
         leave_guard(&chunk.lock)
+    return [] if found is None else found[1:]
 
 
 cdef release_all(list locks):
@@ -141,8 +148,8 @@ cdef bint add_row_callback(Chunk chunk, uint32_t row, function) except -1:
     if flags_of(chunk, row) & SETTLED:
         return False
     cdef dict fresh = {}
-    cdef list first = [function]
     number = row
+    cdef list first = [number, function]
     enter_guard(&chunk.lock)
     try:
         if chunk.done_callbacks is None:
@@ -180,6 +187,6 @@ cdef bint has_callbacks(Chunk chunk) noexcept:
     return chunk.callbacks != NULL or has_done_callbacks(chunk)
 
 
-cdef object taken_callbacks(Chunk chunk, uint32_t row):
+cdef list taken_callbacks(Chunk chunk, uint32_t row):
     """Remove the functions to be called for *row*, and return them."""
     return taken(chunk, chunk.done_callbacks, row)

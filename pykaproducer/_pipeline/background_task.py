@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from pykaproducer._pipeline.worker import spawn
@@ -17,12 +18,12 @@ class BackgroundTask:
         self._target = target
         # Taken by the first thread that runs it; two may be started, as for a Worker.
         self._claim = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._threads: deque[threading.Thread] = deque()
 
     def start_thread(self) -> None:
         """Start the thread, unless it has been started. Raises as :func:`spawn`."""
-        if self._thread is None:
-            self._thread = spawn(self.name, self._run)
+        if not self._threads:
+            self._threads.append(spawn(self.name, self._run))
 
     def _run(self) -> None:
         if self._claim.acquire(blocking=False):
@@ -30,8 +31,8 @@ class BackgroundTask:
 
     def join(self, timeout: float) -> None:
         """Wait for the thread to end, if it has been started."""
-        if self._thread is not None:
-            self._thread.join(timeout)
+        for thread in self._threads.copy():
+            thread.join(timeout)
 
 
 def spawn_later(name: str, target: Callable[[], None]) -> BackgroundTask:

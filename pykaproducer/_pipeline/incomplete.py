@@ -44,8 +44,9 @@ class IncompleteChunks:
         # and wait for the dispatcher, which would wait for the lock.
         self._lock = threading.RLock()
         self._live: dict[int, Chunk] = {}
-        # Weak: see wiring.Pipeline.
-        self._barriers: weakref.WeakSet[FlushBarrier] = weakref.WeakSet()
+        # Weak: see wiring.Pipeline. Not a WeakSet: a barrier that is dropped by a user thread would
+        # remove itself without the lock, while a stage iterates over the set.
+        self._barriers: dict[int, weakref.ref[FlushBarrier]] = {}
 
     def enter(self, chunk: Chunk) -> None:
         """Add *chunk*, which was taken from its slot."""
@@ -66,8 +67,11 @@ class IncompleteChunks:
         """Remove *chunk*, whose last row is settled and reported."""
         with self._lock:
             self._live.pop(chunk.serial, None)
-            for barrier in [*self._barriers] if self._barriers else ():
-                if barrier.pending is not None:
+            for key, reference in [*self._barriers.items()] if self._barriers else ():
+                barrier = reference()
+                if barrier is None:
+                    self._barriers.pop(key, None)
+                elif barrier.pending is not None:
                     barrier.pending.discard(chunk.serial)
                     self._look(barrier)
 
@@ -83,7 +87,10 @@ class IncompleteChunks:
             barrier.pending = set(self._live)
             if barrier.armed.locked():
                 barrier.armed.release()
-            self._barriers.add(barrier)
+            for key, reference in [*self._barriers.items()]:
+                if reference() is None:
+                    del self._barriers[key]
+            self._barriers[id(barrier)] = weakref.ref(barrier)
             self._look(barrier)
 
     def abandon(self, chunks: list[Chunk]) -> None:
@@ -111,6 +118,5 @@ class IncompleteChunks:
         )
 
     def _look(self, barrier: FlushBarrier) -> None:
-        if not barrier.pending and barrier in self._barriers:
-            self._barriers.discard(barrier)
+        if not barrier.pending and self._barriers.pop(id(barrier), None) is not None:
             barrier.done.release()

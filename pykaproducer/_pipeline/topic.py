@@ -178,8 +178,9 @@ class TopicWorker(Worker):
         partitioner = self._partitioner
         if view is self._lent_view or not isinstance(partitioner, Partitioner):
             return
-        if chunk.slot is not None and self.clock.is_real:
-            chunk.slot.lend_route(CallerRoute(partitioner, self._metadata, view, self.metrics))
+        slot = chunk.slot  # None once its last row is reported, which may be at any moment
+        if slot is not None and self.clock.is_real:
+            slot.lend_route(CallerRoute(partitioner, self._metadata, view, self.metrics))
             self._lent_view = view
 
     def _split(self, chunk: Chunk, view: TopicView) -> tuple[list[Slice], Slice | None]:

@@ -234,7 +234,8 @@ class UnreportedFailures:
 
     def _take(self) -> Taken:
         while True:
-            taken, new = self._taken, list(self._new)
+            # By index: a copy would fail if another thread appends. None removes but this one.
+            taken, new = self._taken, [self._new[place] for place in range(len(self._new))]
             found, unlogged = self._final.copy(), self._unlogged.copy()
             for kept in (*self._open, *new):
                 found.add(kept.part)

@@ -126,6 +126,8 @@ class Worker:
         # Taken, and never released, by the first thread started for the stage.
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
+        # All that were started for the stage: it may be another one that runs it.
+        self._threads: deque[threading.Thread] = deque()
         self.stopping = False
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
@@ -301,11 +303,12 @@ class Worker:
         """
         if self.thread is None and threads.is_missing(self):
             self._run_here()
-        thread = self.thread
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(max(0.0, deadline - self.clock.monotonic()))
-        return not thread.is_alive()
+        ended = True
+        for thread in self._threads.copy():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - self.clock.monotonic()))
+                ended = ended and not thread.is_alive()
+        return ended
 
     def is_alive(self) -> bool:
         """Return whether its thread is running."""
@@ -321,7 +324,7 @@ class Worker:
     def start_thread(self) -> None:
         """Start the thread, unless it is running or no longer needed. Raises as :func:`spawn`."""
         if self.thread is None and (self._items or not self.stopping):
-            spawn(self.name, self._run)
+            self._threads.append(spawn(self.name, self._run))
 
     def _run_here(self) -> None:
         """Run the stage to its end in the calling thread, which may be a user thread."""

@@ -78,14 +78,13 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
         except (ConfigurationError, UnsupportedFeatureError) as error:
             raise exception(KafkaError._INVALID_ARG, str(error)) from error
         self._outcomes = self._events.outcomes(only_errors=self._settings.only_errors)
-        self._counted_only = ReportTo(self._outcomes, None)
         self._counted = 0
         self._sure = self._settings.max_messages
         self._watch = CallbackWatch(self._settings, self._events, self._clock, core)
         # A garbage-collected producer delivers its messages; with librdkafka they are lost.
         self._farewell = weakref.finalize(self, lifecycle.close_in_background, core)
         self._farewell.atexit = False
-        self._core = core
+        self._connect(core, ReportTo(self._outcomes, None))
 
     # Producing ------------------------------------------------------------------------------------
 
@@ -304,11 +303,13 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
                 KafkaError._NOT_IMPLEMENTED,
                 "purge(in_flight=False): messages in the queue and in flight are purged together",
             )
-        old, counted = self._outcomes, self._counted
         self._farewell.detach()
-        self._begin()
+        with self._events.counting:  # for poll() in another thread
+            old, counted = self._outcomes, self._counted
+            self._begin()
         core.abort()
-        self._uncounted += old.settled - counted
+        with self._events.counting:
+            self._uncounted += old.settled - counted
 
     # Closing --------------------------------------------------------------------------------------
 

@@ -35,29 +35,34 @@ class Sources:
     """Producers of this process.
 
     Used by several threads at once and in forked children, without a lock, because a child might
-    find it locked forever. The list is replaced and never modified, and threads that name an entry
-    at the same time choose the same name.
+    find it locked forever. Each operation on one of the tables is atomic.
     """
 
     def __init__(self) -> None:
-        self._entries: list[_Entry] = []
+        # By the identity of the producer.
+        self._entries: dict[int, _Entry] = {}
+        # The key of the producer that has a name.
+        self._owners: dict[str, int] = {}
 
     def add(self, producer: Source) -> None:
         """Add *producer*."""
-        known = [entry for entry in self._entries if entry.producer() is not None]
-        if all(entry.producer() is not producer for entry in known):
-            known.append(_Entry(producer))
-        self._entries = known
+        for key, entry in list(self._entries.items()):
+            if entry.producer() is None:
+                self._drop(key)
+        self._entries.setdefault(id(producer), _Entry(producer))
 
     def remove(self, producer: Source) -> None:
         """Remove *producer*."""
-        gone = (None, producer)
-        self._entries = [entry for entry in self._entries if entry.producer() not in gone]
+        self._drop(id(producer))
+
+    def _drop(self, key: int) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None and entry.name is not None:
+            self._owners.pop(entry.name, None)
 
     def snapshots(self) -> Iterator[tuple[str, Snapshot]]:
         """Yield the name and ``stats()`` of each producer whose ``stats()`` succeeds."""
-        entries = self._entries
-        for entry in entries:
+        for key, entry in list(self._entries.items()):
             producer = entry.producer()
             if producer is None:
                 continue
@@ -71,10 +76,10 @@ class Sources:
                 continue
             entry.failing = False
             if entry.name is None:
-                entry.name = _free(snapshot["client_id"], {each.name for each in entries})
+                entry.name = self._name(snapshot["client_id"], key)
             yield entry.name, snapshot
 
-
-def _free(client_id: str, taken: set[str | None]) -> str:
-    names = itertools.chain([client_id], (f"{client_id}#{n}" for n in itertools.count(2)))
-    return next(name for name in names if name not in taken)
+    def _name(self, client_id: str, key: int) -> str:
+        """Return the name of the producer *key*: threads that ask at once get the same one."""
+        names = itertools.chain([client_id], (f"{client_id}#{n}" for n in itertools.count(2)))
+        return next(name for name in names if self._owners.setdefault(name, key) == key)

@@ -73,7 +73,10 @@ def get_producer(alias: str = DEFAULT) -> Producer:
 def close_all() -> None:
     """Close every producer within its ``exit_flush_timeout_ms``; the next use creates new ones."""
     while _producers:
-        _, producer = _producers.popitem()
+        try:
+            _, producer = _producers.popitem()
+        except KeyError:
+            break  # another thread closes them as well
         producer.close(producer.config.exit_flush_timeout_ms / 1000)
 
 
