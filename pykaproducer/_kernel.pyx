@@ -22,7 +22,7 @@ The life of a row:
 
 Locks. A ``Guard`` protects a short section that runs no Python code and does not release the GIL.
 With a GIL that is all that is needed, and a Guard is nothing. In a free-threaded build it is a
-mutex. Three are nested in this order: the guard of ``Admission`` (the open chunks and the topic
+lock. Three are nested in this order: the guard of ``Admission`` (the open chunks and the topic
 slots), the lock of a ``TopicSlot``, and the lock of a ``Chunk`` (everything in it that changes).
 Those of ``Budget``, ``SampledStat`` and the queues of outcomes are taken last.
 

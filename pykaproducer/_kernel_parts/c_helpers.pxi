@@ -129,34 +129,36 @@ cdef extern from *:
     }
     /* A lock for short sections that run no Python code and do not release the GIL. With a GIL
        nothing more is needed. See "Locks" in _kernel.pyx. */
+    typedef char Guard;
     #ifdef Py_GIL_DISABLED
-    #include <pthread.h>
-    typedef pthread_mutex_t Guard;
     #include <sched.h>
-    #define init_guard(guard) ((void)pthread_mutex_init(guard, NULL))
-    #define leave_guard(guard) ((void)pthread_mutex_unlock(guard))
-    /* Waits detached, and takes the mutex attached. */
+    #define FREE_THREADED 1
+    static inline int is_entered(Guard *guard) {
+        return __atomic_exchange_n(guard, 1, __ATOMIC_ACQUIRE);
+    }
+    /* A thread waits detached from the interpreter, and enters attached. */
     static void wait_for_guard(Guard *guard) {
-        int tries = 0;
-        while (pthread_mutex_trylock(guard) != 0) {
-            if (++tries < 100) continue;
+        for (int tries = 1; is_entered(guard); tries++) {
+            if (tries % 64) continue;
             PyThreadState *state = PyEval_SaveThread();
             sched_yield();
             PyEval_RestoreThread(state);
         }
     }
     static inline void enter_guard(Guard *guard) {
-        if (pthread_mutex_trylock(guard) != 0) wait_for_guard(guard);
+        if (__builtin_expect(is_entered(guard), 0)) wait_for_guard(guard);
     }
-    /* For sections in C only, which never wait: a thread may enter one inside another section. */
-    static inline void enter_short_guard(Guard *guard) { (void)pthread_mutex_lock(guard); }
-    #define FREE_THREADED 1
+    /* For sections of a few C statements: a thread may enter one inside another section. */
+    static inline void enter_short_guard(Guard *guard) {
+        while (is_entered(guard)) sched_yield();
+    }
+    static inline void leave_guard(Guard *guard) { __atomic_store_n(guard, 0, __ATOMIC_RELEASE); }
+    #define init_guard(guard) leave_guard(guard)
     #else
     #define FREE_THREADED 0
-    #define enter_short_guard(guard) ((void)(guard))
-    typedef char Guard;
     #define init_guard(guard) ((void)(guard))
     #define enter_guard(guard) ((void)(guard))
+    #define enter_short_guard(guard) ((void)(guard))
     #define leave_guard(guard) ((void)(guard))
     #endif
     /* Numbers that one thread reads while another one changes them, without a lock. */
