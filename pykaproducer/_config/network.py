@@ -149,10 +149,10 @@ class NetworkSettings:
     proxy_url: Proxy | None = setting(
         None,
         optional(PROXY, "None for direct connections"),
-        "Proxy for all connections: socks5://host:port, socks5h://host:port (the proxy looks up "
-        "the names of brokers) or http://host:port (CONNECT; the proxy looks them up). With "
-        "user:password@ before the host if the proxy requires it; special characters are quoted, "
-        "as %40 for @.",
+        "Proxy for all connections to brokers (not to a token endpoint): socks5://host:port, "
+        "socks5h://host:port (the proxy looks up the names of brokers) or http://host:port "
+        "(CONNECT; the proxy looks them up). With user:password@ before the host if the proxy "
+        "requires it; special characters are quoted, as %40 for @.",
         secret=True,
     )
     socks5_proxy: Proxy | None = setting(

@@ -111,7 +111,7 @@ class SetupTimeouts:
 
     def __init__(self, first: float, most: float) -> None:
         self._first = first
-        self._most = max(first, most)
+        self._most = most
         # Failed attempts in a row; hosts that were reached are not in it.
         self._failures: dict[tuple[str, int], int] = {}
 

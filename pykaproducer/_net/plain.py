@@ -30,7 +30,7 @@ class ConnectionFailed(Exception):
 
 
 class HandshakeFailed(ConnectionFailed):
-    """The TLS handshake failed."""
+    """TCP connected, and what follows failed: the proxy's handshake, or that of TLS."""
 
 
 class HungUp(ConnectionFailed):
