@@ -2,7 +2,7 @@
 
 The addresses of both families are tried alternately. Each attempt starts a moment after the one
 before it, or at once if that has failed. The first that connects wins, and the others are given up.
-So an address that swallows everything costs a quarter of a second.
+So an address that does not answer costs a quarter of a second.
 
 What follows the connection (a proxy, TLS) happens on the winner only. If it fails there, the race
 goes on, with the addresses that were given up first.
