@@ -5,8 +5,9 @@ of memory, so that each block is one of malloc()'s: ``1`` for AddressSanitizer a
 UndefinedBehaviorSanitizer, ``thread`` for ThreadSanitizer. Such a kernel loads only into an
 interpreter that has the sanitizer's library: see ``tests/_support/sanitize.py``.
 
-``PYKAPRODUCER_WITHOUT=lz4`` (or ``python-snappy``, or both with a comma) in the environment is for
-building a wheel for another platform than this one: see :func:`requirements`.
+``PYKAPRODUCER_WITHOUT`` in the environment is for building a wheel for another platform than this
+one: it names the required packages that cannot be installed there (``lz4`` for musl, otherwise
+nothing). See :func:`requirements`.
 """
 
 import configparser
@@ -32,7 +33,15 @@ SANITIZED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fno-sanitiz
 
 HERE = pathlib.Path(__file__).parent
 
-sanitizers = SANITIZERS.get(os.environ.get("PYKAPRODUCER_SANITIZE", "0"), [])
+sanitizers = []
+asked = os.environ.get("PYKAPRODUCER_SANITIZE") or "0"
+if asked != "0":
+    if asked not in SANITIZERS:
+        sys.exit(
+            f"PYKAPRODUCER_SANITIZE is {asked!r} in the environment; allowed: 0 (no sanitizer), "
+            f"{', '.join(SANITIZERS)}"
+        )
+    sanitizers = SANITIZERS[asked]
 
 
 def packages_without_wheel() -> set[str]:
@@ -43,10 +52,9 @@ def packages_without_wheel() -> set[str]:
     """
     given = os.environ.get("PYKAPRODUCER_WITHOUT")
     if given is not None:
-        return set(given.replace(" ", "").split(",")) - {""}
-    without = set()
-    if "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE")):
-        without.add("lz4")
+        without = set(given.replace(" ", "").split(",")) - {""}
+    else:
+        without = {"lz4"} if "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE")) else set()
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         without.add("python-snappy" if sys.version_info < (3, 14) else "lz4")
     return without

@@ -56,6 +56,13 @@ log = logging.getLogger("pykaproducer.config")
 
 #: Numbers for generated client ids.
 _numbers = itertools.count(1)
+#: A maximum below its first value is raised to it: NAME_ms and NAME_max_ms.
+_BACKOFFS = (
+    "retry_backoff",
+    "reconnect_backoff",
+    "socket_connection_setup_timeout",
+    "sasl_login_retry_backoff",
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -319,14 +326,15 @@ class Config(SecuritySettings, NetworkSettings):
             object.__setattr__(self, row.name, row.parse(getattr(self, row.name)))
         if self.client_id is None:
             object.__setattr__(self, "client_id", f"pykaproducer-{next(_numbers)}")
-        for kind in ("retry_backoff", "reconnect_backoff", "socket_connection_setup_timeout"):
-            first, most = f"{kind}_ms", f"{kind}_max_ms"
-            if getattr(self, most) < getattr(self, first):
-                object.__setattr__(self, most, getattr(self, first))
         self.choose_proxy()
         security_validation.complete(self)
         validate_combination(self)
         security_validation.check(self)
+        # Last, so that no error names a maximum that was not given.
+        for kind in _BACKOFFS:
+            first, most = f"{kind}_ms", f"{kind}_max_ms"
+            if getattr(self, most) < getattr(self, first):
+                object.__setattr__(self, most, getattr(self, first))
 
     def __getstate__(self) -> dict[str, Any]:
         return security_validation.without_context(self.__dict__)

@@ -50,7 +50,7 @@ class Platform:
     host: str
     #: Options of the linker.
     options: tuple[str, ...] = ("-shared",)
-    #: Required packages that have no wheel for it.
+    #: Required packages that have no wheel for it. (setup.py knows those of the Python.)
     without: frozenset[str] = frozenset()
 
     @property
@@ -111,9 +111,6 @@ PLATFORMS = (
         _APPLE,
     ),
 )
-
-#: Packages that have no wheel for a Python, on any platform.
-WITHOUT = {"3.13t": frozenset({"python-snappy"}), "3.14t": frozenset({"lz4"})}
 
 
 class BuildError(Exception):
@@ -234,7 +231,6 @@ class Builder:
 
     def _environment(self, platform: Platform) -> dict[str, str]:
         compiler = f"{sys.executable} -m ziglang cc -target {platform.target}"
-        without = platform.without | WITHOUT.get(self.version, frozenset())
         return os.environ | {
             "CC": compiler,
             # Without the debugging information the module is a fifth as large.
@@ -245,7 +241,7 @@ class Builder:
             "_PYTHON_HOST_PLATFORM": platform.host,
             "MACOSX_DEPLOYMENT_TARGET": platform.host.split("-")[1],
             "ARCHFLAGS": "",
-            "PYKAPRODUCER_WITHOUT": ",".join(sorted(without)),
+            "PYKAPRODUCER_WITHOUT": ",".join(sorted(platform.without)),
         }
 
 

@@ -1,4 +1,4 @@
-"""Installs wheels where there is no compiler, sends a message, and runs the core of the tests.
+"""Installs wheels where there is no compiler, sends a message, and runs suites of tests.
 
 For each wheel in a directory that a Python here can load::
 
@@ -34,6 +34,7 @@ from build_wheels import HERE, BuildError, find_python, run
 TEST_PACKAGES = (
     "pytest>=8.3,<10",
     "pytest-xdist>=3.6,<4",
+    # Newer versions have compiled parts, which do not have a wheel for every Python.
     "hypothesis>=6.100,<6.140",
     "numpy>=2,<3",
 )
@@ -44,8 +45,8 @@ import sys
 from pykaproducer import Producer
 with Producer(bootstrap_servers=sys.argv[1]) as producer:
     found = producer.send("wheels", sys.version.encode()).result(8)
-free = getattr(sys, "_is_gil_enabled", lambda: True)()
-print(f"offset {found.offset}", "with the GIL" if free else "without the GIL")
+has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+print(f"offset {found.offset}", "with the GIL" if has_gil else "without the GIL")
 """
 
 
@@ -55,7 +56,9 @@ def main() -> int:
     parser.add_argument("--directory", type=pathlib.Path, default=HERE / "dist", help="%(default)s")
     parser.add_argument("--bootstrap-servers", required=True, help="of a running broker")
     parser.add_argument("--python", nargs="+", help="only these, such as 3.13t; default: all")
-    parser.add_argument("--tests", action="store_true", help="run the core of the tests as well")
+    parser.add_argument(
+        "--tests", action="store_true", help="also run the suites that need no Kafka"
+    )
     arguments = parser.parse_args()
     problems = 0
     for wheel in sorted(arguments.directory.resolve().glob("*.whl")):
@@ -119,7 +122,7 @@ def check(wheel: pathlib.Path, python: pathlib.Path, servers: str, tests: bool) 
 
 
 def run_suites(directory: pathlib.Path, python: pathlib.Path) -> str:
-    """Run the core of the tests with the installed package; return pytest's last line."""
+    """Run the suites that need no Kafka with the installed package; return pytest's last line."""
     run([python, "-m", "pip", "install", "-q", "--only-binary=:all:", *TEST_PACKAGES])
     shutil.copytree(HERE / "tests", directory / "tests")
     shutil.copy(HERE / "tox.ini", directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pykaproducer import BufferFullError, Delivery, DeliveryError, Producer
+from pykaproducer import BufferFullError, Delivery, DeliveryError, Producer, Status
 
 
 class SignUps:
@@ -29,7 +29,7 @@ class SignUps:
     def _report(self, error: DeliveryError | None, delivery: Delivery) -> None:
         if error is None:
             return
-        if error.status.name == "NOT_PERSISTED":
+        if error.status is Status.NOT_PERSISTED:
             self.lost += 1
         else:
             assert delivery.key is not None

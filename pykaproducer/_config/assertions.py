@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from pykaproducer._config.key_store import read_file
 from pykaproducer.errors import ConfigurationError
 
 #: The maximum size of a file with an assertion, a template or a token (bytes).
@@ -107,7 +108,7 @@ def read_token_file(setting: str, path: str) -> str:
     Raises:
         ConfigurationError: it cannot be read, or contains something else.
     """
-    text = _read(setting, path).decode("latin-1").strip()
+    text = read_file(setting, path, _LARGEST).decode("latin-1").strip()
     if not text:
         raise ConfigurationError(f"setting {setting}: {path!r} is empty; it must contain a token")
     if not text.isascii() or not text.isprintable() or " " in text:
@@ -115,24 +116,12 @@ def read_token_file(setting: str, path: str) -> str:
     return text
 
 
-def _read(setting: str, path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"setting {setting}: {path!r} cannot be read: {text}") from None
-    if len(content) > _LARGEST:
-        raise ConfigurationError(f"setting {setting}: {path!r} is larger than {_LARGEST} bytes")
-    return content
-
-
 def _template(settings: AssertionSettings) -> Mapping[str, Any]:
     path = settings.sasl_oauthbearer_assertion_template_file
     if path is None:
         return {}
     try:
-        found = json.loads(_read(_TEMPLATE, path))
+        found = json.loads(read_file(_TEMPLATE, path, _LARGEST))
     except (ValueError, RecursionError):
         raise ConfigurationError(f"setting {_TEMPLATE}: {path!r} is not JSON") from None
     parts = ("header", "payload")
@@ -206,7 +195,7 @@ def _key_pem(settings: AssertionSettings) -> tuple[bytes, str, str]:
     if path is None:
         text = settings.sasl_oauthbearer_assertion_private_key_pem or ""
         return text.encode(), _KEY_PEM, ""
-    content = _read(_KEY_FILE, path)
+    content = read_file(_KEY_FILE, path, _LARGEST)
     if b"PRIVATE KEY-----" not in content:
         raise ConfigurationError(
             f"setting {_KEY_FILE}: {path!r} contains no private key in PEM format"

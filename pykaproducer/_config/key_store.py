@@ -23,8 +23,8 @@ from pykaproducer._config.jks import (
 from pykaproducer.errors import ConfigurationError
 
 #: The first byte of PKCS12, which is DER, and the magic of JCEKS.
-_DER: Final = b"\x30"
-_JCEKS: Final = b"\xce\xce\xce\xce"
+DER: Final = b"\x30"
+JCEKS: Final = b"\xce\xce\xce\xce"
 
 #: Alternative settings for the trusted certificates, and for the client's.
 AUTHORITIES: Final = ("ssl_cafile", "ssl_ca_pem", "ssl_truststore_location")
@@ -48,18 +48,21 @@ class StoreSettings(NamedTuple):
     key_password: str | None = None
 
 
-def read_file(setting: str, path: str) -> bytes:
-    """Return the contents of a file.
+def read_file(setting: str, path: str, limit: int | None = None) -> bytes:
+    """Return the contents of a file, which has at most *limit* bytes. None is no limit.
 
     Raises:
-        ConfigurationError: it cannot be read.
+        ConfigurationError: it cannot be read, or is larger.
     """
     try:
         with open(path, "rb") as file:
-            return file.read()
+            content = file.read(-1 if limit is None else limit + 1)
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"setting {setting}: {path!r} cannot be read: {text}") from None
+    if limit is not None and len(content) > limit:
+        raise ConfigurationError(f"setting {setting}: {path!r} is larger than {limit} bytes")
+    return content
 
 
 def is_pem(setting: str, path: str, kind: str | None) -> bool:
@@ -115,7 +118,7 @@ def _read(settings: StoreSettings) -> Store:
     try:
         if content.startswith(MAGIC):
             return read_jks(content, settings.password, settings.key_password)
-        if content.startswith(_DER):
+        if content.startswith(DER):
             return _read_pkcs12(content, settings)
     except WrongPasswordError as error:
         of_key = isinstance(error, WrongKeyPasswordError) and settings.key_password is not None
@@ -130,7 +133,7 @@ def _read(settings: StoreSettings) -> Store:
             f"setting {location}: {settings.path!r} is malformed: {error}"
         ) from None
     kind = "is a JCEKS store; convert it with keytool -importkeystore to PKCS12"
-    if not content.startswith(_JCEKS):
+    if not content.startswith(JCEKS):
         kind = "is neither a PKCS12 nor a JKS store"
         if b"-----BEGIN " in content:
             kind += f", but PEM; set {settings.name}_type=PEM"

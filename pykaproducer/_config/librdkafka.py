@@ -294,7 +294,8 @@ _SECURITY = [
                 _SECRET,
                 "client.secret assertion.private.key.passphrase assertion.private.key.pem",
             ),
-            (_whole(0), "assertion.claim.exp.seconds assertion.claim.nbf.seconds"),
+            (_whole(1, 86_400), "assertion.claim.exp.seconds"),
+            (_whole(0, 3_600), "assertion.claim.nbf.seconds"),
             (_FLAG, "assertion.claim.jti.include"),
         )
         for name in names.split()
@@ -325,7 +326,7 @@ _NO_EFFECT: Final = {
     "messages are logged with logging, to loggers below ``pykaproducer``": "log_level log.queue "
     "log.thread.name log.connection.close",
     "use Python's logging at level DEBUG; ``logger`` also receives the start-up line": "debug",
-    "no thread blocks in a socket": "socket.blocking.max.ms",
+    "connections never block in a socket": "socket.blocking.max.ms",
     "all addresses of a host name are tried": "broker.address.family client.dns.lookup "
     "broker.address.ttl",
     "keep-alive is always on": "socket.keepalive.enable",
@@ -347,7 +348,8 @@ _NO_EFFECT: Final = {
     "metrics are not pushed to the brokers": "enable.metrics.push",
     "the Kerberos library requests tickets with the keytab, and renews them": ""
     "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin",
-    "brokers know the name in a token": "sasl.oauthbearer.sub.claim.name",
+    "the brokers choose the claim (their own ``sasl.oauthbearer.sub.claim.name``)": ""
+    "sasl.oauthbearer.sub.claim.name",
     "it belongs to transactions, which are not supported": "transaction.timeout.ms",
 }
 

@@ -133,9 +133,9 @@ class NetworkSettings:
     connections_check_idle_ms: float = setting(
         5_000,
         milliseconds(0),
-        "Before a connection is used again after this time, ask the broker for a sign of life. If "
-        "none comes within 2 seconds, a new connection is opened, and nothing was written to the "
-        "old one. 0: never ask.",
+        "Before a connection is used again after this time, check it with an ApiVersions request. "
+        "If the broker does not answer within 2 seconds, a new connection is opened, and nothing "
+        "was written to the old one. 0: never check.",
         unit="ms",
     )
     tcp_user_timeout_ms: float = setting(
@@ -149,10 +149,10 @@ class NetworkSettings:
     proxy_url: Proxy | None = setting(
         None,
         optional(PROXY, "None for direct connections"),
-        "Proxy for all connections: socks5://host:port, socks5h://host:port (the proxy looks up "
-        "the names of brokers) or http://host:port (CONNECT; the proxy looks them up). With "
-        "user:password@ before the host if the proxy requires it; special characters are quoted, "
-        "as %40 for @.",
+        "Proxy for all connections to brokers (not to a token endpoint): socks5://host:port, "
+        "socks5h://host:port (the proxy looks up the names of brokers) or http://host:port "
+        "(CONNECT; the proxy looks them up). With user:password@ before the host if the proxy "
+        "requires it; special characters are quoted, as %40 for @.",
         secret=True,
     )
     socks5_proxy: Proxy | None = setting(

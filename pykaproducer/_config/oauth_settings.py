@@ -242,8 +242,9 @@ class OAuthSettings:
     sasl_login_retry_backoff_max_ms: float = setting(
         10_000,
         milliseconds(1),
-        "Longest pause between requests for a token. Also the pause after an error that the token "
-        "endpoint reports as permanent (invalid_client, for example).",
+        "Longest pause between requests for a token. At least sasl_login_retry_backoff_ms. Also "
+        "the pause after an error that the token endpoint reports as permanent (invalid_client, "
+        "for example).",
         unit="ms",
     )
 

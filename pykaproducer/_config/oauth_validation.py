@@ -58,7 +58,7 @@ def check_tokens(config: OAuthSettings, given: Iterable[str]) -> None:
     if not config.fetches_tokens:
         if config.sasl_oauthbearer_method == "oidc":
             raise ConfigurationError(f"setting {_URL}: sasl_oauthbearer_method 'oidc' requires it")
-        _refuse(names, "it", f"{_URL} is not set")
+        _refuse(names, f"{_URL} is not set")
         return
     if "sasl_oauth_token_provider" in given:
         name = _METADATA if _METADATA in names else _URL
@@ -72,14 +72,14 @@ def check_tokens(config: OAuthSettings, given: Iterable[str]) -> None:
         )
     if config.sasl_oauthbearer_metadata_authentication_type == AZURE:
         kept = (*_COMMON, *_AZURE_ONLY, *_TLS)
-        _refuse([name for name in names if name not in kept], "it", f"{_METADATA} is {AZURE!r}")
+        _refuse([name for name in names if name not in kept], f"{_METADATA} is {AZURE!r}")
         _check_query(config)
         return
-    _refuse([name for name in names if name in _AZURE_ONLY], "it", f"{_METADATA} is not set")
+    _refuse([name for name in names if name in _AZURE_ONLY], f"{_METADATA} is not set")
     url = config.sasl_oauthbearer_token_endpoint_url or ""
     if url.startswith("file:"):
-        _refuse([name for name in names if name not in _COMMON], "it", f"{_URL} is a file")
-        read_token_file(_URL, path_of(url))
+        _refuse([name for name in names if name not in _COMMON], f"{_URL} is a file")
+        read_token_file(_URL, file_url_path(url))
         return
     _check_grant(config, names)
     endpoint_context(config, to_check=True)
@@ -90,14 +90,14 @@ def _check_grant(config: OAuthSettings, names: list[str]) -> None:
         others = [
             n for n in names if n.startswith(_ASSERTION) and not n.endswith("_assertion_file")
         ]
-        _refuse(others, "it", "sasl_oauthbearer_assertion_file is given and replaces it")
+        _refuse(others, "sasl_oauthbearer_assertion_file is given and replaces it")
     key_file, key_pem = f"{_ASSERTION}private_key_file", f"{_ASSERTION}private_key_pem"
     if key_file in names and key_pem in names:
         raise ConfigurationError(
             f"settings {key_file} and {key_pem} are both given; remove one of them"
         )
     if not config.sends_assertions:
-        _refuse([name for name in names if _OF_KEYS.match(name)], "it", f"{key_file} is not set")
+        _refuse([name for name in names if _OF_KEYS.match(name)], f"{key_file} is not set")
         if config.sasl_oauthbearer_grant_type == JWT_BEARER:
             raise ConfigurationError(
                 f"setting {key_file}: sasl_oauthbearer_grant_type {JWT_BEARER!r} requires it, or "
@@ -128,9 +128,9 @@ def _check_client(config: OAuthSettings) -> None:
         raise ConfigurationError(f"setting {_PREFIX}{missing}: {_URL} requires it")
 
 
-def _refuse(names: Iterable[str], what: str, why: str) -> None:
+def _refuse(names: Iterable[str], why: str) -> None:
     for name in names:
-        raise ConfigurationError(f"setting {name}: {what} was given, but {why}; remove {name}")
+        raise ConfigurationError(f"setting {name}: it was given, but {why}; remove {name}")
 
 
 def _check_query(config: OAuthSettings) -> None:
@@ -151,7 +151,7 @@ def metadata_query(config: OAuthSettings) -> str:
     return query if name == "query" and "=" in query and query.isprintable() else ""
 
 
-def path_of(url: str) -> str:
+def file_url_path(url: str) -> str:
     """Return the path that a file URL names."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url).path)
 

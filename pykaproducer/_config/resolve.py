@@ -43,7 +43,7 @@ _NOT_MEANT_FOR_US = {
     "it belongs to transactions, which are not supported": "transaction.two.phase.commit.enable",
     "Python's ssl and its OpenSSL decide": "ssl.protocol ssl.provider ssl.enabled.protocols "
     "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",
-    "tokens are renewed after 80 % of their lifetime": "sasl.login.refresh.window.factor "
+    "tokens are renewed after 80 to 85 % of their lifetime": "sasl.login.refresh.window.factor "
     "sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds "
     "sasl.login.refresh.buffer.seconds",
     "brokers validate tokens": "sasl.oauthbearer.clock.skew.seconds "

@@ -7,28 +7,28 @@ with the setting and the file. No error text contains a password.
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from typing import Final, NamedTuple, Protocol
 
+from pykaproducer._config.jks import MAGIC
 from pykaproducer._config.key_store import (
+    DER,
+    JCEKS,
     StoreSettings,
     certificate_and_key,
     read_file,
     trusted_certificates,
 )
 from pykaproducer._config.memory_file import path_of
+from pykaproducer._util.openssl import reason_of
 from pykaproducer.errors import ConfigurationError
 
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _TRUSTED_CERTIFICATE: Final = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
 _CRL: Final = b"-----BEGIN X509 CRL-----"
-#: The place in Python's sources, at the end of some errors.
-_SOURCE: Final = re.compile(r" *\(_ssl\.c:\d+\)$")
-#: The first bytes of a Java keystore, and of binary encodings: PKCS12, DER.
-_JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
-_DER: Final = b"\x30"
+#: The first bytes of a Java keystore.
+_JAVA: Final = (MAGIC, JCEKS)
 
 
 class TlsSettings(Protocol):
@@ -158,7 +158,7 @@ def load_authorities(
             context.load_verify_locations(cadata=pem)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigurationError(
-                f"setting {names[1]}: it contains no valid certificate: {_reason(error)}"
+                f"setting {names[1]}: it contains no valid certificate: {reason_of(error)}"
             ) from None
         return
     if os.path.isdir(path):
@@ -227,7 +227,7 @@ class _Pair(NamedTuple):
         if not where:
             return ConfigurationError(
                 f"setting {self.names[0]}: the certificate or its key is malformed: "
-                f"{_reason(error)}"
+                f"{reason_of(error)}"
             )
         return _garbled(self.names[0], self.certificate, error)
 
@@ -279,8 +279,8 @@ def _check_pem(setting: str, path: str, what: str, *marks: bytes) -> None:
     content = read_file(setting, path)
     if any(mark in content for mark in marks):
         return
-    if content.startswith((*_JKS, _DER)):
-        kind = "a Java keystore" if content.startswith(_JKS) else "binary (DER or PKCS12)"
+    if content.startswith((*_JAVA, DER)):
+        kind = "a Java keystore" if content.startswith(_JAVA) else "binary (DER or PKCS12)"
         store = "ssl_truststore_location" if what == "certificate" else "ssl_keystore_location"
         raise ConfigurationError(
             f"setting {setting}: {path!r} is {kind}, but PEM is required; set {store} for a store"
@@ -291,10 +291,4 @@ def _check_pem(setting: str, path: str, what: str, *marks: bytes) -> None:
 def _garbled(setting: str, path: str, error: Exception) -> ConfigurationError:
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
         return ConfigurationError(f"setting {setting}: {path!r} cannot be read: {error.strerror}")
-    return ConfigurationError(f"setting {setting}: {path!r} is malformed: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    """Return OpenSSL's reason in words."""
-    reason = getattr(error, "reason", None) or _SOURCE.sub("", str(error))
-    return reason.lower().replace("_", " ")
+    return ConfigurationError(f"setting {setting}: {path!r} is malformed: {reason_of(error)}")

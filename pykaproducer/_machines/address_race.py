@@ -2,7 +2,7 @@
 
 The addresses of both families are tried alternately. Each attempt starts a moment after the one
 before it, or at once if that has failed. The first that connects wins, and the others are given up.
-So an address that swallows everything costs a quarter of a second.
+So an address that does not answer costs a quarter of a second.
 
 What follows the connection (a proxy, TLS) happens on the winner only. If it fails there, the race
 goes on, with the addresses that were given up first.
@@ -111,7 +111,7 @@ class SetupTimeouts:
 
     def __init__(self, first: float, most: float) -> None:
         self._first = first
-        self._most = max(first, most)
+        self._most = most
         # Failed attempts in a row; hosts that were reached are not in it.
         self._failures: dict[tuple[str, int], int] = {}
 

@@ -1,17 +1,17 @@
 """When a connection is stale, and when its peer counts as gone.
 
-A firewall, a NAT or a load balancer may drop a connection without a word. Nothing that is written
-to it arrives, and nothing comes back. Without a further rule that costs ``request_timeout_ms``. Two
+A firewall, a NAT or a load balancer may drop a connection silently. Nothing that is written to it
+arrives, and nothing comes back. Without a further rule that costs ``request_timeout_ms``. Two
 rules make it cheaper:
 
-- A connection that was unused for ``connections_check_idle_ms`` is asked for a sign of life before
-  it is used again, and gets :data:`CHECK_TIMEOUT` for it. This finds also a connection whose peer
-  is a proxy that acknowledges everything and passes nothing on.
+- Before a connection that was unused for ``connections_check_idle_ms`` is used again, it is checked
+  with an ApiVersions request, which the broker has to answer within :data:`CHECK_TIMEOUT`. This
+  also finds a connection whose peer is a proxy that acknowledges everything and passes nothing on.
 - If a request is unanswered, and the broker's host has acknowledged nothing for
   ``tcp_user_timeout_ms``, the connection is lost.
 
-A silent broker is not a sign of that: it may wait for its replicas for as long as
-``request_timeout_ms``, and it reads nothing from the connection meanwhile.
+A broker that does not answer is not enough: it may wait for its replicas for as long as
+``request_timeout_ms``, and it reads nothing until then.
 
 The machine is pure. All times are monotonic seconds.
 """
@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
-#: How long a broker may take for a sign of life (seconds). It is asked for nothing else meanwhile,
-#: so the time does not depend on how much it has to do for this client.
+#: How long a broker may take to answer a connection check (seconds). No other request is in flight
+#: then, so the time does not depend on how much the broker has to do for this client.
 CHECK_TIMEOUT: Final = 2.0
 #: Interval between looks at what the broker's host has acknowledged (seconds).
 _LOOK_INTERVAL: Final = 1.0
@@ -50,20 +50,20 @@ class Liveness:
         self._looked_at = -math.inf
         #: Whether the system tells what the broker's host has acknowledged.
         self.can_look = False
-        #: Whether a sign of life has come, and nothing was written since then.
-        self.vouched = False
+        #: Whether a check was answered, and nothing was written since then.
+        self.just_checked = False
 
     def stale_at(self, used_at: float) -> float:
-        """Return when to ask for a sign of life before the next use."""
-        return math.inf if self.vouched else used_at + self._check_after
+        """Return from when on the connection is checked before the next use."""
+        return math.inf if self.just_checked else used_at + self._check_after
 
-    def look_at(self, used_at: float) -> float:
+    def next_look_at(self, used_at: float) -> float:
         """Return when to look at what was acknowledged, if something is in flight."""
         if not self.can_look:
             return math.inf
         return max(used_at + self._limit, self._looked_at + _LOOK_INTERVAL)
 
-    def gone(self, unacknowledged: float | None, used_at: float, now: float) -> str | None:
+    def failure(self, unacknowledged: float | None, used_at: float, now: float) -> str | None:
         """Return why the peer counts as gone, or None if it does not.
 
         *unacknowledged*: for how long the system has been waiting for an acknowledgement. It may

@@ -1,8 +1,8 @@
 """Asking a proxy to connect to a broker: SOCKS5 (RFC 1928, RFC 1929) and HTTP CONNECT (RFC 9110).
 
 The machines are pure: they take the bytes that the proxy has sent, and return the bytes to send.
-The socket is in ``_net.tunnel``. A broker never speaks first, and neither does TLS: whatever comes
-behind the proxy's last answer is an error.
+The socket is in ``_net.tunnel``. A broker never speaks first, and neither does TLS: any byte
+after the proxy's last answer is an error.
 """
 
 from __future__ import annotations

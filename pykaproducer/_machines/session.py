@@ -12,9 +12,9 @@ takes no more requests, (2) those in flight are answered, (3) it authenticates a
 connection, (4) it takes requests again. So no request is lost or reordered.
 
 A connection that was unused for a while may be dead, because a firewall or a load balancer drops
-such connections without a word. So before it is used again the session asks for a sign of life, and
-takes requests only after the answer. Nothing that matters is written to a dead connection, and
-whether it was delivered is never in doubt.
+such connections silently. So before it is used again the session checks it with an ApiVersions
+request, and takes other requests only after the answer. Nothing that matters is written to a dead
+connection, and whether it was delivered is never in doubt.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SessionState(enum.Enum):
     AUTHENTICATING = enum.auto()
     #: Requests may be sent.
     READY = enum.auto()
-    #: The connection was unused, and a second ApiVersions request, a sign of life, is in flight.
+    #: The connection was unused, and an ApiVersions request that checks it is in flight.
     CHECKING = enum.auto()
 
 
@@ -236,19 +236,19 @@ class Session:
             raise
         return None if self._ladder and answer.error_code != ErrorCode.NONE else answer
 
-    # Signs of life -------------------------------------------------------------------------------
+    # Connection check ----------------------------------------------------------------------------
 
     def check(self) -> bytes:
-        """Return a request that asks for a sign of life, with no request in flight."""
+        """Return the request that checks the connection; no other request may be in flight."""
         if not self.takes_requests or self.unanswered:
-            raise IllegalMove("a sign of life with requests in flight")
+            raise IllegalMove("a connection check with requests in flight")
         self.move(Move.CHECK)
         correlation_id = self._next_correlation_id()
         self._asked = correlation_id, self._checked
         return api_versions_request(self._tried, correlation_id, self.client_id)
 
     def _checked(self, payload: bytes, now: float) -> None:
-        # Any answer is one.
+        # Any answer will do.
         self.move(Move.CHECKED)
 
     # Authentication ------------------------------------------------------------------------------

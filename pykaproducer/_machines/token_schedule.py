@@ -24,11 +24,11 @@ _LEAST_PAUSE: Final = 1.0
 class TokenSchedule:
     """The validity of the current token, and the time of the next request for one.
 
-    *first* and *most* are the limits of the backoff in seconds.
+    *first* and *most*, which is not less, are the limits of the backoff in seconds.
     """
 
     def __init__(self, first: float, most: float) -> None:
-        self._backoff = Backoff(min(first, most), most)
+        self._backoff = Backoff(first, most)
         self._most = most
         #: When to request a token. Times are those of a monotonic clock (seconds).
         self.fetch_at = -math.inf

@@ -200,7 +200,7 @@ class Connection:
         if state is SessionState.READY:
             due = self._earliest()
             if due != NEVER:
-                due = min(due, self._liveness.look_at(self._timeouts.used_at))
+                due = min(due, self._liveness.next_look_at(self._timeouts.used_at))
             due = min(due, self._session.reauth_due)
             return None if due == NEVER else due
         if state is SessionState.CLOSED:
@@ -374,26 +374,26 @@ class Connection:
                 return
 
     def _must_check(self, now: float) -> bool:
-        """Return whether to ask for a sign of life before the next request."""
+        """Return whether to check the connection before the next request."""
         return now >= self.stale_at and not (self._session.unanswered or self._outbox)
 
     def _encode_queued(self) -> None:
-        """Encode the next requests, or first one that asks for a sign of life."""
+        """Encode the next requests, or first the one that checks the connection."""
         now = self._clock.monotonic()
         if self._must_check(now):
             log.debug("%s: checking the connection, which was unused", self.name)
             self._setup_deadline = now + CHECK_TIMEOUT
             self._outbox.add([self._session.check()])
         else:
-            self._liveness.vouched = False
+            self._liveness.just_checked = False
             self._outbox.encode_queued(self._session)
 
     def _look(self, now: float) -> None:
         """Look at what the broker's host has acknowledged."""
         assert self._transport is not None
         silent = self._transport.unacknowledged()
-        if gone := self._liveness.gone(silent, self._timeouts.used_at, now):
-            raise ConnectionFailed(gone)
+        if failure := self._liveness.failure(silent, self._timeouts.used_at, now):
+            raise ConnectionFailed(failure)
 
     def _authenticate_again(self) -> None:
         """Start re-authentication if no request is in flight any more."""
@@ -428,7 +428,7 @@ class Connection:
                 self._setup_deadline = self._clock.monotonic() + self._approach.timeout
             return
         self._timeouts.answered(now)
-        self._liveness.vouched = checking
+        self._liveness.just_checked = checking
         if result is not None:
             self._heard |= isinstance(result, Answered)
             if isinstance(result, Ready):

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pykaproducer._util.openssl import reason_of
+
 #: The largest answer that is accepted (bytes). Tokens have a few thousand.
 LARGEST: Final = 1 << 20
 _CHUNK: Final = 1 << 16
@@ -217,7 +219,7 @@ def _bounded(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _text(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason:
-        return error.reason.lower().replace("_", " ")
+    if isinstance(error, ssl.SSLError):
+        return reason_of(error)
     strerror = getattr(error, "strerror", None)
     return str(strerror or error or type(error).__name__).lower()

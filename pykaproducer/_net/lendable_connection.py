@@ -38,14 +38,14 @@ class LendableConnection(Connection):
     def used(self, now: float) -> None:
         """Record that a caller received the response to its request at *now*."""
         self._timeouts.answered(now)
-        self._liveness.vouched = False
+        self._liveness.just_checked = False
 
     def adopt(self, request: Request, begun: CallerRequest) -> None:
         """Continue with *request*, which a caller has *begun*."""
         request.correlation_id = begun.correlation_id
         request.timeout = request.deadline - begun.sent
         self._timeouts.taken(begun.sent)
-        self._liveness.vouched = False
+        self._liveness.just_checked = False
         self._session.unanswered.append(request)
         self._work(self._continue, request, begun)
 

@@ -30,7 +30,7 @@ class ConnectionFailed(Exception):
 
 
 class HandshakeFailed(ConnectionFailed):
-    """The TLS handshake failed."""
+    """TCP connected, and what follows failed: the proxy's handshake, or that of TLS."""
 
 
 class HungUp(ConnectionFailed):
@@ -70,8 +70,8 @@ class PlainTransport:
 
         The system's option TCP_USER_TIMEOUT ends the connection also while the broker's window is
         closed, although its host acknowledges each probe. That is the ordinary state of a broker
-        that waits for its replicas, as it reads nothing meanwhile. So the state is read instead: if
-        the window is closed, nothing is unacknowledged.
+        that waits for its replicas, as it reads nothing until then. So the state is read instead:
+        if the window is closed, nothing is unacknowledged.
         """
         if _TCP_INFO is None:
             return None

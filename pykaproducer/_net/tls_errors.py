@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from pykaproducer._util.openssl import reason_of
+
 #: OpenSSL's verification errors (X509_V_ERR_*), with their meaning and remedy.
 _CERTIFICATES: Final[dict[int, str]] = {
     3: "ssl_crlfile has no revocation list of the CA that signed the broker's certificate",
@@ -125,7 +127,7 @@ def handshake_text(error: ssl.SSLError, peer: Peer) -> str:
         )
         return (
             f"no TLS version and cipher that both sides support (ssl_ciphers, ssl_context)"
-            f"{certificate}: {_plain(error)}"
+            f"{certificate}: {reason_of(error)}"
         )
     return later_text(error, peer)
 
@@ -134,7 +136,7 @@ def later_text(error: ssl.SSLError, peer: Peer) -> str:
     """Return the text for an error after the handshake."""
     if error.reason in _REFUSALS:
         return peer.refused(_REFUSALS[error.reason])
-    return f"TLS failed: {_plain(error)}"
+    return f"TLS failed: {reason_of(error)}"
 
 
 def _certificate_text(error: ssl.SSLCertVerificationError, peer: Peer) -> str:
@@ -157,8 +159,3 @@ def _certificate_text(error: ssl.SSLCertVerificationError, peer: Peer) -> str:
     if code in _CERTIFICATES:
         return _CERTIFICATES[code]
     return f"the broker's certificate is not valid: {error.verify_message}"
-
-
-def _plain(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason without error numbers and source locations."""
-    return (error.reason or str(error)).lower().replace("_", " ")

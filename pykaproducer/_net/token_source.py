@@ -26,7 +26,7 @@ from pykaproducer._config.oauth_settings import (
     JWT_BEARER,
     OAuthSettings,
 )
-from pykaproducer._config.oauth_validation import endpoint_context, metadata_query, path_of
+from pykaproducer._config.oauth_validation import endpoint_context, file_url_path, metadata_query
 from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed
 from pykaproducer.errors import ConfigurationError
 
@@ -91,7 +91,7 @@ class TokenSource:
         url = settings.sasl_oauthbearer_token_endpoint_url or AZURE_ENDPOINT
         try:
             if url.startswith("file:"):
-                text = read_token_file("sasl_oauthbearer_token_endpoint_url", path_of(url))
+                text = read_token_file("sasl_oauthbearer_token_endpoint_url", file_url_path(url))
                 return _made(text, None, now)
             if settings.sasl_oauthbearer_metadata_authentication_type is not None:
                 query = metadata_query(settings)

@@ -61,7 +61,7 @@ class Tokens:
         self.failure: TokenFailure | None = None
 
     def attend(self, clock: Clock, ask: Callable[[TokenWanted], None]) -> None:
-        """Leave fetching to *ask*, which takes the connections' wishes and calls :meth:`fetch`."""
+        """Leave fetching to *ask*, which takes connections' requests and calls :meth:`fetch`."""
         self._clock = clock
         self._ask = ask
 

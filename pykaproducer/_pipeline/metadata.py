@@ -351,11 +351,11 @@ class Metadata(SocketWorker):
         self._refresh.want()
 
     def _rebootstrap(self) -> None:
-        """Begin anew with ``bootstrap_servers``, as the current server requires (KIP-1102).
+        """Rebootstrap, as the current server requires (KIP-1102).
 
-        The brokers of the view are of no use any more: they may belong to another cluster by now.
-        All connections are closed, and the names of the servers are resolved again. The current
-        server is tried last. It may be the only one, whose name stands for another host now.
+        The known brokers may belong to another cluster by now. All connections are closed, and the
+        names of the bootstrap servers are resolved again. The current server is tried last. It may
+        be the only one, and its name may resolve to another host now.
         """
         self._left = self._server
         self._show(self.view.without_brokers(), rebootstrap=True)

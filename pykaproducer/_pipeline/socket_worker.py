@@ -55,7 +55,7 @@ _DOZE: Final = 2.0
 #: Descriptions of a connection that is being set up.
 _SETTING_UP: Final = {
     SessionState.CONNECTING: "the connection to {}:{} is not established yet",
-    SessionState.CHECKING: "{}:{} has given no sign of life on the unused connection yet",
+    SessionState.CHECKING: "{}:{} has not answered the check of the unused connection yet",
     SessionState.NEGOTIATING: "{}:{} has not answered the first request yet",
     SessionState.AUTHENTICATING: "authentication with {mechanism} at {}:{} has not ended yet",
 }

@@ -3,9 +3,9 @@
 There is one per producer that gets its tokens by itself. No other stage waits for the endpoint: a
 connection that needs a token is opened when there is one.
 
-Guarantees: every connection that waits is woken after each request, successful or not. No wish is
-overlooked: (1) a connection finds no token, and sends its wish with the failure that it has seen;
-(2) this stage compares them when it handles the wish.
+Guarantees: every connection that waits is woken after each answer of the endpoint, and after each
+failure. No request for a token is missed: (1) a connection finds no token, and sends its request
+with the failure that it has seen; (2) this stage compares them when it handles the request.
 """
 
 from __future__ import annotations

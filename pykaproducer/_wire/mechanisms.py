@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pykaproducer._wire.mechanism import MechanismError
+from pykaproducer._wire.token_bearer import client_response
 
 #: Accepted numbers of SCRAM iterations. An attacker might request fewer (RFC 7677 requires 4096),
 #: and more would take too long.
@@ -120,11 +121,9 @@ class OAuthBearer:
         if not isinstance(token, str) or not token or "\1" in token:
             what = type(token).__name__ if not isinstance(token, str) else "an invalid str"
             raise MechanismError(f"sasl_oauth_token_provider returned {what}, not a token as str")
-        more = ""
         extensions = getattr(self._provider, "extensions", None)
-        if extensions is not None:
-            more = "".join(f"{name}={value}\1" for name, value in _extensions(extensions).items())
-        return f"n,,\1auth=Bearer {token}\1{more}\1".encode()
+        given = {} if extensions is None else _extensions(extensions)
+        return client_response(token, (f"{name}={value}" for name, value in given.items()))
 
     def respond(self, challenge: bytes) -> bytes | None:
         # A challenge is a rejection, which the broker completes once the client acknowledges it.

@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+
+def client_response(token: str, extensions: Iterable[str]) -> bytes:
+    """Return the client's first message. Each of *extensions* is ``name=value``."""
+    pairs = "".join(f"{pair}\1" for pair in extensions)
+    return f"n,,\1auth=Bearer {token}\1{pairs}\1".encode()
 
 
 class TokenBearer:
@@ -27,8 +33,7 @@ class TokenBearer:
 
     def first(self) -> bytes:
         self._token = self._take()
-        pairs = "".join(f"{pair}\1" for pair in self._extensions.split(",") if pair)
-        return f"n,,\1auth=Bearer {self._token}\1{pairs}\1".encode()
+        return client_response(self._token, filter(None, self._extensions.split(",")))
 
     def respond(self, challenge: bytes) -> bytes | None:
         if not challenge:

@@ -10,7 +10,7 @@ from typing import Any
 from pykaproducer._load.sources import LoadSource, Options, SourceError, open_source
 from pykaproducer._load.writer import Interrupted
 from pykaproducer.cli import _signals
-from pykaproducer.cli._load_plan import Outcome, rejects_of, selection_of
+from pykaproducer.cli._load_plan import Outcome, refuse_unverifiable, rejects_of, selection_of
 from pykaproducer.cli._progress import Progress, progress
 from pykaproducer.cli._stats_socket import with_stats_socket
 from pykaproducer.cli.common import UserError, log_hidden, log_shown, settings_from
@@ -33,6 +33,8 @@ def embedded(options: argparse.Namespace) -> Outcome:
         load = job.begin(producer, "0", _interrupted_by(signals))
         reading = _Reading(source, job.mapping.columns)
         try:
+            if options.verify:
+                refuse_unverifiable(producer.config)
             with log_shown(), progress(f"to {options.topic or 'its topics'}", source.size) as shown:
                 load.send(reading.origins(shown))
                 load.finish()

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from pykaproducer.cli._load_plan import Outcome, rejects_of, selection_of
+from pykaproducer.cli._load_plan import Outcome, refuse_unverifiable, rejects_of, selection_of
 from pykaproducer.cli.common import CommandError, UserError, settings_from
 from pykaproducer.config import Config
 
@@ -39,9 +39,12 @@ def _load(
     )
     df = load.read(session, reading)
     mapping = selection_of(options, load.arrow_schema(df))
+    config = Config(**settings)
+    if options.verify:
+        refuse_unverifiable(config)
     rejects = rejects_of(options)
     began = time.monotonic()
     summary = load.send(df, settings, load.Job(options.topic, mapping, rejects, options.verify))
     if rejects is not None:
         rejects.forget_others(summary.files)
-    return Outcome(summary, Config(**settings), time.monotonic() - began)
+    return Outcome(summary, config, time.monotonic() - began)

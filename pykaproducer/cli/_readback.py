@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -22,9 +22,26 @@ from pykaproducer.config import Config
 # Keep kafka-python's warnings off the terminal unless logging is configured.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
-#: Prefixes of the settings for connection security. Values given under Java's names have been
-#: copied to the corresponding kafka-python names.
+#: Prefixes of the settings for connection security. The consumer gets those that it knows. Values
+#: given under Java's names have been copied to the corresponding kafka-python names, unless
+#: kafka-python has none (_OURS).
 _ACCESS = ("security_", "ssl_", "sasl_")
+#: Settings without which a connection may fail, and which kafka-python does not have, or not in
+#: every supported version.
+_OURS = (
+    "proxy_url",
+    "socks5_proxy",
+    "ssl_ca_pem",
+    "ssl_certificate_pem",
+    "ssl_truststore_location",
+    "ssl_keystore_location",
+    "sasl_kerberos_keytab",
+    "sasl_kerberos_principal",
+    "sasl_oauthbearer_token_endpoint_url",
+    "sasl_oauthbearer_metadata_authentication_type",
+)
+#: A store in PEM format has been copied to these.
+_COPIED = {"ssl_truststore_location": "ssl_cafile", "ssl_keystore_location": "ssl_certfile"}
 
 
 class Record(NamedTuple):
@@ -37,15 +54,24 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def access_of(
-    config: Config, accepted: Container[str] = KafkaConsumer.DEFAULT_CONFIG
-) -> dict[str, Any]:
-    """Return the *accepted* arguments with which a client of kafka-python's connects likewise."""
+def refuse_unreadable(config: Config) -> None:
+    """Raise CommandError if kafka-python's consumer cannot connect with these settings."""
+    for name in _OURS:
+        copied = name in _COPIED and getattr(config, _COPIED[name]) is not None
+        if getattr(config, name) is not None and not copied:
+            raise CommandError(
+                f"the topic cannot be read back: kafka-python's consumer, which reads it, does not "
+                f"support setting {name}"
+            )
+
+
+def _access_of(config: Config) -> dict[str, Any]:
+    """Return the arguments with which kafka-python's consumer connects likewise."""
     return {
         each.name: value
         for each in dataclasses.fields(config)
         if each.name.startswith(_ACCESS)
-        and each.name in accepted
+        and each.name in KafkaConsumer.DEFAULT_CONFIG
         and (value := getattr(config, each.name)) is not None
     }
 
@@ -62,10 +88,11 @@ class LogReader:
         self._config = config
 
     def __enter__(self) -> Self:
+        refuse_unreadable(self._config)
         servers = servers_text(self._config.bootstrap_servers).split(",")
         try:
             self._consumer = KafkaConsumer(
-                bootstrap_servers=servers, check_crcs=True, **access_of(self._config)
+                bootstrap_servers=servers, check_crcs=True, **_access_of(self._config)
             )
         except KafkaError as error:
             raise CommandError(f"reading back failed: {error}") from None

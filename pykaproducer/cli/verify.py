@@ -13,6 +13,7 @@ from pykaproducer.cli import _signals
 from pykaproducer.cli._audit import Audit, Messages, defect_lines
 from pykaproducer.cli._ledger import ReportedOutcome
 from pykaproducer.cli._pace import Patience, wait_for_callbacks
+from pykaproducer.cli._readback import refuse_unreadable
 from pykaproducer.cli._stats_socket import add_stats_socket, with_stats_socket
 from pykaproducer.cli._verify_run import (
     COUNT,
@@ -125,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
         patience = Patience(settings, signals)
         producer = Producer(**patience.shortened(settings))
         try:
+            refuse_unreadable(producer.config)
             with log_shown():
                 partitions = partitions_of(producer, options.topic, settings.get("max_block_ms"))
                 before = ends_of(producer, options.topic, partitions)

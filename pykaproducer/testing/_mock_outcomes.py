@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -203,11 +202,11 @@ class MockOutcomes:
 
     def wait_for_callbacks(self, timeout: float | None) -> bool:
         """Wait until no thread runs callbacks; return False if one does after *timeout* seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else self._clock.monotonic() + timeout
         with self.lock:
             return self.lock.wait_for(
                 lambda: self.reporter is None,
-                None if end is None else max(0.0, end - time.monotonic()),
+                None if end is None else max(0.0, end - self._clock.monotonic()),
             )
 
     def forget(self) -> None:

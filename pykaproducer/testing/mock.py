@@ -197,7 +197,7 @@ class MockProducer(Producer):
         self._to_raise[call].append(error)
 
     def clear(self) -> None:
-        """Begin anew: forget the history, the offsets, and failures that nobody has read.
+        """Reset: forget the history, the offsets, and failures that nobody has read.
 
         Pending messages fail with AbortedError first. Errors of :meth:`raise_next` and
         :meth:`fail_next` that have not occurred yet are dropped.

@@ -194,7 +194,7 @@ class FaultProxy:
         self._change(black_hole=True)
 
     def drop_silently(self) -> int:
-        """Drop every connection that there is now, without a word. Return their number.
+        """Drop every connection that there is now, silently. Return their number.
 
         Nothing is forwarded on them any more, in either direction, and neither side is told, as
         when a firewall or a load balancer drops an idle connection. (What a client sends is still

@@ -143,7 +143,10 @@ class TokenServer:
         """Begin to answer; no effect on a started server."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._server.serve_forever, args=[_POLL], daemon=True
+                target=self._server.serve_forever,
+                args=[_POLL],
+                daemon=True,
+                name="token-server",
             )
             self._thread.start()
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import random
 import subprocess
 from typing import Any, NamedTuple
@@ -301,3 +302,39 @@ def test_the_books_are_a_dictionary() -> None:
     lost = [n for n, state in told.items() if state is ReportedOutcome.DELIVERED and n not in found]
     assert list(ledger.lost()) == lost
     assert ledger.counts[ReportedOutcome.DELIVERED] == len(told) - 9
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("proxy_url", ["proxy_url=socks5://127.0.0.1:9"]),
+        (
+            "sasl_oauthbearer_token_endpoint_url",
+            [
+                "security_protocol=SASL_PLAINTEXT",
+                "sasl_mechanism=OAUTHBEARER",
+                "sasl_oauthbearer_token_endpoint_url=https://127.0.0.1:9/token",
+                "sasl_oauthbearer_client_id=alice",
+                "sasl_oauthbearer_client_secret=secret",
+            ],
+        ),
+    ],
+)
+@pytest.mark.parametrize("what", ["verify", "load"])
+def test_settings_that_the_consumer_does_not_have(
+    what: str,
+    name: str,
+    settings: list[str],
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is sent."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("key,value\na,b\n")
+    source = [] if what == "verify" else [str(rows), "--verify"]
+    extra = [word for setting in settings for word in ("-X", setting)]
+    assert main([what, *source, "-t", "x", "--bootstrap-servers", NOWHERE, *extra]) == 1
+    assert capsys.readouterr().err == (
+        "pykaproducer: the topic cannot be read back: kafka-python's consumer, which reads it, "
+        f"does not support setting {name}\n"
+    )

@@ -1,4 +1,4 @@
-"""Connections that a firewall or a load balancer drops without a word."""
+"""Connections that a firewall or a load balancer drops silently."""
 
 from __future__ import annotations
 

@@ -91,6 +91,20 @@ def test_the_maximum_of_the_setup_timeout_is_not_below_it() -> None:
         Config.from_kwargs({"socket_connection_setup_timeout_ms": 0})
 
 
+def test_the_maximum_of_the_pause_between_requests_for_a_token_is_not_below_the_first() -> None:
+    settings = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauthbearer_token_endpoint_url": "https://127.0.0.1/token",
+        "sasl_oauthbearer_client_id": "alice",
+        "sasl_oauthbearer_client_secret": "secret",
+        "sasl_login_retry_backoff_ms": 20_000,
+    }
+    assert Config.from_kwargs(settings).sasl_login_retry_backoff_max_ms == 20_000
+    with pytest.raises(ConfigurationError, match="setting sasl_login_retry_backoff_ms: "):
+        Config.from_kwargs({"sasl_login_retry_backoff_ms": 20_000})
+
+
 def test_the_defaults_are_below_the_idle_timeouts_of_clouds() -> None:
     config = Config.from_kwargs({})
     assert config.connections_max_idle_ms < 240_000

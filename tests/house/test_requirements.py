@@ -74,3 +74,12 @@ def test_a_build_for_another_platform_says_what_that_lacks(
     monkeypatch.setenv("PYKAPRODUCER_WITHOUT", without)
     assert {"lz4"} - required() == missing
     assert ("cramjam" in required()) is bool(missing)
+
+
+def test_a_build_for_another_platform_knows_its_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    monkeypatch.setattr(sys, "version_info", (3, 13))
+    monkeypatch.setenv("PYKAPRODUCER_WITHOUT", "lz4")
+    assert not {"lz4", "python-snappy"} & required()
+    monkeypatch.setenv("PYKAPRODUCER_WITHOUT", "")
+    assert {"lz4", "python-snappy"} - required() == {"python-snappy"}

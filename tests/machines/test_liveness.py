@@ -17,34 +17,34 @@ class Settings:
     tcp_user_timeout_ms: float = 10_000
 
 
-def test_a_connection_is_stale_after_a_pause_until_a_sign_of_life() -> None:
+def test_a_connection_is_stale_after_a_pause_until_it_was_checked() -> None:
     liveness = Liveness(Settings())
     assert liveness.stale_at(100.0) == 105.0
-    liveness.vouched = True
+    liveness.just_checked = True
     assert liveness.stale_at(100.0) == math.inf
     assert Liveness(Settings(connections_check_idle_ms=0)).stale_at(100.0) == math.inf
 
 
 def test_the_peer_is_gone_when_it_has_acknowledged_nothing_since_the_last_use() -> None:
     liveness = Liveness(Settings())
-    assert liveness.look_at(100.0) == math.inf
+    assert liveness.next_look_at(100.0) == math.inf
     liveness.can_look = True
-    assert liveness.look_at(100.0) == 110.0
+    assert liveness.next_look_at(100.0) == 110.0
     # The last acknowledgement was long before the last use.
-    assert liveness.gone(500.0, 100.0, 109.0) is None
-    assert liveness.look_at(100.0) == 110.0
-    assert liveness.gone(3.0, 100.0, 120.0) is None
-    assert liveness.look_at(100.0) == 121.0
-    assert liveness.gone(None, 100.0, 121.0) is None
-    text = liveness.gone(10.0, 100.0, 122.0)
+    assert liveness.failure(500.0, 100.0, 109.0) is None
+    assert liveness.next_look_at(100.0) == 110.0
+    assert liveness.failure(3.0, 100.0, 120.0) is None
+    assert liveness.next_look_at(100.0) == 121.0
+    assert liveness.failure(None, 100.0, 121.0) is None
+    text = liveness.failure(10.0, 100.0, 122.0)
     assert text == (
         "the broker's host acknowledged nothing that was sent in the last 10 s "
         "(tcp_user_timeout_ms)"
     )
     liveness = Liveness(Settings(tcp_user_timeout_ms=0))
     liveness.can_look = True
-    assert liveness.look_at(100.0) == math.inf
-    assert liveness.gone(1e9, 100.0, 1e9) is None
+    assert liveness.next_look_at(100.0) == math.inf
+    assert liveness.failure(1e9, 100.0, 1e9) is None
 
 
 @pytest.mark.parametrize("state", [SessionState.CLOSED, SessionState.CHECKING])

@@ -63,9 +63,3 @@ def test_a_token_that_a_broker_rejects_is_replaced() -> None:
     schedule.fetched(3600.0, 60.0, 0.0)
     schedule.rejected(61.0)
     assert schedule.fetch_at == 70.0
-
-
-def test_the_longest_backoff_may_be_shorter_than_the_first() -> None:
-    schedule = TokenSchedule(5.0, 1.0)
-    schedule.failed(0.0, 0.5, permanent=False)
-    assert schedule.fetch_at == pytest.approx(1.0)

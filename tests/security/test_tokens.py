@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -196,21 +197,22 @@ def test_a_fork_while_a_token_is_fetched(
 ) -> None:
     """The first request is answered after the second one, which is that of the child."""
     asked, both = tmp_path / "asked", threading.Event()
+    os.mkfifo(asked)
 
     def first_waits(request: TokenRequest) -> None:
         if len(token_server.requests) > 1:
             both.set()
-        asked.touch()
+        else:
+            asked.write_bytes(b"!")  # waits until the script reads it
         both.wait(SOON)
 
     token_server.answer = first_waits
     script = f"""
-        import os, pathlib, time
+        import os, pathlib
         from pykaproducer import Producer
         producer = Producer(**{settings(secured, sasl_login_read_timeout_ms=30_000)!r})
         first = producer.send({secured_topic!r}, b"parent")
-        while not pathlib.Path({str(asked)!r}).exists():
-            time.sleep(0.01)
+        assert pathlib.Path({str(asked)!r}).read_bytes()  # waits until it is written
         child = os.fork()
         if child:
             first.result({SOON})
