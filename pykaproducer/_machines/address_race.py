@@ -4,7 +4,7 @@ The addresses of both families are tried alternately. Each attempt starts a mome
 before it, or at once if that has failed. The first that connects wins, and the others are given up.
 So an address that does not answer costs a quarter of a second.
 
-What follows the connection (a proxy, TLS) happens on the winner only. If it fails there, the race
+The next steps (a proxy, TLS) happen on the winner only. If it fails there, the race
 goes on, with the addresses that were given up first.
 
 The machine is pure: it takes ``now``, and the sockets are in ``_net.approach``.

@@ -39,7 +39,7 @@ class LivenessSettings(Protocol):
 
 
 class Liveness:
-    """What is known about the peer of one connection.
+    """The state of the peer of one connection.
 
     *used_at* is always when bytes were last sent or received.
     """

@@ -1,4 +1,4 @@
-"""What other stages put into the inbox of Metadata, and what it puts into theirs."""
+"""The items that other stages put into the inbox of Metadata, and that it puts into theirs."""
 
 from __future__ import annotations
 

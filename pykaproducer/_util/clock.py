@@ -3,7 +3,7 @@
 The pipeline never calls :func:`time.sleep`, nor passes a timeout to a lock or a selector. It calls
 the clock with a *deadline* (a point on :meth:`Clock.monotonic`, ``None`` for "no deadline"). Tests
 replace the clock by a :class:`pykaproducer.testing.FakeClock` and advance it manually, so no test
-sleeps. What does not use it: a request to a token endpoint, whose blocking calls have timeouts
+sleeps. Not through the clock: a request to a token endpoint, whose blocking calls have timeouts
 (``_net/http_request.py``), and the command line and ``testing``, which may wait for the system.
 """
 

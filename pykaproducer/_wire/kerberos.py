@@ -23,7 +23,7 @@ _OFFER_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KerberosIdentity:
-    """Who authenticates to whom."""
+    """The two parties of an authentication."""
 
     #: The broker: a ``gssapi.Name``, or a service in the form ``service@host``.
     target: Any

@@ -1,4 +1,4 @@
-"""What every SASL mechanism has: see ``mechanisms``, ``kerberos`` and ``msk_iam``.
+"""The parts of every SASL mechanism: see ``mechanisms``, ``kerberos`` and ``msk_iam``.
 
 In its own module because each session imports it, and only those with SASL need the others.
 """

@@ -167,7 +167,7 @@ CreateAclsRequest, CreateAclsResponse = message(
     ],
 )
 
-#: What DescribeAcls and DeleteAcls look for.
+#: The filter of DescribeAcls and DeleteAcls.
 _FILTER = (
     Field("resource_type_filter", INT8),
     Field("resource_name_filter", STRING),

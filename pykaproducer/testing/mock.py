@@ -110,7 +110,7 @@ class MockProducer(Producer):
         # From now on each message calls _start(), which can refuse it.
         self._begin_to_close()
 
-    # What the test decides -----------------------------------------------------------------------
+    # Decisions of the test -----------------------------------------------------------------------
 
     def history(self) -> list[SentRecord]:
         """Return the accepted messages in the order of their ``send()``, whatever their outcome.

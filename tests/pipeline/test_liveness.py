@@ -81,7 +81,7 @@ def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
         clock.jump(240)
         deliveries = send(producer, numbers(3))
         bridge = pipeline_of(producer).brokers.all()[0].bridge
-        until(lambda: "no sign of life" in bridge.setting_up())
+        until(lambda: "has not answered the check" in bridge.setting_up())
         clock.jump(2.1)
         until(lambda: any("was unused" in text for text in caplog.messages))
         clock.jump(1.3)  # the backoff
