@@ -38,8 +38,8 @@ on to a waiting thread that is detached.) Therefore:
   passed to the thread that created the object, which takes a lock. And a finalizer is Python code,
   which may enter the same Guard.
 
-One case remains, which is improbable: a table that two threads look up while it grows. ``_open()`` makes the
-guard of the child anew.
+One case remains, which is improbable: a table that two threads look up while it grows. ``_open()``
+makes the guard of the child anew.
 
 The GIL is released for long operations: partitioning, encoding, writing to a socket and waiting for
 one. It is kept for a walk over a slice's flags, because reacquiring it next to a busy thread costs
