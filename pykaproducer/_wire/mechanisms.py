@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
@@ -124,7 +125,12 @@ class OAuthBearer:
         extensions = getattr(self._provider, "extensions", None)
         if extensions is not None:
             more = "".join(f"{name}={value}\1" for name, value in _extensions(extensions).items())
-        return f"n,,\1auth=Bearer {token}\1{more}\1".encode()
+        with contextlib.suppress(UnicodeEncodeError):
+            return f"n,,\1auth=Bearer {token}\1{more}\1".encode()
+        # Not while that error is handled, because it contains the token.
+        raise MechanismError(
+            "sasl_oauth_token_provider returned a token or extensions that are not valid Unicode"
+        )
 
     def respond(self, challenge: bytes) -> bytes | None:
         # A challenge is a rejection, which the broker completes once the client acknowledges it.
