@@ -101,6 +101,8 @@ class TokenSource:
                 answer = self._ask(url, "POST", headers, urllib.parse.urlencode(form).encode())
         except (ConfigurationError, RequestFailed) as error:
             raise NoToken(str(error)) from None
+        except ValueError:  # UnicodeError is one; its text may contain a secret
+            raise NoToken("a setting contains characters that HTTP does not allow") from None
         return self._parse(answer, now)
 
     def cancel(self) -> None:

@@ -311,6 +311,18 @@ def test_a_host_that_does_not_exist() -> None:
     assert text.startswith("the host name 'login.invalid' cannot be resolved: ")
 
 
+def test_a_request_that_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration refuses every such value known; one it overlooks must not break anything."""
+
+    def form(source: TokenSource, now: float) -> tuple[dict[str, str], dict[str, str]]:
+        return {"X-Header": f"{SECRET}\u20ac"}, {}
+
+    monkeypatch.setattr(TokenSource, "_form", form)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        source = basic(f"http://127.0.0.1:{listener.getsockname()[1]}/token")
+        assert failure(source) == "a setting contains characters that HTTP does not allow"
+
+
 @contextlib.contextmanager
 def raw_server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
     """Yield the URL of a server that passes its only connection to *serve*."""
