@@ -166,12 +166,20 @@ class HttpRequest:
             if is_secure:
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
                 try:
-                    sock = self._context().wrap_socket(sock, server_hostname=host)
+                    # Wrapping empties the plain socket. The handshake comes after the new one is
+                    # set, so that cancel() and a fork's child find it.
+                    sock = self._context().wrap_socket(
+                        sock, server_hostname=host, do_handshake_on_connect=False
+                    )
+                    undo.callback(sock.close)
+                    self.socket = sock
+                    if self._cancelled:
+                        raise RequestFailed("the producer was closed")
+                    sock.do_handshake()
                 except TimeoutError:
                     raise late from None
                 except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
                     raise RequestFailed(self._tls_error(error)) from None
-                self.socket = sock
             undo.pop_all()
         return sock
 

@@ -399,7 +399,9 @@ def test_an_endpoint_that_does_not_accept() -> None:
         ended.set()
 
 
-def test_a_request_can_be_cancelled() -> None:
+@pytest.mark.parametrize("scheme", ["http:", "https:"])
+def test_a_request_can_be_cancelled(scheme: str) -> None:
+    """With https, it is cancelled during the TLS handshake."""
     asked, ended = threading.Event(), threading.Event()
 
     def silent(peer: socket.socket) -> None:
@@ -408,14 +410,19 @@ def test_a_request_can_be_cancelled() -> None:
         ended.wait(LONG / 1000)
 
     with raw_server(silent) as url:
-        source = basic(url, sasl_login_read_timeout_ms=LONG)
+        source = basic(
+            url.replace("http:", scheme),
+            sasl_login_connect_timeout_ms=LONG,
+            sasl_login_read_timeout_ms=LONG,
+        )
         thread = threading.Thread(target=failure, args=[source])
         thread.start()
         assert asked.wait(LONG / 1000)
         source.cancel()
-        thread.join(LONG / 1000)
-        assert not thread.is_alive()
+        thread.join(LONG / 2000)  # less than the timeouts
+        is_late = thread.is_alive()
         ended.set()
+        assert not is_late
     assert failure(source)
 
 
