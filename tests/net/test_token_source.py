@@ -312,7 +312,7 @@ def test_a_host_that_does_not_exist() -> None:
 
 
 def test_a_request_that_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration refuses every such value known; one it overlooks must not break anything."""
+    """The configuration refuses such values; one that it overlooks must not break anything."""
 
     def form(source: TokenSource, now: float) -> tuple[dict[str, str], dict[str, str]]:
         return {"X-Header": f"{SECRET}\u20ac"}, {}
