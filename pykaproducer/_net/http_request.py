@@ -142,7 +142,7 @@ class HttpRequest:
                 ) from None
             except OSError as error:
                 raise RequestFailed(f"the connection was lost: {_text(error)}") from None
-            kind = answer.getheader("Content-Type", "").partition(";")[0].strip()[:60]
+            kind = answer.getheader("Content-Type", "").partition(";")[0].strip()
             return HttpAnswer(answer.status, answer.reason, kind, content)
 
     def _connect(self, host: str, port: int, is_secure: bool) -> socket.socket:
