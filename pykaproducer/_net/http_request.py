@@ -124,9 +124,12 @@ class HttpRequest:
         host = parts.hostname or ""
         is_secure = parts.scheme == "https"
         path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        connection = http.client.HTTPConnection(host, parts.port)
+        usual_port = 443 if is_secure else 80
+        # Without a port, it would take the last part of an IPv6 address for one.
+        connection = http.client.HTTPConnection(host, parts.port or usual_port)
+        connection.default_port = usual_port  # which is not part of the header Host
         with contextlib.closing(connection):
-            sock = self._connect(host, parts.port or (443 if is_secure else 80), is_secure)
+            sock = self._connect(host, connection.port, is_secure)
             connection.sock = sock
             deadline = time.monotonic() + self._read_timeout
             try:
