@@ -83,16 +83,31 @@ def _credentials(url: SplitResult) -> tuple[str | None, str | None]:
     user, password = unquote(url.username), unquote(url.password or "")
     if not user:
         raise SecretInValueError("its user name is empty")
+    size = _bytes_of(user, password)
+    if size is None:
+        raise SecretInValueError("its user name or password is not valid Unicode")
     if url.scheme == "http":
         if ":" in user:
             raise SecretInValueError("its user name contains a colon, which HTTP does not allow")
     elif not password:
         raise SecretInValueError("it has a user name without a password")
-    elif max(len(user.encode()), len(password.encode())) > _MOST_BYTES:
+    elif size > _MOST_BYTES:
         raise SecretInValueError(
             f"its user name or password is longer than {_MOST_BYTES} bytes, the maximum of SOCKS5"
         )
     return user, password
+
+
+def _bytes_of(*texts: str) -> int | None:
+    """Return the size of the longest text, None if one cannot be encoded.
+
+    The caller raises, because an error raised while the UnicodeEncodeError is handled would keep
+    it, and with it the text.
+    """
+    try:
+        return max(len(text.encode()) for text in texts)
+    except UnicodeEncodeError:
+        return None
 
 
 PROXY: Final = Kind(

@@ -137,7 +137,8 @@ def _check_query(config: OAuthSettings) -> None:
     if not metadata_query(config):
         raise ConfigurationError(
             "setting sasl_oauthbearer_config: a value that is not shown was given; allowed with "
-            "'azure_imds': 'query=api-version=2018-02-01&resource=RESOURCE'"
+            "'azure_imds': 'query=api-version=2018-02-01&resource=RESOURCE', with other than ASCII "
+            "characters and spaces quoted, as %20 for a space"
         )
 
 
@@ -148,7 +149,9 @@ def metadata_query(config: OAuthSettings) -> str:
     if text is None:
         return url.partition("?")[2]
     name, _, query = text.strip().partition("=")
-    return query if name == "query" and "=" in query and query.isprintable() else ""
+    # HTTP allows nothing else in its first line.
+    is_valid = query.isascii() and query.isprintable() and " " not in query
+    return query if name == "query" and "=" in query and is_valid else ""
 
 
 def file_url_path(url: str) -> str:

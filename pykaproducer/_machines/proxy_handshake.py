@@ -185,6 +185,7 @@ class HttpConnectHandshake:
             lines.append(f"Proxy-Authorization: Basic {secret}")
         self._request = "\r\n".join([*lines, "", ""]).encode()
         self._data = b""
+        self._interim = 0  # bytes of interim answers
         self.done = False
 
     def begin(self) -> bytes:
@@ -196,12 +197,15 @@ class HttpConnectHandshake:
             raise ProxyRefused(f"it does not speak HTTP: it sent {_shown(self._data)}")
         head, end, rest = self._data.partition(b"\r\n\r\n")
         if not end:
-            if len(self._data) > _MOST:
+            if self._interim + len(self._data) > _MOST:
                 raise ProxyRefused(f"its answer is longer than {_MOST} bytes")
             return b""
         status, reason = _status(head)
         if 100 <= status < 200:  # an interim answer; the final one follows
             self._data = b""
+            self._interim += len(head) + len(end)
+            if self._interim > _MOST:
+                raise ProxyRefused(f"its answer is longer than {_MOST} bytes")
             return self.received(rest) if rest else b""
         if status == 407:
             raise ProxyRefused(

@@ -74,8 +74,13 @@ class Approach:
         """
         self.timeout = min(self._timeouts.timeout(host, system_random.random()), self._most)
         self._name, self._host = name, host
-        self._reason = ConnectionFailed("the host name has no address")
         self._endpoints = interleaved(self._network.resolve(*host), self._family)
+        # Until an attempt fails: if the race is over before the first one, the resolver was slow.
+        self._reason = ConnectionFailed(
+            "looking up the host name took too long"
+            if self._endpoints
+            else "the host name has no address"
+        )
         self._race = AddressRace(len(self._endpoints), now, now + self.timeout)
 
     def ended(self, *, well: bool) -> None:

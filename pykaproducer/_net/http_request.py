@@ -126,9 +126,12 @@ class HttpRequest:
         host = parts.hostname or ""
         is_secure = parts.scheme == "https"
         path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        connection = http.client.HTTPConnection(host, parts.port)
+        usual_port = 443 if is_secure else 80
+        # Without a port, it would take the last part of an IPv6 address for one.
+        connection = http.client.HTTPConnection(host, parts.port or usual_port)
+        connection.default_port = usual_port  # which is not part of the header Host
         with contextlib.closing(connection):
-            sock = self._connect(host, parts.port or (443 if is_secure else 80), is_secure)
+            sock = self._connect(host, connection.port, is_secure)
             connection.sock = sock
             deadline = time.monotonic() + self._read_timeout
             try:
@@ -144,7 +147,7 @@ class HttpRequest:
                 ) from None
             except OSError as error:
                 raise RequestFailed(f"the connection was lost: {_text(error)}") from None
-            kind = answer.getheader("Content-Type", "").partition(";")[0].strip()[:60]
+            kind = answer.getheader("Content-Type", "").partition(";")[0].strip()
             return HttpAnswer(answer.status, answer.reason, kind, content)
 
     def _connect(self, host: str, port: int, is_secure: bool) -> socket.socket:
@@ -168,12 +171,20 @@ class HttpRequest:
             if is_secure:
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
                 try:
-                    sock = self._context().wrap_socket(sock, server_hostname=host)
+                    # Wrapping empties the plain socket. The handshake comes after the new one is
+                    # set, so that cancel() and a fork's child find it.
+                    sock = self._context().wrap_socket(
+                        sock, server_hostname=host, do_handshake_on_connect=False
+                    )
+                    undo.callback(sock.close)
+                    self.socket = sock
+                    if self._cancelled:
+                        raise RequestFailed("the producer was closed")
+                    sock.do_handshake()
                 except TimeoutError:
                     raise late from None
                 except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
                     raise RequestFailed(self._tls_error(error)) from None
-                self.socket = sock
             undo.pop_all()
         return sock
 

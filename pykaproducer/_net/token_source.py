@@ -78,6 +78,7 @@ class TokenSource:
         self._context: ssl.SSLContext | None = None
         self._cancelled = False
         self._request: HttpRequest | None = None
+        self._assertion: str | None = None  # the last one that was sent
         #: The origin without secrets, for errors.
         self.origin = settings.token_origin
 
@@ -101,6 +102,8 @@ class TokenSource:
                 answer = self._ask(url, "POST", headers, urllib.parse.urlencode(form).encode())
         except (ConfigurationError, RequestFailed) as error:
             raise NoToken(str(error)) from None
+        except ValueError:  # UnicodeError is one; its text may contain a secret
+            raise NoToken("a setting contains characters that HTTP does not allow") from None
         return self._parse(answer, now)
 
     def cancel(self) -> None:
@@ -136,6 +139,7 @@ class TokenSource:
             settings.sasl_oauthbearer_client_secret,
         )
         signed = assertion(settings, now, str(uuid.uuid4())) if settings.sends_assertions else None
+        self._assertion = signed
         if grant == JWT_BEARER and signed is not None:
             form["assertion"] = signed
         elif signed is not None:
@@ -186,7 +190,8 @@ class TokenSource:
         if answer.status != 200:
             raise self._http_error(answer, content if isinstance(content, dict) else {})
         if not isinstance(content, dict):
-            what = f" but {answer.content_type}" if answer.content_type else ""
+            kind = self._shown(answer.content_type)
+            what = f" but {kind}" if kind else ""
             raise NoToken(f"the answer is not a JSON object{what}; is the URL right?")
         text = content.get("access_token")
         if not isinstance(text, str) or not text:
@@ -218,9 +223,14 @@ class TokenSource:
 
     def _shown(self, text: object) -> str:
         """Return a server's text on one line, without a secret of ours that it may repeat."""
-        shown = " ".join(str(text).split())
-        for secret in self._secrets():
+        shown, secrets = str(text), self._secrets()
+        # First as it is, because a secret may contain white space, then as a server folds it.
+        for secret in secrets:
             shown = shown.replace(secret, "<not shown>")
+        shown = " ".join(shown.split())
+        for secret in secrets:
+            if folded := " ".join(secret.split()):
+                shown = shown.replace(folded, "<not shown>")
         shown = _JWT.sub("<not shown>", shown)
         shown = "".join(letter for letter in shown if letter.isprintable())
         return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 3] + "..."
@@ -233,6 +243,8 @@ class TokenSource:
             client = settings.sasl_oauthbearer_client_id or ""
             header = _basic(client, secret, settings.sasl_oauthbearer_header_urlencode)
             found += [header.removeprefix("Basic "), urllib.parse.quote_plus(secret), secret]
+        if self._assertion is not None:
+            found += [self._assertion, urllib.parse.quote_plus(self._assertion)]
         return [each for each in found if each]
 
 

@@ -61,14 +61,15 @@ class Tunnel(PlainTransport):
             if wanted:
                 return wanted
             self._outgoing = self._handshake.begin()
-        while not self._handshake.done:
-            if self._outgoing:
-                sent = self.send([memoryview(self._outgoing)], patient=False)
-                self._outgoing = self._outgoing[sent:]
-            if self._outgoing:
-                return selectors.EVENT_WRITE
+        if not self._outgoing:
+            # One read at a time: a proxy that sends without end must not keep the caller, which
+            # watches the time.
             count = self.receive(self._room)
-            if not count:
-                return selectors.EVENT_READ
-            self._outgoing = self._handshake.received(bytes(self._room[:count]))
-        return 0
+            if count:
+                self._outgoing = self._handshake.received(bytes(self._room[:count]))
+            if self._handshake.done:
+                return 0
+        if self._outgoing:
+            sent = self.send([memoryview(self._outgoing)], patient=False)
+            self._outgoing = self._outgoing[sent:]
+        return selectors.EVENT_WRITE if self._outgoing else selectors.EVENT_READ

@@ -49,9 +49,12 @@ class TokenFetcher(Worker):
         for wake in waiting:
             wake()
 
-    def stop_by(self, deadline: float) -> None:
-        """Cancel a request in progress, and stop; wait for at most a second."""
+    def stop_by(self, deadline: float) -> bool:
+        """Cancel a request in progress, and stop; wait for at most a second.
+
+        Returns whether the thread has ended.
+        """
         self.stopping = True
         self._tokens.cancel()
         self.stop()
-        self.join(min(deadline, self.clock.monotonic() + _CANCEL_TIMEOUT))
+        return self.join(min(deadline, self.clock.monotonic() + _CANCEL_TIMEOUT))

@@ -352,8 +352,8 @@ class Pipeline:
         self.reports.stop()
         if not self.reports.join(deadline):
             late.append(self.reports.name)
-        if self._token_fetcher is not None:
-            self._token_fetcher.stop_by(deadline)
+        if self._token_fetcher is not None and not self._token_fetcher.stop_by(deadline):
+            late.append(self._token_fetcher.name)
         # It may wait for the lock of a logging handler that the caller of close() holds.
         self.log_writer.stop_by(min(deadline, self.clock.monotonic() + _LOG_TIMEOUT))
         return late

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
@@ -123,7 +124,12 @@ class OAuthBearer:
             raise MechanismError(f"sasl_oauth_token_provider returned {what}, not a token as str")
         extensions = getattr(self._provider, "extensions", None)
         given = {} if extensions is None else _extensions(extensions)
-        return client_response(token, (f"{name}={value}" for name, value in given.items()))
+        with contextlib.suppress(UnicodeEncodeError):
+            return client_response(token, (f"{name}={value}" for name, value in given.items()))
+        # Not while that error is handled, because it contains the token.
+        raise MechanismError(
+            "sasl_oauth_token_provider returned a token or extensions that are not valid Unicode"
+        )
 
     def respond(self, challenge: bytes) -> bytes | None:
         # A challenge is a rejection, which the broker completes once the client acknowledges it.

@@ -50,6 +50,9 @@ def test_the_urls_of_proxies(url: str, proxy: Proxy) -> None:
         (f"http://proxy/{SECRET}", "something follows the port; quote special characters"),
         (f"http://:{SECRET}@proxy", "its user name is empty"),
         (f"http://a%3Ab:{SECRET}@proxy", "its user name contains a colon"),
+        (f"http://user:{SECRET}\udcff@proxy", "its user name or password is not valid Unicode"),
+        (f"http://{SECRET}\udcff@proxy", "its user name or password is not valid Unicode"),
+        (f"socks5://user:{SECRET}\udcff@proxy", "its user name or password is not valid Unico"),
         ("socks5://user@proxy", "it has a user name without a password"),
         (f"socks5://user:{SECRET * 50}@proxy", "its user name or password is longer than 255"),
         (5, "allowed: a URL socks5://host:port"),
@@ -65,6 +68,10 @@ def test_a_wrong_url_is_refused_without_its_password(name: str, url: object, tex
     assert SECRET not in str(caught.value)
     assert caught.match(text)
     assert caught.value.__cause__ is None
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in repr(error)
+        error = error.__context__
 
 
 def test_the_password_is_not_shown() -> None:

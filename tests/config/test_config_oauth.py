@@ -100,6 +100,16 @@ def test_what_does_not_go_together(settings: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "query", ["query=a=\u00e9", "query=a=b c", "query=a=b\tc", "a=b", "query="]
+)
+def test_a_query_that_cannot_be_sent(query: str) -> None:
+    azure = {**PROTOCOL, "sasl_oauthbearer_metadata_authentication_type": "azure_imds"}
+    text = refusal(**azure, sasl_oauthbearer_config=f"{query}{SECRET}")
+    assert "setting sasl_oauthbearer_config: a value that is not shown was given" in text
+    assert "quoted, as %20 for a space" in text
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "login.example.com",

@@ -23,6 +23,7 @@ from pykaproducer.confluent import (
     Message,
     Producer,
 )
+from pykaproducer.confluent.errors import error_code_for
 from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
@@ -261,6 +262,13 @@ def test_errors_are_told_to_error_cb_and_the_logger(
     told = [record for record in caplog.records if record.name == "app"]
     assert told[0].getMessage().startswith("INIT [rdkafka]")
     assert "connection refused" in told[1].getMessage()
+
+
+@pytest.mark.parametrize(
+    "reason", ["the host name has no address", "looking up the host name took too long"]
+)
+def test_a_failed_lookup_has_librdkafkas_code(reason: str) -> None:
+    assert error_code_for(f"no connection to b:9092: {reason}") == KafkaError._RESOLVE
 
 
 def test_a_missing_token_is_told_to_error_cb(refusing: str) -> None:

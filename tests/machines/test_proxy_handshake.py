@@ -133,6 +133,14 @@ def test_a_refusal_of_http(answer: bytes, text: str) -> None:
         talk(HttpConnectHandshake("b", 1), answer)
 
 
+def test_http_proxies_must_answer_some_day() -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    with pytest.raises(ProxyRefused, match="its answer is longer than 16384 bytes"):
+        talk(HttpConnectHandshake("b", 1), *[interim] * (16384 // len(interim) + 1))
+    with pytest.raises(ProxyRefused, match="its answer is longer than 16384 bytes"):
+        talk(HttpConnectHandshake("b", 1), *[interim] * 8, b"HTTP/1.1 100 " + b"C" * 16300)
+
+
 def test_http_rejects_credentials_and_extra_bytes() -> None:
     with pytest.raises(ProxyRefused, match="it rejected the user name or password in proxy_url"):
         talk(HttpConnectHandshake("b", 1, "me", "wrong"), b"HTTP/1.1 407 No\r\n\r\n")

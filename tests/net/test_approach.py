@@ -133,6 +133,31 @@ def test_nothing_answers(black_hole: Endpoint) -> None:
     talk.close()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "count", "reason"),
+    [
+        (11.0, 1, "looking up the host name took too long"),
+        (11.0, 0, "the host name has no address"),
+        (0.0, 0, "the host name has no address"),
+    ],
+)
+def test_the_resolver_takes_all_the_time(seconds: float, count: int, reason: str) -> None:
+    clock = FakeClock()
+
+    class Slow(Directory):
+        def resolve(self, host: str, port: int) -> list[Endpoint]:
+            clock.jump(seconds)
+            return super().resolve(host, port)
+
+    endpoints = [Endpoint(socket.AF_INET, ("127.0.0.1", 9))] * count
+    talk = Talk(Slow(*endpoints), clock=clock)
+    talk.connection.open()
+    (lost,) = talk.connection.poll(clock.monotonic())
+    assert isinstance(lost, Lost)
+    assert lost.reason == reason
+    talk.close()
+
+
 def test_the_timeout_is_a_setting(black_hole: Endpoint) -> None:
     settings = Settings(
         socket_connection_setup_timeout_ms=500, socket_connection_setup_timeout_max_ms=700

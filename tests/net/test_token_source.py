@@ -311,6 +311,18 @@ def test_a_host_that_does_not_exist() -> None:
     assert text.startswith("the host name 'login.invalid' cannot be resolved: ")
 
 
+def test_a_request_that_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration refuses such values; one that it overlooks must not break anything."""
+
+    def form(source: TokenSource, now: float) -> tuple[dict[str, str], dict[str, str]]:
+        return {"X-Header": f"{SECRET}\u20ac"}, {}
+
+    monkeypatch.setattr(TokenSource, "_form", form)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        source = basic(f"http://127.0.0.1:{listener.getsockname()[1]}/token")
+        assert failure(source) == "a setting contains characters that HTTP does not allow"
+
+
 @contextlib.contextmanager
 def raw_server(serve: Callable[[socket.socket], object]) -> Iterator[str]:
     """Yield the URL of a server that passes its only connection to *serve*."""
@@ -387,7 +399,9 @@ def test_an_endpoint_that_does_not_accept() -> None:
         ended.set()
 
 
-def test_a_request_can_be_cancelled() -> None:
+@pytest.mark.parametrize("scheme", ["http:", "https:"])
+def test_a_request_can_be_cancelled(scheme: str) -> None:
+    """With https, it is cancelled during the TLS handshake."""
     asked, ended = threading.Event(), threading.Event()
 
     def silent(peer: socket.socket) -> None:
@@ -396,14 +410,19 @@ def test_a_request_can_be_cancelled() -> None:
         ended.wait(LONG / 1000)
 
     with raw_server(silent) as url:
-        source = basic(url, sasl_login_read_timeout_ms=LONG)
+        source = basic(
+            url.replace("http:", scheme),
+            sasl_login_connect_timeout_ms=LONG,
+            sasl_login_read_timeout_ms=LONG,
+        )
         thread = threading.Thread(target=failure, args=[source])
         thread.start()
         assert asked.wait(LONG / 1000)
         source.cancel()
-        thread.join(LONG / 1000)
-        assert not thread.is_alive()
+        thread.join(LONG / 2000)  # less than the timeouts
+        is_late = thread.is_alive()
         ended.set()
+        assert not is_late
     assert failure(source)
 
 

@@ -196,6 +196,36 @@ def test_there_is_no_proxy() -> None:
     )
 
 
+def test_a_proxy_that_never_ends_its_answer() -> None:
+    """It sends faster than it is read, until the connection is given up."""
+
+    def flood(client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+    with Server(None, flood) as proxy:
+        made = network(f"http://127.0.0.1:{proxy.port}")
+        with pytest.raises(ConnectionFailed, match="its answer is longer than 16384 bytes"):
+            reached(made, "127.0.0.1", 9092)
+
+
+def test_a_proxy_is_read_once_at_a_time() -> None:
+    """Whoever waits for it looks at the time between two reads."""
+    answers = b"HTTP/1.1 100 Continue\r\n\r\n" * 400
+    with ScriptedProxy(answers, then_close=False) as proxy:
+        made = network(f"http://127.0.0.1:{proxy.port}")
+        (endpoint,) = made.resolve("127.0.0.1", 9092)
+        with contextlib.closing(made.connect(endpoint)) as transport:
+            while transport.finish_connect() != selectors.EVENT_READ:
+                wait(transport, selectors.EVENT_WRITE)
+            with selectors.DefaultSelector() as selector:
+                selector.register(transport, selectors.EVENT_READ)
+                for _ in range(0, len(answers), 4096):
+                    assert selector.select(30), "everything was read before"
+                    assert transport.finish_connect() == selectors.EVENT_READ
+
+
 def test_a_slow_proxy() -> None:
     clock = FakeClock()
     with ScriptedProxy(then_close=False) as proxy:

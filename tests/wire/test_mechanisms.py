@@ -141,6 +141,8 @@ def test_a_token_that_is_refused_is_taken_back() -> None:
         (lambda: "", "returned an invalid str"),
         (lambda: "hunter2\1", "returned an invalid str"),
         (lambda: b"hunter2", "returned bytes, not a token"),
+        (lambda: "hunter2\udcff", "returned a token or extensions that are not valid Unicode"),
+        (Provider("hunter2", {"a": "\udcff"}), "returned a token or extensions that are not val"),
         (Provider("hunter2", ["x"]), r"extensions\(\) of .* returned list"),
     ],
 )
@@ -148,6 +150,7 @@ def test_a_provider_that_fails_is_told_without_its_token(provider: Any, text: st
     with pytest.raises(MechanismError, match=text) as caught:
         OAuthBearer(provider).first()
     assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(caught.value.__context__)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
