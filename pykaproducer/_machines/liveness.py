@@ -5,7 +5,7 @@ to it arrives, and nothing comes back. Without a further rule that costs ``reque
 rules make it cheaper:
 
 - A connection that was unused for ``connections_check_idle_ms`` is asked for a sign of life before
-  it is used again, and gets :data:`CHECK_TIMEOUT` for it. This finds also a connection whose peer
+  it is used again (not with ``acks=0``), and gets :data:`CHECK_TIMEOUT` for it. This finds also a connection whose peer
   is a proxy that acknowledges everything and passes nothing on.
 - If a request is unanswered, and the broker's host has acknowledged nothing for
   ``tcp_user_timeout_ms``, the connection is lost.
@@ -52,10 +52,14 @@ class Liveness:
         self.can_look = False
         #: Whether a sign of life has come, and nothing was written since then.
         self.vouched = False
+        #: Whether requests are written that get no response (``acks=0``). What the broker has yet
+        #: to do for them is unknown, and a busy broker would give no sign of life in time. With
+        #: another connection, later messages could overtake those.
+        self.is_one_way = False
 
     def stale_at(self, used_at: float) -> float:
         """Return when to ask for a sign of life before the next use."""
-        return math.inf if self.vouched else used_at + self._check_after
+        return math.inf if self.vouched or self.is_one_way else used_at + self._check_after
 
     def look_at(self, used_at: float) -> float:
         """Return when to look at what was acknowledged, if something is in flight."""

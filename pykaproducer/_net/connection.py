@@ -7,8 +7,7 @@ may be opened again, with everything except the wake-up socket created anew.
 Guarantees: no method blocks longer than its deadline, with two exceptions. ``open`` calls the
 resolver, and ``poll`` may call a token provider while it authenticates. Every submitted request is
 returned once: in ``Answered``, in ``FullyWritten`` (if no response is expected) or in ``Lost``.
-``Lost`` separates requests of which no byte was given to the socket from those that the broker may
-have received.
+``Lost`` separates requests of which no byte was given to the socket from the others.
 
 If a step of ``open`` or ``poll`` runs out of memory, the connection is lost. Requests are discarded
 only once ``Lost`` exists; until there is memory for it, ``poll`` retries.
@@ -182,6 +181,7 @@ class Connection:
     def submit(self, request: Request) -> None:
         """Queue *request*. ``poll`` encodes and writes it once the connection is ready."""
         request.timeout = request.deadline - self._clock.monotonic()
+        self._liveness.is_one_way |= not request.expects_answer
         self._outbox.queued.append(request)
 
     def refuses(self, api_key: int) -> str | None:
