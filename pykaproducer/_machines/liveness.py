@@ -5,8 +5,8 @@ to it arrives, and nothing comes back. Without a further rule that costs ``reque
 rules make it cheaper:
 
 - A connection that was unused for ``connections_check_idle_ms`` is asked for a sign of life before
-  it is used again (not with ``acks=0``), and gets :data:`CHECK_TIMEOUT` for it. This finds also a connection whose peer
-  is a proxy that acknowledges everything and passes nothing on.
+  it is used again (not with ``acks=0``), and gets :data:`CHECK_TIMEOUT` for it. This finds also a
+  connection whose peer is a proxy that acknowledges everything and passes nothing on.
 - If a request is unanswered, and the broker's host has acknowledged nothing for
   ``tcp_user_timeout_ms``, the connection is lost.
 

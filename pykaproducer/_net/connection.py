@@ -90,7 +90,6 @@ class Connection:
         self._network = network
         try:
             self._events: list[Event] = []
-            # Of the current attempt.
             self._failure: BaseException | str | None = None  # ended it, and is not reported yet
             self._session = Session(config.client_id)
             self._frames = FrameReader(config.receive_message_max_bytes)
@@ -100,7 +99,6 @@ class Connection:
             self._heard = False  # the broker has answered a request
             self._timeouts = RequestTimeouts()
             self._liveness = Liveness(config)
-            # Submitted requests, and the encoded bytes that the socket has not taken yet.
             self._outbox = Outbox()
             # Kept for all attempts.
             self._never = WakeEvent()  # never set: for pauses without the selector
@@ -273,15 +271,14 @@ class Connection:
         :attr:`has_to_go_on`.
         """
         now = self._clock.monotonic()
-        if self._failure is not None or self._must_check(now):
+        due = self._failure is not None or now >= self._session.reauth_due
+        if due or self._must_check(now) or self._transport is None:
             return
-        assert self._transport is not None
         try:
             self._outbox.encode_queued(self._session)
             self._outbox.write(self._transport, now, self._timeouts, self._events, patient=False)
         except (ConnectionFailed, NoCommonVersion, MemoryError):
             return
-        assert not self._events
 
     @property
     def has_to_go_on(self) -> bool:
@@ -380,7 +377,10 @@ class Connection:
     def _encode_queued(self) -> None:
         """Encode the next requests, or first one that asks for a sign of life."""
         now = self._clock.monotonic()
-        if self._must_check(now):
+        if now >= self._session.reauth_due:  # it fell due while the connection was checked
+            self._session.rest()
+            self._authenticate_again()
+        elif self._must_check(now):
             log.debug("%s: checking the connection, which was unused", self.name)
             self._setup_deadline = now + CHECK_TIMEOUT
             self._outbox.add([self._session.check()])
