@@ -52,8 +52,8 @@ class Liveness:
         self.can_look = False
         #: Whether a sign of life has come, and nothing was written since then.
         self.vouched = False
-        #: Whether requests are written that get no response (``acks=0``). What the broker has yet
-        #: to do for them is unknown, and a busy broker would give no sign of life in time. With
+        #: Whether requests are written that get no response (``acks=0``). The broker may
+        #: still have to handle them, and a busy one would give no sign of life in time. With
         #: another connection, later messages could overtake those.
         self.is_one_way = False
 

@@ -378,7 +378,7 @@ class Metadata(SocketWorker):
         self._rebootstrapped = False
         if not (is_other and self._config.idempotent):
             return
-        # The id first: who reads the new ordinal must not get the old id.
+        # The id first: a stage that reads the new ordinal must not get the old id.
         self._ids.current = None
         self.cluster += 1
         for worker in self._broker_workers():
