@@ -5,8 +5,9 @@ arrives, and nothing comes back. Without a further rule that costs ``request_tim
 rules make it cheaper:
 
 - Before a connection that was unused for ``connections_check_idle_ms`` is used again, it is checked
-  with an ApiVersions request, which the broker has to answer within :data:`CHECK_TIMEOUT`. This
-  also finds a connection whose peer is a proxy that acknowledges everything and passes nothing on.
+  with an ApiVersions request, which the broker has to answer within :data:`CHECK_TIMEOUT` (not with
+  ``acks=0``). This also finds a connection whose peer is a proxy that acknowledges everything and
+  passes nothing on.
 - If a request is unanswered, and the broker's host has acknowledged nothing for
   ``tcp_user_timeout_ms``, the connection is lost.
 
@@ -52,10 +53,14 @@ class Liveness:
         self.can_look = False
         #: Whether a check was answered, and nothing was written since then.
         self.just_checked = False
+        #: Whether requests are written that get no response (``acks=0``). The broker may still have
+        #: to handle them, and a busy one would not answer a check in time. With another connection,
+        #: later messages could overtake those.
+        self.is_one_way = False
 
     def stale_at(self, used_at: float) -> float:
         """Return from when on the connection is checked before the next use."""
-        return math.inf if self.just_checked else used_at + self._check_after
+        return math.inf if self.just_checked or self.is_one_way else used_at + self._check_after
 
     def next_look_at(self, used_at: float) -> float:
         """Return when to look at what was acknowledged, if something is in flight."""

@@ -39,7 +39,7 @@ class Sequencer(SequencerState):
     4. 0 is retried and is out of order forever.
     """
 
-    __slots__ = ("_missing",)
+    __slots__ = ("_missing", "cluster")
 
     producer: ProducerId | None
 
@@ -47,6 +47,8 @@ class Sequencer(SequencerState):
         self, producer: ProducerId | None = None, *, next_sequence: int = 0, known: bool = False
     ) -> None:
         super().__init__(producer, next_sequence, known)
+        #: The cluster in which the numbers count; see :meth:`enter`.
+        self.cluster = 0
         # Ordinals of older batches that are known to be missing.
         self._missing: set[int] = set()
 
@@ -99,6 +101,21 @@ class Sequencer(SequencerState):
         self.stale = True
         if id_too:
             self.spent_id = self.producer.producer_id
+
+    def enter(self, cluster: int) -> None:
+        """Give up the producer id if *cluster*, an ordinal, is another than before.
+
+        Another producer may have the same id in that cluster. Its broker would take a batch for a
+        duplicate, which would be reported as delivered and be in no log. Call this only while none
+        of the partition's batches is in flight. Those that were sealed before have an id that the
+        partition has left.
+        """
+        if cluster == self.cluster:
+            return
+        self.cluster = cluster
+        if self.producer is not None:
+            self.invalidate_sequences(id_too=True)
+            self.renew()
 
     def renew(self) -> bool:
         """Bump the epoch if the numbers are stale; return whether they were.

@@ -7,8 +7,7 @@ may be opened again, with everything except the wake-up socket created anew.
 Guarantees: no method blocks longer than its deadline, with two exceptions. ``open`` calls the
 resolver, and ``poll`` may call a token provider while it authenticates. Every submitted request is
 returned once: in ``Answered``, in ``FullyWritten`` (if no response is expected) or in ``Lost``.
-``Lost`` separates requests of which no byte was given to the socket from those that the broker may
-have received.
+``Lost`` separates requests of which no byte was given to the socket from the others.
 
 If a step of ``open`` or ``poll`` runs out of memory, the connection is lost. Requests are discarded
 only once ``Lost`` exists; until there is memory for it, ``poll`` retries.
@@ -91,7 +90,6 @@ class Connection:
         self._network = network
         try:
             self._events: list[Event] = []
-            # Of the current attempt.
             self._failure: BaseException | str | None = None  # ended it, and is not reported yet
             self._session = Session(config.client_id)
             self._frames = FrameReader(config.receive_message_max_bytes)
@@ -101,7 +99,6 @@ class Connection:
             self._heard = False  # the broker has answered a request
             self._timeouts = RequestTimeouts()
             self._liveness = Liveness(config)
-            # Submitted requests, and the encoded bytes that the socket has not taken yet.
             self._outbox = Outbox()
             # Kept for all attempts.
             self._never = WakeEvent()  # never set: for pauses without the selector
@@ -182,6 +179,7 @@ class Connection:
     def submit(self, request: Request) -> None:
         """Queue *request*. ``poll`` encodes and writes it once the connection is ready."""
         request.timeout = request.deadline - self._clock.monotonic()
+        self._liveness.is_one_way |= not request.expects_answer
         self._outbox.queued.append(request)
 
     def refuses(self, api_key: int) -> str | None:
@@ -273,15 +271,14 @@ class Connection:
         :attr:`has_to_go_on`.
         """
         now = self._clock.monotonic()
-        if self._failure is not None or self._must_check(now):
+        due = self._failure is not None or now >= self._session.reauth_due
+        if due or self._must_check(now) or self._transport is None:
             return
-        assert self._transport is not None
         try:
             self._outbox.encode_queued(self._session)
             self._outbox.write(self._transport, now, self._timeouts, self._events, patient=False)
         except (ConnectionFailed, NoCommonVersion, MemoryError):
             return
-        assert not self._events
 
     @property
     def has_to_go_on(self) -> bool:
@@ -380,7 +377,10 @@ class Connection:
     def _encode_queued(self) -> None:
         """Encode the next requests, or first the one that checks the connection."""
         now = self._clock.monotonic()
-        if self._must_check(now):
+        if now >= self._session.reauth_due:  # it fell due while the connection was checked
+            self._session.rest()
+            self._authenticate_again()
+        elif self._must_check(now):
             log.debug("%s: checking the connection, which was unused", self.name)
             self._setup_deadline = now + CHECK_TIMEOUT
             self._outbox.add([self._session.check()])

@@ -6,17 +6,22 @@ whose leader has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pykaproducer._machines.cluster import ClusterView
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 
 
 class AttachedBuffers:
-    """The buffers of the partitions that a broker leads, or has led until recently."""
+    """The buffers of the partitions that a broker leads, or has led until recently.
 
-    def __init__(self, broker_id: int) -> None:
+    *cluster* returns the ordinal of the cluster to which the broker belongs now.
+    """
+
+    def __init__(self, broker_id: int, cluster: Callable[[], int]) -> None:
         self._broker_id = broker_id
+        self._cluster = cluster
+        self._last_cluster = cluster()
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
         # Partitions whose leader moved_away() looks up in the view.
         self._to_check: set[tuple[str, int]] = set()
@@ -39,6 +44,8 @@ class AttachedBuffers:
             # leader; 3. the buffer's first item arrives here.
             self._buffers[place] = buffer
             buffer.attached = True
+            # Nothing of the partition is in flight: its former buffer has returned everything.
+            buffer.sequencer.enter(self._cluster())
             self._check_later(buffer)
 
     def detach(self, buffer: PartitionBuffer) -> None:
@@ -51,6 +58,9 @@ class AttachedBuffers:
         """Record that there is a new view, in which the partitions in *moved* changed leaders."""
         self._to_check.update(moved)
         self.to_check = True
+        if self._last_cluster != (cluster := self._cluster()):
+            self._last_cluster = cluster
+            self._to_check.update(self._buffers)
 
     def answered(self, buffer: PartitionBuffer) -> None:
         """React to a response for *buffer*: it may have been the last one it waited for.
@@ -65,6 +75,8 @@ class AttachedBuffers:
         self, view: ClusterView, ahead: Mapping[PartitionBuffer, int]
     ) -> list[PartitionBuffer]:
         """Return the buffers to release, because *view* names another leader.
+
+        Or because the broker belongs to another cluster: the partition enters it with a new buffer.
 
         One check for all views since the last call. A buffer with a batch in flight is returned
         once that is answered. *ahead* is the number of batches of each buffer that are only sealed
@@ -81,7 +93,10 @@ class AttachedBuffers:
         for place in places:
             buffer = self._buffers.get(place)
             leader = view.leader(*place)
-            if buffer is None or leader is None or leader == self._broker_id:
+            if buffer is None:
+                continue
+            is_here = buffer.sequencer.cluster == self._cluster()
+            if is_here and (leader is None or leader == self._broker_id):
                 continue
             if len(buffer.unanswered) > ahead.get(buffer, 0):
                 self.moved.add(buffer)

@@ -119,7 +119,7 @@ class BrokerWorker(Worker):
         self.batcher = batcher_for(config, self._batch_size)
         held, take_held = collaborators.held, collaborators.take_held
         self._held = HeldPuller(self, held, take_held, self.batcher, window, self._opens_at)
-        self._buffers = AttachedBuffers(broker_id)
+        self._buffers = AttachedBuffers(broker_id, lambda: metadata.cluster)
         self._ahead = SealedAhead(one_at_a_time=not config.idempotent and config.acks != 0)
         self._log = ConnectionLog(broker_id, last_errors)
         self._throttle = Throttle(broker_id, self.clock, last_errors)

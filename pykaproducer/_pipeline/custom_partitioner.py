@@ -38,7 +38,7 @@ def assign_partitions(
     """
     everything = list(range(partitions))
     for row in chunk.unassigned():
-        cause: Exception | None = None
+        cause: BaseException | None = None
         where: str | None = None
         try:
             partition: Any = function(chunk.key(row), everything, available or everything)
@@ -46,9 +46,11 @@ def assign_partitions(
                 chunk.assign(row, operator.index(partition))
                 continue
             text = f"returned {partition!r}; partitions of the topic: {partitions}"
-        except Exception as error:  # in a user's partitioner: only this row fails (P9)
+        except BaseException as error:
+            # In a user's partitioner: only this row fails (P9). BaseException, because SystemExit
+            # or asyncio.CancelledError would end the stage and everything that waits for it.
             cause, where = error, _place_of(error)
-            text = f"raised {type(error).__name__}: {error}"
+            text = f"raised {_named(error)}"
         fail(row, error_maker(chunk.topic, f"the partitioner {text}", cause, where))
 
 
@@ -58,7 +60,7 @@ def no_such_partition(partition: int, partitions: int) -> str:
 
 
 def error_maker(
-    topic: str, text: str, cause: Exception | None = None, where: str | None = None
+    topic: str, text: str, cause: BaseException | None = None, where: str | None = None
 ) -> Callable[[Status], PartitionerError]:
     """Return a function that makes the error of a row without a partition, for a status."""
 
@@ -73,7 +75,16 @@ def error_maker(
     return make_error
 
 
-def _place_of(error: Exception) -> str | None:
+def _named(error: BaseException) -> str:
+    """Return the type of *error* and its text, if it has one."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".rstrip(": ")
+    except BaseException:  # as above: the text is made by the user's code
+        return name
+
+
+def _place_of(error: BaseException) -> str | None:
     """Return where the partitioner raised; the rest of its traceback is not kept."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

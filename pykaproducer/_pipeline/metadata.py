@@ -87,6 +87,11 @@ class Metadata(SocketWorker):
         self.waiting_threads = ViewWaiters(self.clock)
         #: Only ever replaced as a whole; may be read from any thread.
         self.view = ClusterView()
+        #: Ordinal of the cluster: changes if, after a rebootstrap, the servers are of another one.
+        #: Not without idempotence. May be read from any thread.
+        self.cluster = 0
+        self._cluster_id: str | None = None
+        self._rebootstrapped = False
         #: When the cluster last answered (monotonic seconds); None: never.
         self.refreshed: float | None = None
         # Stages that are notified of every view, and those that wait for the next one.
@@ -358,8 +363,26 @@ class Metadata(SocketWorker):
         be the only one, and its name may resolve to another host now.
         """
         self._left = self._server
+        self._rebootstrapped = True
         self._show(self.view.without_brokers(), rebootstrap=True)
         self._switch_to(self._servers(self.view), "it requires a rebootstrap")
+
+    def _enter(self, cluster_id: str | None) -> None:
+        """Have every partition take a new producer id if the cluster is another one now.
+
+        Called before its brokers are in the view. So a BrokerWorker knows of it before it has a
+        connection to one of them.
+        """
+        known, self._cluster_id = self._cluster_id, cluster_id
+        is_other = self._rebootstrapped and cluster_id != known
+        self._rebootstrapped = False
+        if not (is_other and self._config.idempotent):
+            return
+        # The id first: a stage that reads the new ordinal must not get the old id.
+        self._ids.current = None
+        self.cluster += 1
+        for worker in self._broker_workers():
+            worker.put(ViewChanged())
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
@@ -391,6 +414,7 @@ class Metadata(SocketWorker):
             self._refresh.failed(self.clock.monotonic(), system_random.random())
             self._rebootstrap()
             return
+        self._enter(answer.cluster_id)
         refresh, old = self._refresh, self.view
         # Without topics that were not requested, or have been forgotten since.
         answer = answer.only(refresh.asked)

@@ -99,6 +99,8 @@ class MetadataAnswer:
     throttle_ms: int = 0
     #: Error code of the whole response, 0 for none.
     error_code: int = 0
+    #: None: the broker is too old to name it.
+    cluster_id: str | None = None
 
     def only(self, topics: Collection[str]) -> MetadataAnswer:
         """Return a copy limited to *topics*."""
@@ -203,8 +205,7 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
     reader.skip_tags()  # the header's
     throttle_ms = reader.int32() if version >= 3 else 0
     brokers = tuple(read_broker(reader, has_rack=version >= 1) for _ in range(reader.array()))
-    if version >= 2:
-        reader.string()  # cluster id
+    cluster_id = reader.string() if version >= 2 else None
     if version >= 1:
         reader.int32()  # controller
     topics = [_read_topic(reader, version) for _ in range(reader.array())]
@@ -213,7 +214,7 @@ def decode_metadata(version: int, payload: Buffer) -> MetadataAnswer:
     error_code = reader.fields(_int16)[0] if version >= 13 else 0
     reader.skip_tags()
     named = tuple(topic for topic in topics if topic is not None)
-    return MetadataAnswer(brokers, named, throttle_ms, error_code)
+    return MetadataAnswer(brokers, named, throttle_ms, error_code, cluster_id)
 
 
 def read_broker(reader: Reader, *, has_rack: bool = True) -> BrokerAddress:

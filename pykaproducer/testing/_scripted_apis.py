@@ -70,6 +70,9 @@ class BrokerState:
     reachable: bool = True
 
 
+_cluster_numbers = itertools.count(1)
+
+
 class ClusterState:
     """Brokers, topics and logs. Guarded by the cluster's lock."""
 
@@ -79,6 +82,7 @@ class ClusterState:
         self.versions = VERSIONS | {NAMES[name]: range_ for name, range_ in versions.items()}
         self._auto_create = auto_create
         self._producer_ids = itertools.count(1000)
+        self.cluster_id = f"scripted-{next(_cluster_numbers)}"
 
     def add_topic(self, name: str, partitions: int) -> None:
         """Add a topic whose partitions are led by the brokers in turn."""
@@ -185,7 +189,7 @@ class ClusterState:
                 )
                 for i, broker in running.items()
             ],
-            cluster_id="scripted",
+            cluster_id=self.cluster_id,
             controller_id=min(running, default=-1),
             topics=topics,
         )

@@ -35,8 +35,8 @@ def proxied(proxy: FaultProxy) -> Iterator[KafkaCluster]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"enable_idempotence": False}, {"acks": 0}, {"stage_threads": "own"}],
-    ids=["idempotent", "plain", "acks=0", "own"],
+    [{}, {"enable_idempotence": False}, {"stage_threads": "own"}],
+    ids=["idempotent", "plain", "own"],
 )
 def test_the_first_message_after_a_silent_drop_is_soon_delivered(
     proxied: KafkaCluster,

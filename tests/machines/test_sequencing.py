@@ -139,3 +139,17 @@ def test_a_new_id_has_epochs_of_its_own() -> None:
     sequencer.invalidate_sequences()
     sequencer.renew()
     assert sequencer.producer == ProducerId(8, 1)
+
+
+def test_the_id_of_another_cluster_is_not_used() -> None:
+    """Nor an equal one of the new cluster, as older batches have it."""
+    sequencer = Sequencer(ProducerId(7, 3), next_sequence=5, known=True)
+    sequencer.enter(0)
+    assert sequencer.producer == ProducerId(7, 3)
+    sequencer.enter(1)
+    assert (sequencer.producer, sequencer.known, sequencer.next_sequence) == (None, False, 0)
+    assert sequencer.has_left(7, 3)
+    assert not sequencer.adopt(ProducerId(7, 0))
+    assert sequencer.adopt(ProducerId(8, 0))
+    sequencer.enter(1)
+    assert sequencer.producer == ProducerId(8, 0)

@@ -223,6 +223,32 @@ def test_it_authenticates_again_when_it_is_time(clock: FakeClock) -> None:
     assert broker.came == [*IN, "SaslHandshake", "SaslAuthenticate", "Metadata"]
 
 
+class SlowToAnswerBroker(SaslBroker):
+    """Answers the first ApiVersions request at once, and others when it is not held."""
+
+    def _apiversions(self, request: Any) -> Any:
+        if "SaslAuthenticate" in self.came:
+            self.held.wait()
+        return super()._apiversions(request)
+
+
+def test_it_authenticates_before_requests_that_waited_for_a_check(clock: FakeClock) -> None:
+    """The session would have ended before they are written."""
+    broker = SlowToAnswerBroker(lambda: "good", lifetime_ms=7_000)
+    with talking(broker, clock) as talk:
+        talk.open()
+        broker.held.clear()
+        clock.jump(5.5)
+        talk.ask_metadata()
+        assert poll_once(talk) == []
+        assert talk.connection.state is SessionState.CHECKING
+        clock.jump(1.8)
+        broker.held.set()
+        talk.until(Answered)
+    expected = ["ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata"]
+    assert broker.came[-4:] == expected
+
+
 def test_what_is_unanswered_is_answered_before_it_authenticates_again(clock: FakeClock) -> None:
     broker = SaslBroker(lambda: "good", lifetime_ms=100_000)
     with talking(broker, clock) as talk:

@@ -401,7 +401,7 @@ def test_a_buffer_is_released_only_if_all_its_batches_are_sealed_ahead() -> None
     leaders = dict.fromkeys(range(3), 1)
     view = ClusterView(topics={"t": TopicView("t", 0, 3, leaders, b"")})
     buffers = [PartitionBuffer("t", partition, Sequencer()) for partition in range(3)]
-    attached, ahead = AttachedBuffers(0), SealedAhead(one_at_a_time=False)
+    attached, ahead = AttachedBuffers(0, lambda: 0), SealedAhead(one_at_a_time=False)
     for buffer in buffers:
         attached.attach(buffer)
     ahead.add([batch_of(buffers[0]), batch_of(buffers[1])])

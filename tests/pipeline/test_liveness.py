@@ -65,7 +65,7 @@ def test_a_connection_that_lives_is_asked_once_and_kept() -> None:
         assert connections(cluster) == 1
 
 
-@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}, {"acks": 0}])
+@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}])
 def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +123,28 @@ def test_never() -> None:
         clock.jump(600)
         assert offsets(send(producer, [b"second"])) == [1]
         assert checks(cluster) == before
+
+
+def test_not_without_acknowledgements() -> None:
+    """The connection is not unused: its broker is slow. Messages must not overtake each other."""
+    clock = FakeClock()
+    held = Hold()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, acks=0, **QUIET)) as producer,
+    ):
+        warm_up(producer)
+        cluster.next("produce", held)
+        offsets(send(producer, [b"second"]))
+        held.wait_until_held()
+        clock.jump(20)
+        offsets(send(producer, [b"third"]))
+        held.release()
+        came(cluster, "produce", 3)
+        until(lambda: len(log(cluster)) == 3)
+        assert log(cluster)[1:] == [b"second", b"third"]
+        assert checks(cluster) == 0
+        assert connections(cluster) == 1
 
 
 def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:

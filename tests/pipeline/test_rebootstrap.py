@@ -10,6 +10,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
+from pykaproducer.errors import DeliveryError, Status
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import ScriptedNetwork
 
@@ -151,6 +152,78 @@ def test_a_topic_of_the_other_cluster_may_have_older_epochs_and_fewer_partitions
         assert log(cluster) == numbers(2)
         assert producer.partitions_for("t") == {0}
     assert "older than the known one" not in caplog.text
+
+
+class Either(Named):
+    """Connects to another cluster from some time on."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        super().__init__(cluster)
+        self.now = cluster
+
+    def connect(self, endpoint: Endpoint) -> Any:
+        return self.now._connect(endpoint)
+
+
+@pytest.fixture
+def other() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(3, topics={"t": PARTITIONS}) as made:
+        yield made
+
+
+def switch(
+    cluster: ScriptedCluster, other: ScriptedCluster, producer: Producer, clock: FakeClock
+) -> None:
+    """Have the addresses of *cluster* stand for *other*, as the next response tells."""
+    cluster.network.now = other  # type: ignore[attr-defined]
+    lose_the_cluster(cluster, producer, clock)
+
+
+def test_another_producer_of_the_other_cluster_may_have_the_same_id(
+    cluster: ScriptedCluster, other: ScriptedCluster, clock: FakeClock
+) -> None:
+    """With its id and numbers, a message would be taken for a duplicate of the other's."""
+    cluster.network = Either(cluster)
+    with (
+        ended(connect(cluster, clock)) as producer,
+        ended(other.producer(clock=FakeClock())) as stranger,
+    ):
+        for value in numbers(3):
+            offsets(to_each(producer, value))
+            offsets(to_each(stranger, b"stranger's"))
+        same = {batch.producer_id for batch in cluster.batches("t")}
+        assert same == {batch.producer_id for batch in other.batches("t")}
+        switch(cluster, other, producer, clock)
+        for offset in (3, 4):
+            later = to_each(producer, b"moved")
+            let_pass(clock, later)
+            assert offsets(later) == [offset] * PARTITIONS
+        for partition in range(PARTITIONS):
+            expected = [b"stranger's"] * 3 + [b"moved"] * 2
+            assert log(other, partition=partition) == expected
+        assert offsets(to_each(stranger, b"stranger's")) == [5] * PARTITIONS
+
+
+def test_a_request_in_flight_is_not_written_to_another_cluster(
+    cluster: ScriptedCluster, other: ScriptedCluster, clock: FakeClock
+) -> None:
+    """It may be in the log of the first one. The messages after it are only in the other log."""
+    cluster.network = Either(cluster)
+    with ended(connect(cluster, clock)) as producer:
+        offsets(to_each(producer, b"before"))
+        held = Held()
+        cluster.next("produce", held, broker=1)
+        (written,) = send(producer, [b"written"], partition=1)
+        held.wait_until_held()
+        switch(cluster, other, producer, clock)
+        later = send(producer, numbers(3), partition=1)
+        let_pass(clock, [written, *later])
+        held.release()
+        error = written.exception(0)
+        assert isinstance(error, DeliveryError)
+        assert error.status is Status.POSSIBLY_PERSISTED
+        assert offsets(later) == [0, 1, 2]
+        assert log(other, partition=1) == numbers(3)
 
 
 @pytest.mark.parametrize("silently", [False, True])

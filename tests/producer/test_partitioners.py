@@ -263,10 +263,27 @@ def raising() -> int:
     raise LookupError("no such shard")
 
 
+def exiting() -> int:
+    raise SystemExit(3)
+
+
+class WithoutTextError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def without_text() -> int:
+    raise WithoutTextError
+
+
 @pytest.mark.parametrize(
     ("bad", "text", "cause"),
     [
         (raising, "raised LookupError: no such shard", LookupError),
+        (exiting, "raised SystemExit: 3", SystemExit),
+        (without_text, "raised WithoutTextError", WithoutTextError),
         (lambda: 4, "returned 4; partitions of the topic: 4", None),
         (lambda: -1, "returned -1; partitions of the topic: 4", None),
         (lambda: 2**40, "returned 1099511627776; partitions of the topic", None),
