@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,14 +48,12 @@ from pykaproducer.testing.scripted import (
     twice,
     wrong_correlation_id,
 )
+from tests._support.callers import needs_callers
 from tests._support.programs import run
 
 from .helper import FAST, SOON, Amend, log, numbers, pipeline_of
 
-pytestmark = pytest.mark.skipif(
-    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    reason="in a free-threaded Python, callers leave all messages to the stages",
-)
+pytestmark = needs_callers
 
 BOTH = pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 

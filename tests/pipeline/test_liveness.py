@@ -9,6 +9,7 @@ import pytest
 from pykaproducer._pipeline.bridge import Bridge
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, proceed
+from tests._support.callers import needs_callers
 
 from .helper import (
     FAST,
@@ -147,6 +148,7 @@ def test_not_without_acknowledgements() -> None:
         assert connections(cluster) == 1
 
 
+@needs_callers
 def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -159,6 +161,7 @@ def test_callers_use_a_connection_that_is_never_checked_or_closed() -> None:
         assert checks(cluster) == 0
 
 
+@needs_callers
 def test_a_caller_writes_to_no_connection_that_has_to_be_checked() -> None:
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,

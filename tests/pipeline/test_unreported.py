@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from pykaproducer import Delivery, DeliveryFailures, KafkaProducer, Producer, Pr
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.unreported import GATHER, INTERVAL, PATIENCE, Failures, Taken
 from pykaproducer._process.closing import ROUNDS, Handover
+from pykaproducer._process.lifecycle import live_producers
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
 
-from .helper import FAST, SOON, ended, error_of, log, numbers, outcome, send, waits_for
+from .helper import FAST, SOON, ended, error_of, log, numbers, outcome, send, until, waits_for
 
 
 class Errors(logging.Handler):
@@ -440,6 +442,8 @@ def test_abort_takes_nothing_of_a_callback() -> None:
 
 
 def test_many_forgotten_producers_warn_once(caplog: pytest.LogCaptureFixture) -> None:
+    gc.collect()  # those that earlier tests have forgotten are closed in the background
+    until(lambda: not any(producer._is_running() for producer in live_producers()))
     with ScriptedCluster(topics={"t": 1}) as cluster:
         producers = [cluster.producer() for _ in range(22)]
         for producer in producers[:19]:
