@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,18 +14,17 @@ import pytest
 HOOK_CORRUPTS = bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.version_info < (3, 14)
 
 
-@contextlib.contextmanager
-def refuse_allocation(number: int) -> Iterator[None]:
-    """Let the interpreter's allocation *number* (from 0) fail with a MemoryError, and no other.
+def call_without_memory(number: int, function: Callable[..., object], *arguments: object) -> None:
+    """Call *function* while the interpreter's allocation *number* (from 0) fails, and no other.
 
-    Suppresses the MemoryError.
+    Suppresses the MemoryError. Not a context manager: an allocation of its own could fail then.
     """
     if HOOK_CORRUPTS:
         pytest.skip("set_nomemory() crashes free-threaded CPython 3.13")
     testcapi: Any = pytest.importorskip("_testcapi")
     testcapi.set_nomemory(number, number + 1)
     try:
-        yield
+        function(*arguments)
     except MemoryError:
         pass
     finally:

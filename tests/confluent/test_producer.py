@@ -27,7 +27,7 @@ from pykaproducer.confluent.errors import error_code_for
 from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
-from tests._support.no_memory import refuse_allocation
+from tests._support.no_memory import call_without_memory
 
 from .helper import SOON, Calls, on, poll_until
 
@@ -597,8 +597,7 @@ def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     to = ReportTo(producer._outcomes, reports)
     for refused in range(12):
         finished = producer._outcomes.finished
-        with refuse_allocation(refused):
-            to(None, delivery)
+        call_without_memory(refused, to, None, delivery)
         assert producer._outcomes.finished == finished + 1
     queued = producer._events.queue.count
     assert producer.poll(0) == queued == len(reports)

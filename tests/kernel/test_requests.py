@@ -23,7 +23,7 @@ from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._pipeline.metrics import ProducerMetrics
-from tests._support.no_memory import refuse_allocation
+from tests._support.no_memory import call_without_memory
 from tests.wire.test_confirmation import encoded
 
 from .helper import TOPIC, Door, read, report, split
@@ -443,8 +443,7 @@ def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int)
     confirmation, now, settle = confirmed(batches), broker.now, broker.settler.settle
     reports: list[Slice | None] = []
     finished: list[Chunk | None] = []
-    with refuse_allocation(allocation):
-        settle(batches, confirmation, now, reports, finished)
+    call_without_memory(allocation, settle, batches, confirmation, now, reports, finished)
     settled = [batch.partition for batch in batches if batch.is_settled]
     assert [part.partition for part in filled(reports)] == settled
     assert filled(finished) == []

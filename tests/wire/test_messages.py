@@ -356,6 +356,7 @@ def test_metadata_answer(
         ),
         throttle_ms if version >= 3 else 0,
         error_code if version >= 13 else 0,
+        "the cluster" if version >= 2 else None,
     )
 
 
