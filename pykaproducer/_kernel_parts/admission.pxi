@@ -58,6 +58,7 @@ cdef class Admission(OpenChunks):
     cdef int is_ready                   # started, and accepting messages
     cdef int64_t short_timeout          # a message with less is announced in any case (ns)
     cdef int is_closing                 # accepting those for which _start() does not raise
+    cdef int64_t waited_at              # when a thread last had to wait for the guard (ns)
     cdef bint shut                      # accepting none any more; final
     cdef bint serializing
     cdef public bint _intercepting      # send() calls _intercept()
@@ -352,7 +353,7 @@ cdef class Admission(OpenChunks):
         cdef Chunk chunk
         cdef bint done = False, full
         while not done:
-            enter_guard(&self.guard)
+            enter_crowded_guard(&self.guard, &self.waited_at)
             try:
                 if not (self.is_ready or self.is_closing) or slot.opening != self.opening:
                     return None

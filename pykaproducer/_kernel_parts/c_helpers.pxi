@@ -137,16 +137,37 @@ cdef extern from *:
         return __atomic_exchange_n(guard, 1, __ATOMIC_ACQUIRE);
     }
     /* A thread waits detached from the interpreter, and enters attached. */
+    static void pause_detached(int64_t ns) {
+        struct timespec pause = {0, ns};
+        PyThreadState *state = PyEval_SaveThread();
+        if (ns > 0) nanosleep(&pause, NULL);
+        else sched_yield();
+        PyEval_RestoreThread(state);
+    }
     static void wait_for_guard(Guard *guard) {
-        for (int tries = 1; is_entered(guard); tries++) {
-            if (tries % 64) continue;
-            PyThreadState *state = PyEval_SaveThread();
-            sched_yield();
-            PyEval_RestoreThread(state);
+        for (;;) {
+            for (int tries = 0; tries < 64; tries++)    /* a look disturbs less than an attempt */
+                if (!__atomic_load_n(guard, __ATOMIC_RELAXED) && !is_entered(guard)) return;
+            pause_detached(0);
         }
     }
     static inline void enter_guard(Guard *guard) {
         if (__builtin_expect(is_entered(guard), 0)) wait_for_guard(guard);
+    }
+    /* As enter_guard(), where several threads may come in tight loops. If they take turns, each
+       entry moves all that the guard protects from one processor to another, which takes several
+       times longer than the section. So if a thread had to wait less than CROWDED ns ago, the next
+       one that has to wait pauses first, and the others make progress without it. */
+    #define CROWDED 100000
+    #define PAUSE 50000
+    static void wait_in_crowd(Guard *guard, int64_t *waited_at) {
+        int64_t now = kernel_clock(0);
+        if (now - __atomic_exchange_n(waited_at, now, __ATOMIC_RELAXED) < CROWDED)
+            pause_detached(PAUSE);
+        wait_for_guard(guard);
+    }
+    static inline void enter_crowded_guard(Guard *guard, int64_t *waited_at) {
+        if (__builtin_expect(is_entered(guard), 0)) wait_in_crowd(guard, waited_at);
     }
     /* For sections of a few C statements: a thread may enter one inside another section. */
     static inline void enter_short_guard(Guard *guard) {
@@ -158,6 +179,7 @@ cdef extern from *:
     #define FREE_THREADED 0
     #define init_guard(guard) ((void)(guard))
     #define enter_guard(guard) ((void)(guard))
+    #define enter_crowded_guard(guard, waited_at) ((void)(guard), (void)(waited_at))
     #define enter_short_guard(guard) ((void)(guard))
     #define leave_guard(guard) ((void)(guard))
     #endif
@@ -235,6 +257,7 @@ cdef extern from *:
         pass
     void init_guard(Guard *guard) noexcept nogil
     void enter_guard(Guard *guard) noexcept nogil
+    void enter_crowded_guard(Guard *guard, int64_t *waited_at) noexcept nogil
     void enter_short_guard(Guard *guard) noexcept nogil
     void leave_guard(Guard *guard) noexcept nogil
     int FREE_THREADED
