@@ -147,33 +147,43 @@ cdef class BlockAdmission(Admission):
         """Append the chunks of *segments* to the waiting chunks of their topics.
 
         Returns false if messages are not accepted any more, or if the process was forked and the
-        chunks count against the parent's budget.
+        chunks count against the parent's budget. Appends none if it raises MemoryError.
         """
         cdef Segment segment
         cdef TopicSlot slot
-        cdef bint done = False
-        cdef Py_ssize_t i
+        cdef Py_ssize_t before = len(block.segments), appended = 0
         enter_guard(&self.guard)
         try:
-            for i in range(len(slots)):
-                if (<TopicSlot>slots[i]).opening != self.opening:
+            for slot in slots:
+                if slot.opening != self.opening:
                     return False        # it was just removed: see _let_go()
-            if (self.is_ready or self.is_closing) and budget is self.budget:
-                for i in range(len(segments)):
-                    segment = segments[i]
-                    slot = slots[i]
-                    if slot.chunk is not None:
-                        slot.add_full(slot.chunk)
-                        slot.open_chunk(None)
-                    slot.add_full(segment.chunk)
-                    increase(&self.n_accepted, segment.chunk.count)
-                    increase(&self.n_bytes, segment.chunk.nbytes)
-                    block.accepted += segment.chunk.count
+            if not (self.is_ready or self.is_closing) or budget is not self.budget:
+                return False
+            try:
                 block.segments += segments
-                done = True
+                while appended < len(segments):
+                    self.append_chunk(slots[appended], (<Segment>segments[appended]).chunk)
+                    appended += 1
+            except MemoryError:
+                while appended:
+                    appended -= 1
+                    (<TopicSlot>slots[appended]).full.pop()
+                del block.segments[before:]
+                raise
+            for segment in segments:
+                increase(&self.n_accepted, segment.chunk.count)
+                increase(&self.n_bytes, segment.chunk.nbytes)
+                block.accepted += segment.chunk.count
         finally:
             leave_guard(&self.guard)
-        return done
+        return True
+
+    cdef append_chunk(self, TopicSlot slot, Chunk chunk):
+        """Append a chunk to those that wait in *slot*. The caller holds the guard."""
+        if slot.chunk is not None:
+            slot.add_full(slot.chunk)
+            slot.open_chunk(None)
+        slot.add_full(chunk)
 
     cdef routes_of(self, topic, Columns columns, int64_t base):
         """Return the slots of the rows' topics, and the slot of each row."""

@@ -12,6 +12,7 @@ import pytest
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Delivery, Slice, TopicSlot
+from tests._support.no_memory import call_without_memory
 
 from .helper import TOPIC, Door, deliver, fail, report
 
@@ -283,3 +284,18 @@ def test_a_fork_behind_the_reservation_of_a_block() -> None:
     assert (block.accepted, door.accepted, parents.used) == (2, 2, before)
     (chunk,) = door._take_all()
     assert [chunk.topic, len(chunk)] == [TOPIC, 2]
+
+
+@pytest.mark.parametrize("allocation", range(60))
+def test_whichever_allocation_fails_a_block_is_accepted_or_not(allocation: int) -> None:
+    door = Door()
+    door.send(TOPIC, b"open")
+    before = door.budget.used
+    block = _kernel.SentBlock()
+    columns = [_kernel.columns_of([b"a", b"b"])]
+    call_without_memory(allocation, door._send_block, block, TOPIC, columns, None, None, ())
+    assert block.accepted in {0, 2}
+    assert door.accepted == 1 + block.accepted
+    assert (door.budget.used > before) == bool(block.accepted)
+    assert [len(chunk) for chunk in door._take_all()] == [1, 2][: 1 + bool(block.accepted)]
+    assert len(block.segments) == bool(block.accepted)
