@@ -85,6 +85,7 @@ def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
         until(lambda: "has not answered the check" in bridge.setting_up())
         clock.jump(2.1)
         until(lambda: any("was unused" in text for text in caplog.messages))
+        until(lambda: pipeline_of(producer).retry.deadline() is not None)
         clock.jump(1.3)  # the backoff
         for delivery in deliveries:
             assert delivery.exception(SOON) is None
