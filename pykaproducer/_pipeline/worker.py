@@ -126,8 +126,9 @@ class Worker:
         # Taken, and never released, by the first thread started for the stage.
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
-        # All that were started for the stage: it may be another one that runs it.
-        self._threads: deque[threading.Thread] = deque()
+        # All that were started for the stage: it may be another one that runs it. Not a deque,
+        # which cannot be copied while another thread appends to it without the GIL.
+        self._threads: list[threading.Thread] = []
         self.stopping = False
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
