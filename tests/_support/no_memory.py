@@ -17,7 +17,7 @@ HOOK_CORRUPTS = bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.versio
 def call_without_memory(number: int, function: Callable[..., object], *arguments: object) -> None:
     """Call *function* while the interpreter's allocation *number* (from 0) fails, and no other.
 
-    Suppresses the MemoryError. Not a context manager: an allocation of its own could fail then.
+    Suppresses the MemoryError. Not a context manager, whose own allocations could fail.
     """
     if HOOK_CORRUPTS:
         pytest.skip("set_nomemory() crashes free-threaded CPython 3.13")

@@ -1,4 +1,4 @@
-"""Certificates and keys as text, and Java's stores: what is read, and what is wrong with them."""
+"""Certificates and keys given as text, and Java's stores: reading them, and errors in them."""
 
 from __future__ import annotations
 
