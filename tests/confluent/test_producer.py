@@ -27,7 +27,8 @@ from pykaproducer.confluent.errors import error_code_for
 from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
-from tests._support.no_memory import call_without_memory
+from tests._support.callers import needs_callers
+from tests._support.no_memory import call_without_memory, needs_hook
 
 from .helper import SOON, Calls, on, poll_until
 
@@ -52,6 +53,7 @@ def test_callbacks_run_in_the_thread_that_polls(scripted: ScriptedCluster) -> No
     assert threads == [threading.get_ident()]
 
 
+@needs_callers
 def test_each_message_that_is_flushed_is_reported_in_that_thread(
     scripted: ScriptedCluster,
 ) -> None:
@@ -629,6 +631,7 @@ def test_two_threads_that_poll_serve_each_report_once(scripted: ScriptedCluster)
     producer.close()
 
 
+@needs_hook
 def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     scripted: ScriptedCluster,
 ) -> None:
