@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from pykaproducer._config.schema import Kind, WrongValueError, optional
+from pykaproducer._config.schema import Kind, WrongValueError, optional, parse_text
 
 
 def upper(names: tuple[str, ...]) -> Kind:
@@ -28,22 +28,8 @@ def _parse_path(value: Any) -> str:
     return path
 
 
-def _parse_credential(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError
-    if "\0" in value:
-        raise WrongValueError("it contains a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # its own text would show a part of a secret
-        raise WrongValueError(
-            "it is not valid Unicode: half of a surrogate pair is missing"
-        ) from None
-    return value
-
-
 def _parse_pem(value: Any) -> str:
-    text = _parse_credential(value)
+    text = parse_text(value)
     if "-----BEGIN " not in text:
         raise WrongValueError("it contains no '-----BEGIN ...-----'")
     return text
@@ -51,12 +37,10 @@ def _parse_pem(value: Any) -> str:
 
 #: The path of a file, or None.
 PATH: Final = optional(Kind("the path of a file", _parse_path, str, is_path=True))
-#: A user name, a principal, a scope.
-CREDENTIAL: Final = Kind("a non-empty string", _parse_credential, str)
 #: Does not use optional(), because a password may be the string "none".
 PASSWORD: Final = Kind(
     "a non-empty string, or None",
-    lambda value: None if value is None else _parse_credential(value),
+    lambda value: None if value is None else parse_text(value),
     lambda text: text or None,
 )
 #: Certificates or a key in PEM format, as text.

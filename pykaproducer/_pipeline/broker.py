@@ -68,6 +68,7 @@ from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
 from pykaproducer._util.compression import Compressor
+from pykaproducer._util.deques import copied_items
 from pykaproducer.config import Config
 
 
@@ -238,7 +239,7 @@ class BrokerWorker(Worker):
         return self._requests
 
     def held_items(self) -> Iterable[object]:
-        pending = [item for buffer in self._buffers.all() for item in list(buffer.pending)]
+        pending = [item for buffer in self._buffers.all() for item in copied_items(buffer.pending)]
         return [*pending, *self._ahead.batches()]
 
     def deadline(self) -> float | None:

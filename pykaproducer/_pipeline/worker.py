@@ -56,6 +56,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
 from pykaproducer._util.clock import Clock, WakeEvent, earlier
+from pykaproducer._util.deques import copied_items
 
 
 class _Stop:
@@ -189,12 +190,8 @@ class Worker:
     # The inbox -----------------------------------------------------------------------------------
 
     def inbox(self) -> list[Any]:
-        """Return the items in the inbox. May be called from any thread."""
-        while True:
-            try:
-                return list(self._items)
-            except RuntimeError:  # it was changed during the copy
-                continue
+        """Return a copy of the inbox. May be called from any thread; see :func:`copied_items`."""
+        return copied_items(self._items)
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any, Final
 
 from pykaproducer._util.clock import Clock
@@ -34,6 +35,10 @@ class CallbackWatch:
         self._born = clock.monotonic()
         #: The last reported error of each broker; of the whole cluster under None.
         self._reported: dict[int | None, str] = {}
+        # Held during a check, so that threads that poll at the same time report a change once.
+        self._checking = threading.RLock()
+        # Whether the thread that holds it is in a check: a signal handler may poll as well.
+        self._is_in_check = False
         # Whether no broker was reachable at the last check.
         self._was_all_down = False
         self._throttled = 0.0
@@ -54,6 +59,16 @@ class CallbackWatch:
         """Check, if it is time, and queue calls of the callbacks for changes."""
         if self._errors_due is None and self._stats_due is None:
             return
+        with self._checking:
+            if self._is_in_check:
+                return
+            try:
+                self._is_in_check = True
+                self._check_now()
+            finally:
+                self._is_in_check = False
+
+    def _check_now(self) -> None:
         now = self._clock.monotonic()
         if self._errors_due is not None and now >= self._errors_due:
             self._errors_due = now + _EVERY
