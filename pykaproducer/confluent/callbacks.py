@@ -35,10 +35,9 @@ class CallbackWatch:
         self._born = clock.monotonic()
         #: The last reported error of each broker; of the whole cluster under None.
         self._reported: dict[int | None, str] = {}
-        # Held during a check, so that threads that poll at the same time report a change once.
-        self._checking = threading.RLock()
-        # Whether the thread that holds it is in a check: a signal handler may poll as well.
-        self._is_in_check = False
+        # Held during a check, so that a change is reported once. Nobody waits for it: a thread
+        # may hold it when the process is forked, or when a signal handler interrupts it.
+        self._checking = threading.Lock()
         # Whether no broker was reachable at the last check.
         self._was_all_down = False
         self._throttled = 0.0
@@ -59,14 +58,12 @@ class CallbackWatch:
         """Check, if it is time, and queue calls of the callbacks for changes."""
         if self._errors_due is None and self._stats_due is None:
             return
-        with self._checking:
-            if self._is_in_check:
-                return
-            try:
-                self._is_in_check = True
-                self._check_now()
-            finally:
-                self._is_in_check = False
+        if not self._checking.acquire(blocking=False):
+            return
+        try:
+            self._check_now()
+        finally:
+            self._checking.release()
 
     def _check_now(self) -> None:
         now = self._clock.monotonic()
