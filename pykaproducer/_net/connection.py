@@ -126,19 +126,17 @@ class Connection:
         self._work(self._open)
 
     def _open(self) -> None:
-        now = self._clock.monotonic()
         self._session = Session(
             self._config.client_id,
             self._network.authenticator(self.address[0]),
             system_random.random(),
         )
         self._heard = False
-        self._timeouts = RequestTimeouts(now)
+        self._timeouts = RequestTimeouts(self._clock.monotonic())
         self._liveness = Liveness(self._config)
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
-        self._approach.begin(self.address, self.name, now)
-        self._setup_deadline = now + self._approach.timeout
+        self._setup_deadline = self._approach.begin(self.address, self.name, self._clock)
         self._go_on_connecting()
 
     def give_up(self, reason: str) -> Lost | None:
