@@ -188,8 +188,8 @@ class BrokerWorker(Worker):
             case ViewChanged():
                 self._buffers.view_changed(item.moved)
                 self._new_view = True
-                if item.rebootstrap:
-                    self._give_up("the cluster requires a rebootstrap")
+                if item.give_up:
+                    self._give_up(item.give_up)
             case ProducerIdCame():
                 self._builder.producer_id_came()
             case NoProducerId():
