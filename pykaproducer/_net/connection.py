@@ -195,7 +195,7 @@ class Connection:
             return min(self._approach.deadline, self._earliest())
         if state is SessionState.READY:
             due = self._earliest()
-            if due != NEVER:
+            if due != NEVER or self._liveness.is_one_way:
                 due = min(due, self._liveness.next_look_at(self._timeouts.used_at))
             due = min(due, self._session.reauth_due)
             return None if due == NEVER else due
