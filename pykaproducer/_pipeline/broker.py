@@ -373,6 +373,9 @@ class BrokerWorker(Worker):
             self._send_ahead(None)
         if self.shortage.until is not None and self.shortage.holds():
             return
+        if self.batcher.waiting and not self._requests and self.bridge.check_first():
+            self._disconnected()
+            return
         # A shortage may begin while batches are sealed.
         while self.batcher.waiting and not self._quitting and self.shortage.until is None:
             now = self.clock.monotonic()
