@@ -594,6 +594,8 @@ class Batcher:
 
 #: Bytes that a request has for each batch in addition to the batch.
 BATCH_OVERHEAD: int
+#: The bit of a batch's attributes that marks it as part of a transaction (KIP-98).
+TRANSACTIONAL: int
 
 @final
 class RequestSealer:
@@ -603,6 +605,8 @@ class RequestSealer:
     room: int
     #: The buffer in hand when :meth:`seal` returned or raised.
     buffer: BufferState
+    #: The ProducerId of the open transaction; None if none is open.
+    transaction: Any
 
     def __init__(
         self,
@@ -613,11 +617,14 @@ class RequestSealer:
         metrics: Any,
         *,
         idempotent: bool,
+        transactional: bool = ...,
     ) -> None:
         """Create a sealer for the buffers of *batcher*.
 
         *checksum*: as for :func:`encode_batch`. *compressor*: a ``Compressor``, or None. *metrics*:
-        a ``ProducerMetrics``. *idempotent*: batches have sequence numbers.
+        a ``ProducerMetrics``. *idempotent*: batches have sequence numbers. *transactional*: they
+        belong to transactions. Then only a partition whose sequencer has the very object
+        :attr:`transaction` as its producer id is ordinary.
         """
     def begin(self, room: int) -> None:
         """Begin a request of at most *room* bytes."""
@@ -1167,6 +1174,11 @@ class Admission:
         """Whether only messages for which ``_start()`` does not raise are accepted."""
     def _admit(self) -> None:
         """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
+    def _pause(self) -> None:
+        """Call ``_start()`` for each message until ``_admit()`` is called again.
+
+        On return, no more messages are appended: those accepted before have been.
+        """
     def _begin_to_close(self) -> None:
         """Call ``_start()`` for each message from now on. Has no effect after ``_shut()``."""
     def _shut(self) -> None:

@@ -130,6 +130,17 @@ cdef class Admission(OpenChunks):
         finally:
             leave_guard(&self.guard)
 
+    def _pause(self):
+        """Call ``_start()`` for each message until ``_admit()`` is called again.
+
+        On return, no more messages are appended: those accepted before have been.
+        """
+        enter_guard(&self.guard)
+        try:
+            store_int(&self.is_ready, False)
+        finally:
+            leave_guard(&self.guard)
+
     def _begin_to_close(self):
         """Call ``_start()`` for each message from now on. Has no effect after ``_shut()``."""
         enter_guard(&self.guard)

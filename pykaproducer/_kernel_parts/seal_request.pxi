@@ -2,6 +2,8 @@
 
 #: Bytes that a request has for each batch in addition to the batch: its partition and its length.
 BATCH_OVERHEAD = 16
+#: The bit of a batch's attributes that marks it as part of a transaction (KIP-98).
+TRANSACTIONAL = 0x10
 cdef Py_ssize_t _BATCH_OVERHEAD = BATCH_OVERHEAD
 
 
@@ -11,13 +13,17 @@ cdef class RequestSealer:
 
     *batcher*: of the broker. *batch_type*: the class of batches. *checksum*: as for
     :func:`encode_batch`. *compressor*: ``None``, or an object with ``compress`` and ``attribute``.
-    *metrics*: a :class:`~pykaproducer._pipeline.metrics.ProducerMetrics`.
+    *metrics*: a :class:`~pykaproducer._pipeline.metrics.ProducerMetrics`. *transactional*: the
+    batches belong to transactions. Then only a partition whose sequencer has the very object
+    :attr:`transaction` as its producer id is sealed here.
     """
 
     cdef Batcher batcher
     cdef object batch_type, checksum, compress, metrics
     cdef int attributes
-    cdef bint idempotent
+    cdef bint idempotent, transactional
+    #: The ProducerId of the open transaction; None if none is open.
+    cdef public object transaction
     #: Bytes left in the request.
     cdef public Py_ssize_t room
     #: The buffer in hand when :meth:`seal` returned or raised.
@@ -27,14 +33,17 @@ cdef class RequestSealer:
     cdef SampledStat records, batches, compression
 
     def __init__(self, Batcher batcher not None, batch_type, checksum, compressor, metrics, *,
-                 bint idempotent):
+                 bint idempotent, bint transactional=False):
         self.batcher = batcher
         self.batch_type = batch_type
         self.checksum = checksum
         self.compress = None if compressor is None else compressor.compress
         self.attributes = 0 if compressor is None else compressor.attribute
+        if transactional:
+            self.attributes |= TRANSACTIONAL
         self.metrics = metrics
         self.idempotent = idempotent
+        self.transactional = transactional
 
     def begin(self, Py_ssize_t room):
         """Begin a request of at most *room* bytes."""
@@ -70,8 +79,11 @@ cdef class RequestSealer:
         head = buffer.pending[0]
         if type(head) is not Slice or (<Slice>head).level or (<Slice>head).most:
             return False
-        return not self.idempotent or (
-            buffer.sequencer.producer is not None and not buffer.sequencer.stale)
+        if not self.idempotent:
+            return True
+        if buffer.sequencer.producer is None or buffer.sequencer.stale:
+            return False
+        return not self.transactional or buffer.sequencer.producer is self.transaction
 
     def seal_next(self, BufferState buffer not None, list batches not None, double now):
         """Seal the next batch of *buffer*, and add it to *batches* unless it does not fit.

@@ -22,6 +22,7 @@ from pykaproducer._kernel import BatchState, Confirmation
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import VERSIONS, ApiKey, BrokerAddress, read_broker
 from pykaproducer._wire.reader import Reader
+from pykaproducer._wire.writer import RequestWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -82,6 +83,7 @@ def produce_request(
     acks: int,
     timeout_ms: int,
     batches: Sequence[tuple[str, int, Buffer]],
+    transactional_id: str | None = None,
 ) -> list[Buffer]:
     """Encode a framed Produce request as buffers to be sent one after the other.
 
@@ -90,7 +92,7 @@ def produce_request(
     """
     if not _OLDEST <= version <= _NEWEST:
         raise ValueError(f"Produce version {version} is not supported")
-    head = _head(version, client_id) % (
+    head = _head(version, client_id, transactional_id) % (
         correlation_id.to_bytes(4, "big", signed=True),
         acks.to_bytes(2, "big", signed=True),
         timeout_ms.to_bytes(4, "big", signed=True),
@@ -113,17 +115,12 @@ def one_batch_frame(
 
 
 @functools.lru_cache(maxsize=64)
-def _head(version: int, client_id: str | None) -> bytes:
+def _head(version: int, client_id: str | None, transactional_id: str | None) -> bytes:
     """Return a template of the part before the topics, for correlation id, acks and timeout."""
-    name = b"" if client_id is None else client_id.encode().replace(b"%", b"%%")
-    size = -1 if client_id is None else len(client_id.encode())
-    tagged = version >= _FLEXIBLE
-    return b"%b%%b%b%b%b%%b%%b" % (
-        struct.pack(">hh", ApiKey.PRODUCE, version),
-        struct.pack(">h", size) + name,
-        b"\0" if tagged else b"",  # the header's tagged fields: none
-        b"\0" if tagged else b"\xff\xff",  # no transactional id
-    )
+    head = RequestWriter(ApiKey.PRODUCE, version, 0, client_id, flexible=version >= _FLEXIBLE)
+    head.string(transactional_id)
+    made = head.frame()[4:].replace(b"%", b"%%")
+    return made[:4] + b"%b" + made[8:] + b"%b%b"
 
 
 # The response -------------------------------------------------------------------------------
