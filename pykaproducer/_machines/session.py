@@ -111,7 +111,7 @@ class IllegalMove(AssertionError):
 
 
 class NoCommonVersion(WireError):
-    """The broker does not support a request in any version that this client sends."""
+    """The broker does not support a request in any version in which it may be sent."""
 
 
 @dataclass(eq=False, slots=True)
