@@ -24,7 +24,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._errors.codes import ErrorCode
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+#: The last version that any request can have.
+LAST_VERSION: Final = 2**15 - 1
 #: Re-authentication begins within this range of fractions of the lifetime. Each connection has a
 #: different point in it, so that not all begin at once.
 _REAUTH_RANGE: Final = (0.85, 0.95)
@@ -109,7 +111,7 @@ class IllegalMove(AssertionError):
 
 
 class NoCommonVersion(WireError):
-    """The broker does not support a request in any version that this client sends."""
+    """The broker does not support a request in any version in which it may be sent."""
 
 
 @dataclass(eq=False, slots=True)
@@ -133,6 +135,11 @@ class Request:
     timeout: float = 0.0
     #: When its last byte was given to the socket; None: not yet.
     written: float | None = None
+    #: The first and last version in which it may be sent, within those that this client supports. A
+    #: version may mean more than another layout: from version 12 on, Produce adds its partitions to
+    #: the open transaction (KIP-890).
+    at_least: int = 0
+    at_most: int = LAST_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,8 @@ class Ready:
 
     #: The versions that both sides support, by api key.
     versions: dict[int, int]
+    #: The finalized features of the cluster, see :attr:`Session.features`.
+    features: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +187,11 @@ class Session:
         self.client_id = client_id
         self.state = SessionState.CLOSED
         self.versions: dict[int, int] = {}
+        #: The finalized level of each feature of the cluster (KIP-584), as of the negotiation of
+        #: this connection; empty if the broker does not know them (before Kafka 2.7, for example).
+        self.features: dict[str, int] = {}
+        #: Of these; -1: unknown.
+        self.finalized_features_epoch = -1
         #: The owner's requests that were encoded and not answered, oldest first.
         self.unanswered: deque[Request] = deque()
         self._correlation_id = -1
@@ -227,10 +241,12 @@ class Session:
             raise WireError(f"it answered ApiVersions with error code {answer.error_code}")
         self.versions = common_versions(answer.ranges)
         self._ranges = answer.ranges
+        self.features = answer.features
+        self.finalized_features_epoch = answer.finalized_features_epoch
         if self._authenticator is not None:
             return self._authenticate(self._authenticator)
         self.move(Move.NEGOTIATED)
-        return Ready(self.versions)
+        return Ready(self.versions, self.features)
 
     def _final_answer(self, version: int, payload: bytes) -> ApiVersionsAnswer | None:
         """Return the decoded response, None if the next version is to be tried.
@@ -307,7 +323,7 @@ class Session:
         if self.reauth_pending:
             self.reauth_pending = False
             return None
-        return Ready(self.versions)
+        return Ready(self.versions, self.features)
 
     def _time_of_reauth(self, done: Authenticated, now: float) -> float | None:
         if not done.lifetime_ms:
@@ -325,9 +341,11 @@ class Session:
         if not self.takes_requests:
             reauth_pending = ", re-authentication pending" if self.reauth_pending else ""
             raise IllegalMove(f"a request in state {self.state.name}{reauth_pending}")
-        version = self.versions.get(request.api_key)
+        version = self._version(request.api_key, request.at_least, request.at_most)
         if version is None:
-            raise NoCommonVersion(self._no_common_version(request.api_key))
+            raise NoCommonVersion(
+                self._no_common_version(request.api_key, request.at_least, request.at_most)
+            )
         request.version = version
         request.correlation_id = self._next_correlation_id()
         buffers = request.encode(version, request.correlation_id)
@@ -346,9 +364,22 @@ class Session:
         if isinstance(event, Answered):
             self.unanswered.appendleft(event.request)
 
-    def refuses(self, api_key: int) -> str | None:
-        """Return why there is no common version of these requests, None if there is one."""
-        return None if api_key in self.versions else self._no_common_version(api_key)
+    def refuses(self, api_key: int, at_least: int = 0, at_most: int = LAST_VERSION) -> str | None:
+        """Return why there is no common version of these requests, None if there is one.
+
+        *at_least*, *at_most*: the versions in which they may be sent.
+        """
+        if self._version(api_key, at_least, at_most) is not None:
+            return None
+        return self._no_common_version(api_key, at_least, at_most)
+
+    def _version(self, api_key: int, at_least: int, at_most: int) -> int | None:
+        """Return the highest common version within the bounds, None if there is none."""
+        version = self.versions.get(api_key)
+        if version is None or at_least <= version <= at_most:
+            return version
+        first = max(at_least, VERSIONS[api_key][0], self._ranges[api_key][0])
+        return at_most if first <= at_most < version else None
 
     def received(self, frame: bytes, now: float) -> bytes | Ready | Checked | Answered | None:
         """Handle a response; return bytes to send, an event, or None.
@@ -378,13 +409,20 @@ class Session:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         return self._correlation_id
 
-    def _no_common_version(self, api_key: int) -> str:
-        ours = "{} to {}".format(*VERSIONS[api_key])
+    def _no_common_version(self, api_key: int, at_least: int, at_most: int) -> str:
+        first, last = VERSIONS[api_key]
         name = ApiKey(api_key).name
         if api_key not in self._ranges:
             return f"it does not support {name} requests"
-        theirs = "{} to {}".format(*self._ranges[api_key])
-        return f"it supports {name} requests of versions {theirs}, this client sends {ours}"
+        theirs = _span(*self._ranges[api_key])
+        ours = _span(max(first, at_least), min(last, at_most))
+        bounded = first < at_least or at_most < last
+        who = "this request requires" if bounded else "this client sends"
+        return f"it supports {name} requests of {theirs}, {who} {ours}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"version {first}" if first == last else f"versions {first} to {last}"
 
 
 _correlation_id = struct.Struct(">i").unpack_from

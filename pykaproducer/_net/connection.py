@@ -180,12 +180,12 @@ class Connection:
         self._liveness.is_one_way |= not request.expects_answer
         self._outbox.queued.append(request)
 
-    def refuses(self, api_key: int) -> str | None:
+    def refuses(self, api_key: int, *bounds: int) -> str | None:
         """Return why the broker does not support these requests, or None if it does.
 
-        Only once the connection is ready.
+        *bounds*: see :meth:`Session.refuses`. Only once the connection is ready.
         """
-        return self._session.refuses(api_key)
+        return self._session.refuses(api_key, *bounds)
 
     @property
     def next_deadline(self) -> float | None:

@@ -1,4 +1,4 @@
-"""The infrequent requests: ApiVersions, Metadata and InitProducerId.
+"""The infrequent requests: ApiVersions, Metadata and InitProducerId. The keys of all requests.
 
 A :class:`RequestWriter` encodes the requests, field by field as in Kafka's protocol document
 (https://kafka.apache.org/protocol), for every version. A :class:`Reader`, which checks each length,
@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pykaproducer._errors.codes import ErrorCode
@@ -31,18 +31,36 @@ class ApiKey(enum.IntEnum):
 
     PRODUCE = 0
     METADATA = 3
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 #: Versions supported by this package: (first, last). Produce before 3 has no record batches, and
-#: from 13 on it identifies topics by id. InitProducerId 6 adds two-phase commit.
+#: from 13 on it identifies topics by id. InitProducerId 6 adds two-phase commit. Only brokers send
+#: AddPartitionsToTxn from 4 on. OffsetFetch before 7 ignores open transactions, and from 10 on it
+#: identifies topics by id. A request may have narrower bounds (``Request.at_least``, ``at_most``).
 VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 12),
     ApiKey.METADATA: (0, 13),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.FIND_COORDINATOR: (1, 5),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+    ApiKey.END_TXN: (0, 5),
+    ApiKey.TXN_OFFSET_COMMIT: (0, 5),
+    ApiKey.OFFSET_FETCH: (7, 9),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 2),
 }
 
 #: Versions of ApiVersions, tried in turn until the broker gives a valid response.
@@ -51,11 +69,15 @@ API_VERSIONS_LADDER = (4, 3, 0)
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsAnswer:
-    """The versions of each request that a broker supports."""
+    """The versions of each request that a broker supports, and the features of its cluster."""
 
     error_code: int
     #: api key -> (first, last) version
     ranges: dict[int, tuple[int, int]]
+    #: Name -> the finalized level (KIP-584). Empty if the broker does not know them (yet).
+    features: dict[str, int] = field(default_factory=dict)
+    #: Grows with each change of the features. -1: the broker does not know them.
+    finalized_features_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +174,27 @@ def decode_api_versions(version: int, payload: Buffer) -> ApiVersionsAnswer:
         key, first, last = reader.fields(_api_range)
         reader.skip_tags()
         ranges[key] = (first, last)
-    return ApiVersionsAnswer(error_code, ranges)
+    if version == 0 or error_code != ErrorCode.NONE:
+        return ApiVersionsAnswer(error_code, ranges)
+    reader.int32()  # throttle time
+    features, epoch = _read_features(reader)
+    return ApiVersionsAnswer(error_code, ranges, features, epoch)
+
+
+def _read_features(reader: Reader) -> tuple[dict[str, int], int]:
+    """Read the finalized features and their epoch, without which they are not valid."""
+    features: dict[str, int] = {}
+    epoch = -1
+    for tag, content in reader.tags():
+        if tag == 1:
+            (epoch,) = content.fields(_int64)
+        elif tag == 2:
+            for _ in range(content.array()):
+                name = content.required_string()
+                level, _lowest = content.fields(_levels)
+                content.skip_tags()
+                features[name] = level
+    return (features, epoch) if epoch >= 0 else ({}, -1)
 
 
 def common_versions(ranges: dict[int, tuple[int, int]]) -> dict[int, int]:
@@ -264,16 +306,33 @@ def _read_partition(reader: Reader, version: int) -> PartitionAnswer:
 # InitProducerId -----------------------------------------------------------------------------
 
 
-def init_producer_id_request(version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Encode a framed InitProducerId request for an idempotent, non-transactional producer."""
+def init_producer_id_request(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str | None = None,
+    timeout_ms: int = 2**31 - 1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> bytes:
+    """Encode a framed InitProducerId request.
+
+    *transactional_id*: None for an idempotent producer, for which *timeout_ms*, after which the
+    coordinator aborts a transaction, has no effect. *producer_id*, *producer_epoch*: those of this
+    producer, to get its next epoch (KIP-360); -1: none, a new producer.
+
+    Raises ValueError for a producer id in a version before 3.
+    """
+    if version < 3 and producer_id != -1:
+        raise ValueError(f"InitProducerId version {version} has no producer id")
     out = RequestWriter(
         ApiKey.INIT_PRODUCER_ID, version, correlation_id, client_id, flexible=version >= 2
     )
-    out.string(None)  # no transactional id
-    out.int32(2**31 - 1)  # the timeout of a transaction, without effect
+    out.string(transactional_id)
+    out.int32(timeout_ms)
     if version >= 3:
-        out.int64(-1)  # a new producer id,
-        out.int16(-1)  # and therefore no epoch (KIP-360)
+        out.int64(producer_id)
+        out.int16(producer_epoch)
     out.no_tags()
     return out.frame()
 
@@ -283,12 +342,15 @@ def decode_init_producer_id(version: int, payload: Buffer) -> ProducerIdAnswer:
     reader = Reader(payload, flexible=version >= 2)
     reader.skip_tags()  # the header's
     throttle_ms, error_code, producer_id, epoch = reader.fields(_producer_id)
+    reader.skip_tags()
     return ProducerIdAnswer(error_code, producer_id, epoch, throttle_ms)
 
 
 _int8 = struct.Struct(">b")
 _int16 = struct.Struct(">h")
+_int64 = struct.Struct(">q")
 _api_range = struct.Struct(">hhh")
+_levels = struct.Struct(">hh")
 _topic_id = struct.Struct(">16s")
 _NO_TOPIC_ID = bytes(16)
 _partition = struct.Struct(">hii")

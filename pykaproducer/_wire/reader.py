@@ -57,6 +57,13 @@ class Reader:
         except UnicodeDecodeError as error:
             raise WireError(f"a string is not UTF-8: {error.reason}") from error
 
+    def required_string(self) -> str:
+        """Read a string that must not be null."""
+        value = self.string()
+        if value is None:
+            raise WireError("a string that is required is null")
+        return value
+
     def blob(self) -> bytes:
         """Read a field of bytes. Return empty bytes for null."""
         length = self._length(_int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 _int8 = struct.Struct(">b")
 _int16 = struct.Struct(">h")
@@ -65,6 +66,22 @@ class RequestWriter:
     def array(self, count: int) -> None:
         """Write the number of elements of an array; -1 is the null array."""
         self._length(_int32, count)
+
+    def partitions(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Write an array of topics with the numbers of their partitions, from (topic, partition).
+
+        Topics come in the order in which they first appear.
+        """
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        self.array(len(topics))
+        for topic, numbers in topics.items():
+            self.string(topic)
+            self.array(len(numbers))
+            for number in numbers:
+                self.int32(number)
+            self.no_tags()
 
     def no_tags(self) -> None:
         """Write that no tagged fields follow. Every structure of a flexible version ends so."""

@@ -207,6 +207,34 @@ ApiVersionsRequest, ApiVersionsResponse = message(
             ),
         ),
         Field("throttle_time_ms", INT32, since=1),
+        Field(
+            "supported_features",
+            Array(
+                record(
+                    "SupportedFeatureKey",
+                    Field("name", STRING),
+                    Field("min_version", INT16),
+                    Field("max_version", INT16),
+                )
+            ),
+            since=3,
+            tag=0,
+        ),
+        Field("finalized_features_epoch", INT64, since=3, tag=1, default=-1),
+        Field(
+            "finalized_features",
+            Array(
+                record(
+                    "FinalizedFeatureKey",
+                    Field("name", STRING),
+                    Field("max_version_level", INT16),
+                    Field("min_version_level", INT16),
+                )
+            ),
+            since=3,
+            tag=2,
+        ),
+        Field("zk_migration_ready", BOOL, since=3, tag=3),
     ],
 )
 

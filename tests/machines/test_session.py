@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from pykaproducer._errors.codes import ErrorCode
@@ -32,7 +35,11 @@ def asked_version(framed: bytes) -> int:
 
 
 def answer(
-    correlation_id: int, version: int, code: int = 0, ranges: dict[ApiKey, tuple[int, int]] = RANGES
+    correlation_id: int,
+    version: int,
+    code: int = 0,
+    ranges: dict[ApiKey, tuple[int, int]] = RANGES,
+    **fields: Any,
 ) -> bytes:
     """Return a broker's ApiVersions response, without its length."""
     response = ApiVersionsResponse(
@@ -43,6 +50,7 @@ def answer(
             for key, (first, last) in ranges.items()
         ],
         throttle_time_ms=0,
+        **fields,
     )
     response.with_header(correlation_id=correlation_id)
     return bytes(response.encode(header=True))
@@ -60,11 +68,11 @@ def ready(ranges: dict[ApiKey, tuple[int, int]] = RANGES) -> Session:
     return session
 
 
-def request(key: int = ApiKey.PRODUCE, *, expects_answer: bool = True) -> Request:
+def request(key: int = ApiKey.PRODUCE, *, expects_answer: bool = True, **bounds: int) -> Request:
     def encode(version: int, correlation_id: int) -> list[bytes]:
         return [b"version %d, number %d" % (version, correlation_id)]
 
-    return Request(key, encode, 0.0, expects_answer)
+    return Request(key, encode, 0.0, expects_answer, **bounds)
 
 
 def frame(correlation_id: int, payload: bytes = b"") -> bytes:
@@ -150,6 +158,49 @@ def test_no_request_before_the_handshake_is_over() -> None:
         session.encode(request())
 
 
+# The features of the cluster -------------------------------------------------------------------
+
+FEATURES = [
+    ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=1)
+    for name, level in (("transaction.version", 2), ("metadata.version", 29))
+]
+
+
+def test_the_features_of_the_cluster_are_kept() -> None:
+    session, _ = opened()
+    assert (session.features, session.finalized_features_epoch) == ({}, -1)
+    event = session.received(
+        answer(0, 4, finalized_features=FEATURES, finalized_features_epoch=28), 0.0
+    )
+    levels = {"transaction.version": 2, "metadata.version": 29}
+    assert (session.features, session.finalized_features_epoch) == (levels, 28)
+    assert isinstance(event, Ready)
+    assert event.features == levels
+
+
+def test_a_broker_need_not_know_features() -> None:
+    for version in (0, 3, 4):
+        session, _ = opened()
+        tried = (4, 3, 0).index(version)
+        for number in range(tried):
+            session.received(answer(number, 0, ErrorCode.UNSUPPORTED_VERSION), 0.0)
+        event = session.received(answer(tried, version), 0.0)
+        assert isinstance(event, Ready)
+        assert (event.features, session.features) == ({}, {})
+        assert session.finalized_features_epoch == -1
+
+
+def test_features_that_make_no_sense_are_done_without() -> None:
+    """The versions are asked for again, in a version without features."""
+    session, _ = opened()
+    whole = answer(0, 4, finalized_features=FEATURES, finalized_features_epoch=28)
+    assert isinstance(session.received(whole[:-1], 0.0), bytes)
+    assert isinstance(session.received(answer(1, 3)[:-1], 0.0), bytes)
+    assert isinstance(session.received(answer(2, 0), 0.0), Ready)
+    assert session.features == {}
+    assert session.encode(request()) == [b"version 12, number 3"]
+
+
 # Requests and responses -------------------------------------------------------------------------
 
 
@@ -197,11 +248,79 @@ def test_an_answer_that_nobody_asked_for_is_an_error() -> None:
 
 def test_a_request_that_the_broker_does_not_take_is_named() -> None:
     session = ready({ApiKey.PRODUCE: (0, 2)})
-    with pytest.raises(NoCommonVersion, match=r"PRODUCE requests of versions 0 to 2.*3 to 12"):
+    with pytest.raises(
+        NoCommonVersion, match=r"PRODUCE requests of versions 0 to 2.*versions 3 to 12"
+    ):
         session.encode(request())
     with pytest.raises(NoCommonVersion, match="does not support INIT_PRODUCER_ID"):
         session.encode(request(ApiKey.INIT_PRODUCER_ID))
     assert not session.unanswered
+
+
+@pytest.mark.parametrize(
+    ("bounds", "version"),
+    [
+        ({}, 12),
+        ({"at_most": 11}, 11),
+        ({"at_least": 12}, 12),
+        ({"at_least": 3, "at_most": 4}, 4),
+        ({"at_most": 5}, 5),
+        ({"at_most": 99}, 12),
+    ],
+)
+def test_a_request_may_bound_its_version(bounds: dict[str, int], version: int) -> None:
+    session = ready({ApiKey.PRODUCE: (5, 99)} if version == 5 else RANGES)
+    sent = request(**bounds)
+    assert session.encode(sent) == [b"version %d, number 1" % version]
+    assert sent.version == version
+    assert session.refuses(ApiKey.PRODUCE, **bounds) is None
+    assert session.received(frame(1), 0.0) == Answered(sent, version, b"")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "bounds", "text"),
+    [
+        (
+            (0, 11),
+            {"at_least": 12},
+            "PRODUCE requests of versions 0 to 11, this.* requires version 12$",
+        ),
+        ((12, 13), {"at_most": 11}, "versions 12 to 13, this request requires versions 3 to 11$"),
+        (
+            (9, 9),
+            {"at_least": 10, "at_most": 11},
+            "version 9, this request requires versions 10 to 11$",
+        ),
+        ((9, 12), {"at_most": 8}, "versions 9 to 12, this request requires versions 3 to 8$"),
+        # Bounds that change nothing.
+        (
+            (0, 2),
+            {"at_least": 3, "at_most": 99},
+            "versions 0 to 2, this client sends versions 3 to 12$",
+        ),
+    ],
+)
+def test_a_broker_without_a_version_in_the_bounds(
+    theirs: tuple[int, int], bounds: dict[str, int], text: str
+) -> None:
+    session = ready({ApiKey.PRODUCE: theirs})
+    sent = request(**bounds)
+    with pytest.raises(NoCommonVersion, match=text):
+        session.encode(sent)
+    reason = session.refuses(ApiKey.PRODUCE, **bounds)
+    assert reason is not None
+    assert re.search(text, reason)
+    # The connection is as usable as before.
+    assert not session.unanswered
+    assert sent.version == -1
+    if theirs[1] >= 3:
+        assert session.encode(request()) == [b"version %d, number 1" % min(12, theirs[1])]
+
+
+def test_bounds_do_not_help_where_the_broker_has_no_such_request() -> None:
+    session = ready({ApiKey.PRODUCE: (0, 12)})
+    with pytest.raises(NoCommonVersion, match="does not support END_TXN requests"):
+        session.encode(request(ApiKey.END_TXN, at_least=5))
 
 
 def test_numbers_start_again_before_they_get_too_large() -> None:

@@ -8,7 +8,13 @@ import pytest
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import kafka_class
-from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS, Action, Verdict, classify
+from pykaproducer._machines.verdicts import (
+    FATAL_TOPIC_ERRORS,
+    VERDICTS,
+    Action,
+    Verdict,
+    classify,
+)
 
 
 def verdict(
@@ -119,7 +125,7 @@ def test_a_batch_without_numbers_cannot_be_refused_for_them(code: int) -> None:
     assert verdict(code, older_unsettled=True, sequenced=False).action is Action.FAILED
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if kafka_class(code).retriable])
+@pytest.mark.parametrize("code", [code for code in VERDICTS if kafka_class(code).retriable])
 def test_what_kafka_python_calls_retriable_goes_again(code: int) -> None:
     assert verdict(code).action in {Action.REFRESH_AND_RETRY, Action.RETRY}
 

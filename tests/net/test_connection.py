@@ -130,6 +130,32 @@ def test_a_broker_that_is_too_old_is_named_as_such(clock: FakeClock) -> None:
         talk.close()
 
 
+def test_requests_of_one_connection_may_have_other_versions(
+    cluster: ScriptedCluster, talk: Talk
+) -> None:
+    talk.open()
+    for at_most in (11, 12, 3):
+        talk.submit(("t", 0, record_batch())).at_most = at_most
+        assert talk.produced().partitions[0].error_code == 0
+    assert [received.version for received in cluster.received("produce")] == [11, 12, 3]
+
+
+def test_a_broker_without_the_version_that_a_request_requires_is_named(clock: FakeClock) -> None:
+    with ScriptedCluster(topics={"t": 1}, versions={"produce": (0, 11)}) as cluster:
+        talk = Talk(cluster.network, clock=clock)
+        talk.open()
+        assert talk.connection.refuses(ApiKey.PRODUCE) is None
+        reason = "PRODUCE requests of versions 0 to 11, this request requires version 12"
+        assert reason in str(talk.connection.refuses(ApiKey.PRODUCE, 12))
+        request = talk.submit(("t", 0, record_batch()))
+        request.at_least = 12
+        lost = talk.until(Lost)
+        assert lost.unwritten == [request]
+        assert reason in lost.reason
+        assert not cluster.received("produce")
+        talk.close()
+
+
 # Requests and answers ---------------------------------------------------------------------------
 
 

@@ -49,6 +49,16 @@ def produce_request(
     return bytes(request.encode(header=True, framed=True))
 
 
+def read_request(kind: Any, version: int, framed: bytes) -> Any:
+    """Return the codec's object for a request; it must be encoded to the same bytes again."""
+    assert int.from_bytes(framed[:4], "big") == len(framed) - 4
+    request = kind.decode(framed, version=version, header=True, framed=True)
+    assert request.header.request_api_key == kind.API_KEY
+    assert request.header.request_api_version == version
+    assert request.encode(framed=True) == framed
+    return request
+
+
 def payload(answer: Any) -> bytes:
     """Return the bytes after the correlation id when a broker sends *answer*."""
     answer.with_header(correlation_id=1)

@@ -48,21 +48,11 @@ from pykaproducer.testing._messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from tests.wire.helper import client_ids, int16, int32, int64, names, payload
+from tests.wire.helper import client_ids, int16, int32, int64, names, payload, read_request
 
 
 def versions(key: ApiKey) -> st.SearchStrategy[int]:
     return st.integers(*VERSIONS[key])
-
-
-def read_request(kind: Any, version: int, framed: bytes) -> Any:
-    """Return the codec's object for a request; it must be encoded to the same bytes again."""
-    assert int.from_bytes(framed[:4], "big") == len(framed) - 4
-    request = kind.decode(framed, version=version, header=True, framed=True)
-    assert request.header.request_api_key == kind.API_KEY
-    assert request.header.request_api_version == version
-    assert request.encode(framed=True) == framed
-    return request
 
 
 # Requests -----------------------------------------------------------------------------------
@@ -99,6 +89,24 @@ def test_init_producer_id_request(version: int, client_id: str | None) -> None:
     assert request.transactional_id is None
     if version >= 3:
         assert (request.producer_id, request.producer_epoch) == (-1, -1)
+
+
+@given(st.integers(3, 5), client_ids, names, int32, int64, int16)
+def test_init_producer_id_request_with_a_transactional_id(
+    version: int, client_id: str | None, name: str, timeout_ms: int, producer_id: int, epoch: int
+) -> None:
+    framed = init_producer_id_request(version, 7, client_id, name, timeout_ms, producer_id, epoch)
+    request = read_request(InitProducerIdRequest, version, framed)
+    assert (request.transactional_id, request.transaction_timeout_ms) == (name, timeout_ms)
+    assert (request.producer_id, request.producer_epoch) == (producer_id, epoch)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_old_versions_cannot_ask_for_the_next_epoch(version: int) -> None:
+    framed = init_producer_id_request(version, 7, "c", "t", 9)
+    assert read_request(InitProducerIdRequest, version, framed).transactional_id == "t"
+    with pytest.raises(ValueError, match=f"version {version} has no producer id"):
+        init_producer_id_request(version, 7, "c", "t", 9, 1, 0)
 
 
 def test_metadata_of_all_topics() -> None:
@@ -257,6 +265,63 @@ def test_api_versions_answer(version: int, ranges: dict[int, tuple[int, int]]) -
     )
     decoded = decode_api_versions(version, payload(answer))
     assert (decoded.error_code, decoded.ranges) == (0, ranges)
+    assert (decoded.features, decoded.finalized_features_epoch) == ({}, -1)
+
+
+levels = st.dictionaries(names, st.tuples(int16, int16), max_size=5)
+
+
+def their_features(version: int, features: dict[str, tuple[int, int]], epoch: int) -> bytes:
+    """Return an answer with finalized features: name -> (level, lowest level)."""
+    answer = ApiVersionsResponse(
+        version=version,
+        api_keys=[ApiVersionsResponse.ApiVersion(api_key=0, min_version=3, max_version=12)],
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=0, max_version=99)
+            for name in (*features, "supported.only")
+        ],
+        finalized_features_epoch=epoch,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, max_version_level=level, min_version_level=lowest
+            )
+            for name, (level, lowest) in features.items()
+        ],
+        zk_migration_ready=True,
+    )
+    return payload(answer)
+
+
+@given(st.sampled_from([3, 4]), levels, st.integers(0, 2**63 - 1))
+def test_finalized_features(version: int, features: dict[str, tuple[int, int]], epoch: int) -> None:
+    decoded = decode_api_versions(version, their_features(version, features, epoch))
+    assert decoded.features == {name: level for name, (level, _) in features.items()}
+    assert decoded.finalized_features_epoch == epoch
+
+
+def test_features_without_an_epoch_are_not_valid() -> None:
+    decoded = decode_api_versions(4, their_features(4, {"transaction.version": (2, 1)}, -1))
+    assert (decoded.features, decoded.finalized_features_epoch) == ({}, -1)
+    assert decoded.ranges == {0: (3, 12)}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_that_are_cut_off_are_an_error(version: int) -> None:
+    whole = their_features(version, {"transaction.version": (2, 1), "other": (1, 1)}, 28)
+    for cut in range(len(whole)):
+        with pytest.raises(WireError):
+            decode_api_versions(version, whole[:cut])
+
+
+def test_a_feature_without_a_name_is_an_error() -> None:
+    whole = their_features(4, {"f": (2, 1)}, 28)
+    named = b"\x02f" + bytes.fromhex("0002 0001")
+    assert whole.count(named) == 1
+    # One byte less in the field, whose length precedes the number of its elements.
+    at = whole.index(named) - 2
+    cut = whole[:at] + bytes([whole[at] - 1]) + whole[at + 1 :].replace(named, b"\0" + named[2:])
+    with pytest.raises(WireError, match="required"):
+        decode_api_versions(4, cut)
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
@@ -371,7 +436,11 @@ def test_init_producer_id_answer(
         producer_id=producer_id,
         producer_epoch=epoch,
     )
-    decoded = decode_init_producer_id(version, payload(answer))
+    sent = payload(answer)
+    decoded = decode_init_producer_id(version, sent)
+    for cut in range(len(sent)):
+        with pytest.raises(WireError):
+            decode_init_producer_id(version, sent[:cut])
     assert decoded == ProducerIdAnswer(code, producer_id, epoch, throttle_ms)
 
 

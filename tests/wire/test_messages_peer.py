@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykaproducer.testing import _admin_messages, _messages
+from pykaproducer.testing import _admin_messages, _messages, _transaction_messages
 from pykaproducer.testing._codec import (
     Array,
     Field,
@@ -46,12 +46,20 @@ LAST = {
     "Fetch": (4, 4),
     "ElectLeaders": (0, 2),
     "AlterPartitionReassignments": (0, 0),
+    "FindCoordinator": (0, 6),
+    "AddPartitionsToTxn": (0, 3),
+    "AddOffsetsToTxn": (0, 4),
+    "EndTxn": (0, 5),
+    "TxnOffsetCommit": (0, 5),
+    "OffsetFetch": (7, 9),
+    "DescribeTransactions": (0, 0),
+    "ListTransactions": (0, 2),
 }
 BITS = ("topic_authorized_operations", "cluster_authorized_operations")
 THEIRS = ("admin", "consumer", "metadata", "producer", "sasl")
 KINDS: list[type[ProtocolMessage]] = [
     kind
-    for module in (_messages, _admin_messages, support)
+    for module in (_messages, _admin_messages, _transaction_messages, support)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, ProtocolMessage) and kind is not ProtocolMessage
 ]
