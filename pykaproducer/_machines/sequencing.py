@@ -145,3 +145,26 @@ class Sequencer(SequencerState):
         if self.producer is None and given is not None and given.producer_id != self.spent_id:
             self.producer = given
         return self.producer is not None
+
+    def adopt_transaction(self, producer: ProducerId) -> bool:
+        """Use the id and epoch of a transaction; return whether they have changed.
+
+        Each id and epoch begins with sequence number 0. Within one the numbers continue from one
+        transaction to the next. Call this only while none of the partition's batches is in flight.
+
+        ``known`` outlives an epoch of the same id. Otherwise each transaction would begin with one
+        batch at a time in each partition. A broker keeps the state of a producer for a day
+        (``producer.id.expiration.ms``), so that it rejects a first number other than 0. If it has
+        forgotten the producer, its error makes the transaction abortable, so there is no gap.
+        """
+        if self.producer == producer:
+            return False
+        # After another id, no broker knows this one.
+        self.known &= self.producer is not None and (
+            self.producer.producer_id == producer.producer_id
+        )
+        self.producer = producer
+        self.stale = False
+        self.next_sequence = 0
+        self._missing.clear()
+        return True

@@ -32,6 +32,13 @@ class Action(enum.Enum):
     RESET_PRODUCER_ID = enum.auto()
     #: Larger than the broker allows: retry in smaller batches. A single message fails.
     SPLIT = enum.auto()
+    #: In a transaction: split it in place. The broker has appended nothing, so the parts use the
+    #: batch's sequence numbers.
+    SPLIT_IN_PLACE = enum.auto()
+    #: In a transaction: the coordinator is busy with this or the last transaction. Retry after 1,
+    #: 2, 4 .. 20 ms. Does not count against ``retries``.
+    RETRY_SOON = enum.auto()
+    #: A transaction must then be aborted.
     FAILED = enum.auto()
 
 
@@ -44,6 +51,10 @@ class Verdict:
     possibly_persisted: bool = False
     #: The client lacks a right, which affects every message of the topic.
     not_authorized: bool = False
+    #: In a transaction: the producer cannot be used further.
+    fatal: bool = False
+    #: As fatal, because another producer has the transactional id.
+    fenced: bool = False
 
 
 _REFRESH_AND_RETRY = Verdict(Action.REFRESH_AND_RETRY)
@@ -112,18 +123,41 @@ VERDICTS: dict[int, Verdict] = {
     ErrorCode.TRANSACTION_ABORTABLE: _FAILED,
 }
 
+#: In a transaction, instead of those of :data:`VERDICTS`. No id or epoch is ever chosen locally.
+TRANSACTIONAL_VERDICTS: dict[int, Verdict] = {
+    # The transaction has a gap, or the coordinator has aborted it.
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: _FAILED,
+    ErrorCode.UNKNOWN_PRODUCER_ID: _FAILED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: _FAILED,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict(Action.FAILED, fatal=True),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict(Action.FAILED, fatal=True),
+    ErrorCode.PRODUCER_FENCED: Verdict(Action.FAILED, fatal=True, fenced=True),
+    ErrorCode.CONCURRENT_TRANSACTIONS: Verdict(Action.RETRY_SOON),
+    ErrorCode.MESSAGE_TOO_LARGE: Verdict(Action.SPLIT_IN_PLACE),
+    ErrorCode.RECORD_LIST_TOO_LARGE: Verdict(Action.SPLIT_IN_PLACE),
+}
+
 #: The broker compared the batch's sequence numbers with those that it remembers.
 _ABOUT_SEQUENCE = frozenset({Action.BUMP_EPOCH, Action.RESET_PRODUCER_ID})
 
 
 def classify(
-    code: int, *, older_unsettled: bool, count: int, sequenced: bool, has_offset: bool = False
+    code: int,
+    *,
+    older_unsettled: bool,
+    count: int,
+    sequenced: bool,
+    has_offset: bool = False,
+    transactional: bool = False,
+    retried_soon: bool = False,
 ) -> Verdict:
     """Return how to handle a batch for which the broker returned *code*.
 
     *older_unsettled*: an older batch of the same partition has no outcome yet. *count*: number of
     messages in the batch. *sequenced*: whether the batch has sequence numbers. *has_offset*:
-    whether the response has an offset besides the code.
+    whether the response has an offset besides the code. *transactional*: the batch belongs to a
+    transaction. *retried_soon*: it has been retried once with RETRY_SOON because of too few
+    replicas.
 
     A code that is not in the table is final. Its meaning is unknown, so the messages count as
     possibly persisted.
@@ -132,7 +166,10 @@ def classify(
     it. Its error code is that of a leader that rejects the batch, but its response includes the
     offset (Kafka's ``DelayedProduce`` replaces only the error). The next leader may have the batch.
     """
-    verdict = _verdict(code, older_unsettled, count, sequenced)
+    if transactional:
+        verdict = _transactional_verdict(code, older_unsettled, count, retried_soon)
+    else:
+        verdict = _verdict(code, older_unsettled, count, sequenced)
     if has_offset and verdict.action is not Action.DELIVERED:
         return replace(verdict, possibly_persisted=True)
     return verdict
@@ -146,6 +183,22 @@ def _verdict(code: int, older_unsettled: bool, count: int, sequenced: bool) -> V
         if older_unsettled and code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return Verdict(Action.RETRY_AFTER_OLDER)
     if verdict.action is Action.SPLIT and count == 1:
+        return _FAILED
+    return verdict
+
+
+def _transactional_verdict(
+    code: int, older_unsettled: bool, count: int, retried_soon: bool
+) -> Verdict:
+    if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and older_unsettled:
+        return Verdict(Action.RETRY_AFTER_OLDER)
+    if code == ErrorCode.NOT_ENOUGH_REPLICAS and not retried_soon:
+        # Also the answer of a leader that asks the coordinator about another request of this
+        # transactional id (AddPartitionsToTxnManager).
+        return Verdict(Action.RETRY_SOON)
+    default = VERDICTS.get(code, VERDICTS[ErrorCode.UNKNOWN_SERVER_ERROR])
+    verdict = TRANSACTIONAL_VERDICTS.get(code, default)
+    if verdict.action is Action.SPLIT_IN_PLACE and count == 1:
         return _FAILED
     return verdict
 

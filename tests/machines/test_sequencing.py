@@ -153,3 +153,45 @@ def test_the_id_of_another_cluster_is_not_used() -> None:
     assert sequencer.adopt(ProducerId(8, 0))
     sequencer.enter(1)
     assert sequencer.producer == ProducerId(8, 0)
+
+
+# Transactions -----------------------------------------------------------------------------------
+
+
+def test_the_next_transaction_of_an_epoch_counts_on() -> None:
+    sequencer = Sequencer()
+    assert sequencer.adopt_transaction(ProducerId(7, 3))
+    assert (sequencer.take(5), sequencer.known) == (0, False)
+    sequencer.delivered(1)
+    assert not sequencer.adopt_transaction(ProducerId(7, 3))
+    assert (sequencer.take(5), sequencer.known) == (5, True)
+
+
+def test_an_epoch_of_the_coordinator_begins_anew_with_a_broker_that_knows_the_producer() -> None:
+    sequencer = Sequencer(ProducerId(7, 3), next_sequence=1234, known=True)
+    assert sequencer.adopt_transaction(ProducerId(7, 4))
+    assert (sequencer.take(5), sequencer.take(5)) == (0, 5)
+    assert sequencer.known
+    assert sequencer.has_left(7, 3)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_another_id_of_the_coordinator_is_unknown_to_the_broker(known: bool) -> None:
+    sequencer = Sequencer(ProducerId(7, 32766), next_sequence=1234, known=known)
+    assert sequencer.adopt_transaction(ProducerId(8, 0))
+    assert (sequencer.take(5), sequencer.known) == (0, False)
+    # An epoch of an unknown id is unknown, too.
+    assert sequencer.adopt_transaction(ProducerId(8, 1))
+    assert not sequencer.known
+
+
+def test_a_batch_of_an_older_transaction_is_needed_no_more() -> None:
+    """The epoch of the transaction that was aborted is over."""
+    sequencer = Sequencer(ProducerId(7, 3), known=True)
+    for _ in range(2):
+        sequencer.take(5)
+    assert sequencer.is_needed(1, 7, 3)
+    sequencer.adopt_transaction(ProducerId(7, 4))
+    assert not sequencer.is_needed(1, 7, 3)
+    sequencer.drop(1, 7, 3)
+    assert not sequencer.stale

@@ -10,6 +10,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import kafka_class
 from pykaproducer._machines.verdicts import (
     FATAL_TOPIC_ERRORS,
+    TRANSACTIONAL_VERDICTS,
     VERDICTS,
     Action,
     Verdict,
@@ -143,3 +144,96 @@ def test_what_kafka_python_calls_retriable_goes_again(code: int) -> None:
 )
 def test_which_topics_are_not_waited_for(code: int, fatal: bool) -> None:
     assert (code in FATAL_TOPIC_ERRORS) is fatal
+
+
+# In a transaction -------------------------------------------------------------------------------
+
+
+def in_transaction(
+    code: int, *, older_unsettled: bool = False, count: int = 5, retried_soon: bool = False
+) -> Verdict:
+    return classify(
+        code,
+        older_unsettled=older_unsettled,
+        count=count,
+        sequenced=True,
+        transactional=True,
+        retried_soon=retried_soon,
+    )
+
+
+#: What differs from a producer without transactions.
+IN_TRANSACTION: dict[int, Verdict] = {
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict(Action.FAILED),
+    ErrorCode.INVALID_PRODUCER_EPOCH: Verdict(Action.FAILED),
+    ErrorCode.UNKNOWN_PRODUCER_ID: Verdict(Action.FAILED),
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: Verdict(Action.FAILED, fatal=True),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict(Action.FAILED, fatal=True),
+    ErrorCode.PRODUCER_FENCED: Verdict(Action.FAILED, fatal=True, fenced=True),
+    ErrorCode.CONCURRENT_TRANSACTIONS: Verdict(Action.RETRY_SOON),
+    ErrorCode.NOT_ENOUGH_REPLICAS: Verdict(Action.RETRY_SOON),
+    ErrorCode.MESSAGE_TOO_LARGE: Verdict(Action.SPLIT_IN_PLACE),
+    ErrorCode.RECORD_LIST_TOO_LARGE: Verdict(Action.SPLIT_IN_PLACE),
+}
+
+
+@pytest.mark.parametrize("code", [*ErrorCode, 999, -2])
+def test_each_code_in_a_transaction(code: int) -> None:
+    assert in_transaction(code) == IN_TRANSACTION.get(code, verdict(code))
+
+
+@pytest.mark.parametrize("code", [*ErrorCode, 999])
+@pytest.mark.parametrize("older_unsettled", [False, True])
+def test_no_epoch_is_chosen_locally_in_a_transaction(code: int, older_unsettled: bool) -> None:
+    found = in_transaction(code, older_unsettled=older_unsettled)
+    assert found.action not in {Action.BUMP_EPOCH, Action.RESET_PRODUCER_ID, Action.SPLIT}
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE])
+def test_what_the_coordinator_has_refused_is_not_fatal(code: int) -> None:
+    """The coordinator may have aborted the transaction because of its timeout."""
+    assert in_transaction(code) == Verdict(Action.FAILED)
+
+
+def test_out_of_order_behind_an_older_batch_waits_for_it_in_a_transaction() -> None:
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert in_transaction(code, older_unsettled=True).action is Action.RETRY_AFTER_OLDER
+    others = set(IN_TRANSACTION) - {code}
+    assert all(in_transaction(o, older_unsettled=True) == IN_TRANSACTION[o] for o in others)
+
+
+def test_too_few_replicas_may_be_a_busy_coordinator_once() -> None:
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert in_transaction(code, retried_soon=True) == verdict(code)
+    busy = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert in_transaction(busy, retried_soon=True).action is Action.RETRY_SOON
+
+
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+def test_a_single_message_is_not_split_in_a_transaction(code: int) -> None:
+    assert in_transaction(code, count=1) == Verdict(Action.FAILED)
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+@pytest.mark.parametrize("count", [1, 5])
+def test_without_a_transaction_nothing_of_it_applies(code: int, count: int) -> None:
+    found = verdict(code, count=count)
+    assert found.action not in {Action.RETRY_SOON, Action.SPLIT_IN_PLACE}
+    assert not found.fatal
+    assert not found.fenced
+
+
+def test_an_appended_batch_that_was_refused_is_possibly_persisted_in_a_transaction() -> None:
+    found = classify(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        older_unsettled=False,
+        count=5,
+        sequenced=True,
+        has_offset=True,
+        transactional=True,
+    )
+    assert found.possibly_persisted
+
+
+def test_codes_of_a_transaction_are_codes_of_produce() -> None:
+    assert set(TRANSACTIONAL_VERDICTS) <= set(VERDICTS)

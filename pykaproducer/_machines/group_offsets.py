@@ -1,0 +1,160 @@
+"""The offsets of one group: TxnOffsetCommit requests to the coordinator of the group.
+
+One request is under way at a time, and the offsets are committed in the order in which they were
+given. The stage of the group owns the machine, gives it the events, and performs the effects:
+``SendFindGroup`` and ``SendTxnOffsetCommit``, of which one is under way at a time, and
+``ReportOffsets``, of which there is one for each ``CommitOffsets`` that was not given up. It goes
+to ``TransactionMachine.offsets_answered``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pykaproducer._machines.coordination import (
+    NO_ANSWER,
+    Coordination,
+    Delays,
+    Reaction,
+    coordinate,
+    coordinate_all,
+)
+from pykaproducer._machines.transaction_effects import CommitOffsets
+from pykaproducer._machines.transaction_states import IllegalTransactionMove
+from pykaproducer._wire.messages import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class SendFindGroup:
+    """Find the coordinator of *group*, and connect to it."""
+
+    group: str
+    api_key: ClassVar[int] = ApiKey.FIND_COORDINATOR
+
+
+@dataclass(frozen=True, slots=True)
+class SendTxnOffsetCommit:
+    """Send TxnOffsetCommit, in a version of the protocol of *ask*: 3 or 4 for TV1, 5 for TV2."""
+
+    ask: CommitOffsets
+    api_key: ClassVar[int] = ApiKey.TXN_OFFSET_COMMIT
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOffsets:
+    """Report the result of ``CommitOffsets`` *number* to the coordinator's stage."""
+
+    serial: int
+    number: int
+    found: Coordination
+
+
+GroupEffect = SendFindGroup | SendTxnOffsetCommit | ReportOffsets
+
+
+class GroupOffsets:
+    """Decides what is sent to the coordinator of one group."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        backoff_first: float,
+        backoff_most: float,
+        random: Callable[[], float],
+    ) -> None:
+        """Begin without a coordinator. Times are in seconds; *random* returns numbers in [0, 1)."""
+        self.group = group
+        self._random = random
+        self._asks: deque[CommitOffsets] = deque()
+        self._delays = Delays(backoff_first, backoff_most)
+        self._connected = False
+        self._request: SendFindGroup | SendTxnOffsetCommit | None = None
+        self._retry_at: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to commit, and no request under way."""
+        return not self._asks and self._request is None
+
+    def commit(self, ask: CommitOffsets, now: float) -> list[GroupEffect]:
+        """Commit the offsets of *ask*, after those given before."""
+        self._asks.append(ask)
+        return self._run(now)
+
+    def give_up(self, serial: int, now: float) -> list[GroupEffect]:
+        """Forget the offsets of transaction *serial*. A request under way is still waited for."""
+        self._asks = deque(ask for ask in self._asks if ask.serial != serial)
+        return self._run(now)
+
+    def coordinator_found(self, now: float) -> list[GroupEffect]:
+        """Handle a new connection to the coordinator."""
+        self._connected = True
+        if isinstance(self._request, SendFindGroup):
+            self._request = None
+        return self._run(now)
+
+    def coordinator_not_found(self, code: int | None, now: float) -> list[GroupEffect]:
+        """Handle a FindCoordinator response with an error, None: no response or no connection."""
+        if not isinstance(self._request, SendFindGroup):
+            raise IllegalTransactionMove(f"no coordinator, after {self._request}")
+        self._request = None
+        return self._handle(None, coordinate(ApiKey.FIND_COORDINATOR, code), now)
+
+    def answered(self, codes: Iterable[int], now: float) -> list[GroupEffect]:
+        """Handle the answer to TxnOffsetCommit, with a code for each partition."""
+        request, self._request = self._request, None
+        if not isinstance(request, SendTxnOffsetCommit):
+            self._request = request
+            raise IllegalTransactionMove(f"an answer to TxnOffsetCommit, not to {request}")
+        late = now >= request.ask.deadline
+        found = coordinate_all(ApiKey.TXN_OFFSET_COMMIT, codes, late=late)
+        return self._handle(request.ask, found, now)
+
+    def connection_lost(self, now: float) -> list[GroupEffect]:
+        """Handle the loss of the connection. A TxnOffsetCommit may be sent twice."""
+        self._connected = False
+        request, self._request = self._request, None
+        if request is None:
+            return self._run(now)
+        ask = request.ask if isinstance(request, SendTxnOffsetCommit) else None
+        return self._handle(ask, coordinate(request.api_key, NO_ANSWER), now)
+
+    def next_due(self) -> float | None:
+        """Return when to call :meth:`time_passed`, None: never."""
+        return self._retry_at if self._request is None and self._asks else None
+
+    def time_passed(self, now: float) -> list[GroupEffect]:
+        """Send what is due at *now*."""
+        return self._run(now)
+
+    def _handle(
+        self, ask: CommitOffsets | None, found: Coordination, now: float
+    ) -> list[GroupEffect]:
+        """Handle an answer about *ask*, None: about the coordinator, and so about all of them."""
+        effects: list[GroupEffect] = []
+        if found.reaction is Reaction.FIND:
+            self._connected = False
+        if found.again:
+            self._retry_at = now + self._delays.after(found.reaction, self._random())
+        else:
+            self._delays.reset()
+            about = [each for each in self._asks if ask is None or each is ask]
+            for each in about:
+                self._asks.remove(each)
+                effects.append(ReportOffsets(each.serial, each.number, found))
+        return effects + self._run(now)
+
+    def _run(self, now: float) -> list[GroupEffect]:
+        if self._request is not None or not self._asks:
+            return []
+        if self._retry_at is not None and now < self._retry_at:
+            return []
+        self._retry_at = None
+        self._request = (
+            SendTxnOffsetCommit(self._asks[0]) if self._connected else SendFindGroup(self.group)
+        )
+        return [self._request]

@@ -1,0 +1,214 @@
+"""The calls of a transactional producer: which one is accepted, who waits, and for how long.
+
+One control call is under way at a time. An equal call joins it and gets the same result; another
+one is refused. A call whose caller gave up continues. If it succeeds, the next equal call reads its
+result; a commit or prepare that no caller has read about prevents the next transaction, so that
+its result is not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from dataclasses import replace as with_changes
+from typing import Any, Final
+
+from pykaproducer._machines.coordination import CommitOutcome
+from pykaproducer._machines.transaction_effects import (
+    Effect,
+    Preparation,
+    TellCaller,
+)
+from pykaproducer._machines.transaction_states import (
+    ACCEPTED,
+    CallRefused,
+    FailureKind,
+    TransactionCall,
+    TransactionFailure,
+    TransactionState,
+)
+
+_C = TransactionCall
+#: Their results must be read before the next transaction.
+_IMPORTANT: Final = frozenset({_C.COMMIT, _C.PREPARE})
+
+
+@dataclass(slots=True)
+class ControlCall:
+    """A call under way, or one that succeeded after its callers had gone."""
+
+    call: TransactionCall
+    #: Distinguishes it from other calls of the same method.
+    key: Any = None
+    #: Caller -> when it gives up; None: not decided yet.
+    callers: dict[Any, float | None] = field(default_factory=dict)
+    outcome: CommitOutcome | None = None
+    prepared: Preparation | None = None
+    #: A caller got its result before its end.
+    was_read: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no caller has to learn its result."""
+        return self.was_read and not self.callers
+
+
+class ControlCalls:
+    """The call under way, and the callers of ``close()``."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        self.under_way: ControlCall | None = None
+        self._unread: ControlCall | None = None
+        self._closers: dict[Any, tuple[float, bool]] = {}
+
+    # Beginning -----------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        call: TransactionCall,
+        key: Any,
+        state: TransactionState,
+        failure: TransactionFailure | None,
+    ) -> ControlCall | None:
+        """Return the call that this one joins, or whose result it reads; None: it is new.
+
+        *failure*: the one that led to the *state*. Raise :class:`CallRefused` if it does not fit.
+        """
+        unread, other = self._unread, self.under_way
+        if unread is not None and (unread.call, unread.key) == (call, key):
+            return unread
+        if state is TransactionState.FATAL:
+            assert failure is not None, "a fatal state has a reason"
+            raise CallRefused(with_changes(failure, call=call))
+        if other is not None and not other.is_over:
+            if (other.call, other.key) == (call, key):
+                return other
+            if call is not _C.ABORT or other.call is not _C.OFFSETS or other.callers:
+                self._refuse(FailureKind.CONFLICT, state, call, failure, other.call)
+        elif unread is not None and unread.call in _IMPORTANT and call is not _C.INIT:
+            self._refuse(FailureKind.CONFLICT, state, call, failure, unread.call)
+        if state is TransactionState.ABORTABLE and call is not _C.ABORT:
+            assert failure is not None, "an abortable state has a reason"
+            raise CallRefused(with_changes(failure, call=call))
+        if state not in ACCEPTED[call]:
+            self._refuse(FailureKind.STATE, state, call, failure)
+        return None
+
+    def _refuse(
+        self,
+        kind: FailureKind,
+        state: TransactionState,
+        call: TransactionCall,
+        cause: TransactionFailure | None,
+        other: TransactionCall | None = None,
+    ) -> None:
+        raise CallRefused(TransactionFailure(kind, state, call, other, cause=cause))
+
+    def begin(self, call: TransactionCall, key: Any, caller: Any, deadline: float | None) -> None:
+        """Begin a new call."""
+        self._unread = None
+        self.under_way = ControlCall(call, key, {caller: deadline})
+
+    def join(self, other: ControlCall, caller: Any, deadline: float | None) -> None:
+        """Let *caller* wait for *other* as well, or give it the result that no caller has read."""
+        if other is self._unread:
+            self._unread = None
+            self._tell(caller, other)
+        else:
+            other.callers[caller] = deadline
+
+    def forget_unread(self) -> None:
+        """Forget a result that no caller has read, as the next transaction begins."""
+        self._unread = None
+
+    # Waiting -------------------------------------------------------------------------------------
+
+    def decide_deadlines(self, deadline: float) -> None:
+        """Set the deadline of the callers that have none yet."""
+        if self.under_way is not None:
+            callers = self.under_way.callers
+            callers.update({one: deadline for one, when in callers.items() if when is None})
+
+    def left(self, caller: Any) -> None:
+        """Forget *caller*, which no longer waits."""
+        self._closers.pop(caller, None)
+        if self.under_way is not None:
+            self.under_way.callers.pop(caller, None)
+
+    def next_due(self) -> float | None:
+        """Return when the next caller gives up."""
+        due = [when for when, _ in self._closers.values()]
+        if self.under_way is not None:
+            due += [when for when in self.under_way.callers.values() if when is not None]
+        return min(due, default=None)
+
+    def expire(self, now: float, describe: Callable[[TransactionCall], TransactionFailure]) -> None:
+        """Tell the callers whose time is over. *describe* returns the error of a call."""
+        call = self.under_way
+        if call is not None:
+            for caller, when in [*call.callers.items()]:
+                if when is None or when > now:
+                    continue
+                del call.callers[caller]
+                if call.outcome is CommitOutcome.COMMITTED:
+                    call.was_read = True  # only the preparation of the next one takes longer
+                    self._tell(caller, call)
+                else:
+                    self._tell(caller, call, describe(call.call))
+        for caller, (when, _) in [*self._closers.items()]:
+            if when <= now:
+                del self._closers[caller]
+                failure = describe(_C.CLOSE)
+                self._effects.append(TellCaller(caller, failure, failure.outcome))
+
+    # Ending --------------------------------------------------------------------------------------
+
+    def finish(self, failure: TransactionFailure | None = None) -> None:
+        """End the call under way, if any. A commit that has succeeded does not fail later."""
+        call, self.under_way = self.under_way, None
+        if call is None:
+            return
+        if failure is not None and (
+            call.outcome is CommitOutcome.COMMITTED
+            or (failure.kind is FailureKind.CLOSED and call.outcome is not None)
+        ):
+            failure = None
+        for caller in call.callers:
+            self._tell(caller, call, failure)
+        if failure is None and not call.callers and not call.was_read:
+            self._unread = call
+
+    def _tell(
+        self, caller: Any, call: ControlCall, failure: TransactionFailure | None = None
+    ) -> None:
+        outcome = call.outcome if failure is None else failure.outcome
+        prepared = call.prepared if failure is None else None
+        if failure is not None and failure.call is not call.call:
+            failure = with_changes(failure, call=call.call)
+        self._effects.append(TellCaller(caller, failure, outcome, prepared))
+
+    # Closing -------------------------------------------------------------------------------------
+
+    def close(self, caller: Any, deadline: float, *, ends: bool) -> None:
+        """Let *caller* of ``close()`` wait. *ends*: a transaction is ended by it, or before it."""
+        self._closers[caller] = (deadline, ends)
+
+    @property
+    def are_closing(self) -> bool:
+        """Whether a caller of ``close()`` waits."""
+        return bool(self._closers)
+
+    def closed(self, outcome: CommitOutcome | None, failure: TransactionFailure | None) -> None:
+        """End all calls of ``close()``."""
+        for caller, (_, ends) in self._closers.items():
+            self._effects.append(TellCaller(caller, failure, outcome if ends else None))
+        self._closers.clear()
+
+    def stop(self, describe: Callable[[TransactionCall], TransactionFailure]) -> None:
+        """End all calls; *describe* returns the error of each."""
+        if self.under_way is not None:
+            self.finish(describe(self.under_way.call))
+        if self._closers:
+            failure = describe(_C.CLOSE)
+            self.closed(failure.outcome, failure)

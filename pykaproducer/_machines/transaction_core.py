@@ -1,0 +1,460 @@
+"""The part of the machine of a transactional producer that deals with its coordinator.
+
+One request is under way at a time: a coordinator refuses a second one. See
+:mod:`pykaproducer._machines.transactions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.coordination import (
+    NO_ANSWER,
+    TV1,
+    TV2,
+    CommitOutcome,
+    Coordination,
+    Delays,
+    Ending,
+    Reaction,
+    coordinate,
+    coordinate_all,
+)
+from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._machines.transaction_calls import ControlCalls
+from pykaproducer._machines.transaction_effects import (
+    CommitOffsets,
+    DrainBatches,
+    Effect,
+    FailRows,
+    GiveUpOffsets,
+    OpenAdmission,
+    PartitionsAdded,
+    Preparation,
+    PublishView,
+    Request,
+    SendAddOffsets,
+    SendAddPartitions,
+    SendEndTxn,
+    SendFindCoordinator,
+    SendInitProducerId,
+    ShutAdmission,
+)
+from pykaproducer._machines.transaction_states import (
+    ENDING,
+    OPEN,
+    TRANSITIONS,
+    FailureKind,
+    IllegalTransactionMove,
+    IntroductionHold,
+    Place,
+    TransactionCall,
+    TransactionFailure,
+    TransactionMove,
+    TransactionRecord,
+    TransactionState,
+    TransactionView,
+)
+
+_C, _M, _S = TransactionCall, TransactionMove, TransactionState
+
+#: The coordinator is asked nothing until an abort, which decides; earlier answers do not.
+_UNASKED: Final = frozenset({_S.ABORTABLE, _S.DRAINING, _S.FATAL})
+
+
+class TransactionCore:
+    """The state, its moves, and the requests to the coordinator."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        *,
+        timeout: float,
+        max_block: float,
+        backoff_first: float,
+        backoff_most: float,
+        random: Callable[[], float],
+    ) -> None:
+        """Begin uninitialized. All times are in seconds; *random* returns numbers in [0, 1)."""
+        self.transactional_id = transactional_id
+        self.state = TransactionState.UNINITIALIZED
+        self.serial = 0
+        #: Of the transaction that is open, or of the next one.
+        self.protocol = TV1
+        self.producer: ProducerId | None = None
+        #: Replaced as a whole; may be read from any thread.
+        self.view = TransactionView()
+        #: Led to ABORTABLE or FATAL, or back to UNINITIALIZED.
+        self.failure: TransactionFailure | None = None
+        #: What is known about the last transaction that was ended.
+        self.outcome: CommitOutcome | None = None
+        self.hold = IntroductionHold()
+        self._timeout, self._max_block, self._random = timeout, max_block, random
+        self._effects: list[Effect] = []
+        self._calls = ControlCalls(self._effects)
+        self._transaction = TransactionRecord()
+        # The coordinator, and the request to it.
+        self._offered = TV1
+        self._connected = False
+        self._request: Request | None = None
+        self._delays = Delays(backoff_first, backoff_most)
+        self._retry_at: float | None = None
+        self._times: dict[int | None, int] = {}
+        self._not_before = 0.0
+
+    # Events of the coordinator -------------------------------------------------------------------
+
+    def coordinator_found(self, protocol: int, now: float) -> list[Effect]:
+        """Handle a new connection to the coordinator, which offers *protocol*."""
+        self._connected = True
+        self._offered = protocol
+        if isinstance(self._request, SendFindCoordinator):
+            self._request = None
+        if self.state is _S.READY:
+            self._renew_if_protocol_changed()
+        return self._run(now)
+
+    def coordinator_not_found(self, code: int | None, now: float) -> list[Effect]:
+        """Handle a FindCoordinator response with an error, None: no response or no connection."""
+        request = self._expect(SendFindCoordinator.api_key)
+        return self._handle(request, self._judge(request, code, written=True), now)
+
+    def answered(
+        self, api_key: int, code: int, now: float, *, producer: ProducerId | None = None
+    ) -> list[Effect]:
+        """Handle the answer to the request under way. *producer*: in the answer, None: none."""
+        request = self._expect(api_key)
+        self._note_write(request)
+        return self._handle(request, self._judge(request, code, written=True), now, producer)
+
+    def partitions_answered(self, codes: Mapping[Place, int], now: float) -> list[Effect]:
+        """Handle the answer to AddPartitionsToTxn, with a code for each partition."""
+        request = self._expect(SendAddPartitions.api_key)
+        assert isinstance(request, SendAddPartitions)
+        self._note_write(request)
+        found = {
+            place: codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR) for place in request.partitions
+        }
+        added = tuple(place for place, code in found.items() if code == ErrorCode.NONE)
+        if added and self.state in OPEN:
+            self._transaction.added |= frozenset(added)
+            for place in added:
+                self._transaction.wanted.pop(place, None)
+            self._publish()
+            self._effects.append(PartitionsAdded(added))
+        return self._handle(request, coordinate_all(request.api_key, found.values()), now)
+
+    def connection_lost(self, now: float, *, written: bool) -> list[Effect]:
+        """Handle the loss of the connection. *written*: any of the request may have been."""
+        self._connected = False
+        request = self._request
+        if request is None:
+            return self._run(now)
+        if written and not isinstance(request, SendFindCoordinator):
+            self._note_write(request)
+            if isinstance(request, SendAddPartitions | SendAddOffsets):
+                # It may be carried out after EndTxn, and then begin a transaction.
+                self._transaction.spent = True
+        return self._handle(request, self._judge(request, NO_ANSWER, written=written), now)
+
+    def _expect(self, api_key: int) -> Request:
+        request = self._request
+        if request is None or request.api_key != api_key:
+            raise IllegalTransactionMove(f"an answer to request {api_key}, not to {request}")
+        return request
+
+    def _note_write(self, request: Request) -> None:
+        if isinstance(request, SendAddPartitions | SendAddOffsets):
+            self._transaction.touch.set(self._transaction.asked_at)
+
+    def _judge(self, request: Request, code: int | None, *, written: bool) -> Coordination:
+        return coordinate(
+            request.api_key,
+            code,
+            initializing=self.state is _S.INITIALIZING,
+            ending=self._ending(),
+            times=self._times.get(code, 0),
+            written=written,
+        )
+
+    def _ending(self) -> Ending | None:
+        if self.state not in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
+            return None
+        commit = self.state is _S.ENDING_COMMIT
+        return Ending(commit, self.protocol, self._transaction.unconfirmed)
+
+    def _handle(
+        self, request: Request, found: Coordination, now: float, producer: ProducerId | None = None
+    ) -> list[Effect]:
+        self._request = None
+        if found.reaction is Reaction.FIND:
+            self._connected = False
+        if self.state in _UNASKED:
+            return self._run(now)
+        if found.again:
+            if self.state is _S.ENDING_COMMIT:
+                self._transaction.unconfirmed |= found.unconfirmed
+            self._times[found.code] = self._times.get(found.code, 0) + 1
+            self._retry_at = now + self._delays.after(found.reaction, self._random())
+        elif found.reaction is Reaction.DONE:
+            self._delays.reset()
+            self._done(request, found, now, producer)
+        elif found.reaction is Reaction.RENEW:
+            self._calls_know(found.outcome)
+            self._move(_M.INITIALIZE)
+        else:
+            self._fail(found, now)
+        return self._run(now)
+
+    def _done(
+        self, request: Request, found: Coordination, now: float, producer: ProducerId | None
+    ) -> None:
+        match request:
+            case SendInitProducerId():
+                assert producer is not None, "InitProducerId returns a producer id"
+                self.producer = producer
+                self.protocol = self._offered
+                self.failure = None
+                self._move(_M.INITIALIZED)
+                self._calls.finish()
+            case SendAddOffsets():
+                self._transaction.added_groups.add(request.group)
+                self._give_offsets()
+            case SendEndTxn():
+                self._transaction.unconfirmed = False
+                self._ended(found.outcome, now, producer)
+
+    # What to ask ---------------------------------------------------------------------------------
+
+    def _run(self, now: float) -> list[Effect]:
+        """Make the moves that are due, send what is needed, and return all effects."""
+        self._make_due_moves(now)
+        if self._request is None and (self._retry_at is None or now >= self._retry_at):
+            request = self._needed()
+            if request is not None and not self._connected:
+                request = SendFindCoordinator(self.transactional_id)
+            if request is not None:
+                self._retry_at = None
+                self._transaction.asked_at = now
+                self._request = request
+                self._effects.append(request)
+        return self._take()
+
+    def _take(self) -> list[Effect]:
+        effects = self._effects[:]
+        self._effects.clear()
+        return effects
+
+    def _needed(self) -> Request | None:
+        name, producer, transaction = self.transactional_id, self.producer, self._transaction
+        if self.state is _S.INITIALIZING:
+            return SendInitProducerId(name, self._timeout, producer)
+        if producer is None:
+            return None
+        if self.state in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
+            commit = self.state is _S.ENDING_COMMIT
+            return SendEndTxn(name, producer, commit, self.protocol)
+        if self.state in OPEN and self.protocol == TV1:
+            if transaction.wanted:
+                return SendAddPartitions(name, producer, tuple(transaction.wanted))
+            for ask in transaction.asks.values():
+                if ask.group not in transaction.added_groups:
+                    return SendAddOffsets(name, producer, ask.group)
+        return None
+
+    def _make_due_moves(self, now: float) -> None:
+        transaction = self._transaction
+        if self.state is _S.ABORTABLE and self._calls.are_closing:
+            self._start_abort(now)
+        if self._request is not None:
+            return  # a transaction does not end while an Add is unanswered
+        if self.state is _S.FLUSHING and transaction.settled and not transaction.asks:
+            if transaction.preparing:
+                self._prepared()
+            elif transaction.touch.at is None:
+                self._ended(CommitOutcome.COMMITTED, now)
+            else:
+                self._move(_M.END_COMMIT)
+        elif self.state is _S.DRAINING and transaction.drained:
+            if transaction.touch.at is None:
+                self._ended(CommitOutcome.NOT_COMMITTED, now)
+            else:
+                self._move(_M.END_ABORT)
+
+    def _give_offsets(self) -> None:
+        """Give the groups the offsets that they may commit now."""
+        transaction = self._transaction
+        assert self.producer is not None, "there is no transaction without a producer id"
+        for number, ask in transaction.asks.items():
+            if ask.given or (self.protocol == TV1 and ask.group not in transaction.added_groups):
+                continue
+            ask.given = True
+            transaction.touch.set(ask.asked_at)
+            self._effects.append(
+                CommitOffsets(
+                    self.serial,
+                    number,
+                    self.transactional_id,
+                    ask.group,
+                    ask.offsets,
+                    self.producer,
+                    self.protocol,
+                    ask.deadline,
+                )
+            )
+
+    # Ends ----------------------------------------------------------------------------------------
+
+    def _ended(
+        self, outcome: CommitOutcome | None, now: float, producer: ProducerId | None = None
+    ) -> None:
+        """End the transaction, with what is known about it."""
+        if producer is not None and producer.producer_id >= 0:
+            self.producer = producer
+        self._not_before = now + self.hold.seconds if self.protocol == TV2 else 0.0
+        self._calls_know(outcome)
+        aborted = self.state in (_S.DRAINING, _S.ENDING_ABORT)
+        if aborted and self.protocol == TV1 and self._transaction.spent:
+            self._move(_M.INITIALIZE)
+            return
+        self.failure = None
+        self._move(_M.ENDED)
+        if not self._renew_if_protocol_changed():
+            self._calls.finish()
+
+    def _renew_if_protocol_changed(self) -> bool:
+        """Get a new epoch before the first transaction with another protocol (KIP-890)."""
+        if self._offered == self.protocol:
+            return False
+        self._move(_M.INITIALIZE)
+        return True
+
+    def _prepared(self) -> None:
+        assert self.producer is not None, "there is no transaction without a producer id"
+        empty = self._transaction.touch.at is None
+        call = self._calls.under_way
+        if call is not None:
+            call.prepared = Preparation(self.transactional_id, self.producer, self.protocol, empty)
+        self._move(_M.PREPARE)
+        self._calls.finish()
+
+    def _calls_know(self, outcome: CommitOutcome | None) -> None:
+        self.outcome = outcome
+        if self._calls.under_way is not None:
+            self._calls.under_way.outcome = outcome
+
+    def _start_abort(self, now: float) -> None:
+        was_open = self.state in OPEN
+        failure = self._describe(
+            FailureKind.ABORTABLE, now, call=_C.ABORT, outcome=CommitOutcome.NOT_COMMITTED
+        )
+        self._move(_M.DRAIN if self.protocol == TV1 else _M.END_ABORT)
+        if was_open:
+            self._give_up_rows(failure)
+        if self.protocol == TV1:
+            self._effects.append(DrainBatches(self.serial))
+        elif self._transaction.touch.at is None:  # read after the view was replaced
+            self._ended(CommitOutcome.NOT_COMMITTED, now)
+
+    # Failures ------------------------------------------------------------------------------------
+
+    def _fail(self, found: Coordination, now: float) -> None:
+        """Handle an answer after which the transaction, or the producer, cannot be used."""
+        kind, move = {
+            Reaction.ABORTABLE: (FailureKind.ABORTABLE, _M.SPOIL),
+            Reaction.UNINITIALIZED: (FailureKind.INITIALIZATION, _M.GIVE_UP),
+            Reaction.FATAL: (FailureKind.FATAL, _M.BREAK),
+        }[found.reaction]
+        if found.fenced:
+            kind = FailureKind.FENCED
+        outcome = found.outcome
+        if outcome is None and self.state in OPEN:
+            outcome = CommitOutcome.NOT_COMMITTED
+        if self.state is _S.INITIALIZING:
+            outcome = None if self._calls.under_way is None else self._calls.under_way.outcome
+        elif outcome is CommitOutcome.NOT_COMMITTED:
+            self._transaction.unconfirmed = False
+        failure = self._describe(kind, now, api_key=found.api_key, code=found.code, outcome=outcome)
+        if move is _M.GIVE_UP:
+            self.producer = None
+        self._give_up(move, failure)
+
+    def _give_up(self, move: TransactionMove, failure: TransactionFailure) -> None:
+        was_open = self.state in OPEN
+        if self.state is not _S.INITIALIZING:
+            self.outcome = failure.outcome
+        self.failure = failure
+        self._move(move)
+        if was_open:
+            self._give_up_rows(failure)
+        self._calls.finish(failure)
+
+    def _give_up_rows(self, failure: TransactionFailure) -> None:
+        transaction = self._transaction
+        self._effects.append(FailRows(self.serial, failure))
+        if any(ask.given for ask in transaction.asks.values()):
+            self._effects.append(GiveUpOffsets(self.serial))
+            transaction.spent = True  # a TxnOffsetCommit may still arrive
+        transaction.asks.clear()
+
+    def _describe(
+        self,
+        kind: FailureKind,
+        now: float,
+        *,
+        call: TransactionCall | None = None,
+        api_key: int | None = None,
+        code: int | None = None,
+        outcome: CommitOutcome | None = None,
+        cause: Any = None,
+        timed_out: bool = False,
+    ) -> TransactionFailure:
+        since = self._transaction.touch.at
+        late = timed_out or (since is not None and now >= since + self._timeout)
+        groups = tuple(self._transaction.groups)
+        return TransactionFailure(
+            kind, self.state, call, None, api_key, code, outcome, cause, late, groups
+        )
+
+    # Moves ---------------------------------------------------------------------------------------
+
+    def _move(self, move: TransactionMove) -> None:
+        found = TRANSITIONS[self.state].get(move)
+        if found is None:
+            raise IllegalTransactionMove(f"{move.name} while {self.state.name}")
+        self.state = found
+        self._retry_at = None
+        self._delays.reset()
+        self._times.clear()
+        self._publish()
+        failure = self.refusal()
+        self._effects.append(OpenAdmission() if failure is None else ShutAdmission(failure))
+        if self.state not in OPEN | ENDING | {_S.ABORTABLE}:
+            self._calls.closed(self.outcome, self.failure if self.state is _S.FATAL else None)
+
+    def _publish(self) -> None:
+        view = TransactionView(
+            self.serial,
+            self.state in OPEN,
+            self.producer,
+            self.protocol,
+            self._transaction.added,
+            self._not_before,
+            self._transaction.touch,
+        )
+        if view != self.view:
+            self.view = view
+            self._effects.append(PublishView(view))
+
+    def refusal(self) -> TransactionFailure | None:
+        """Return why ``send()`` is refused, None if it is accepted."""
+        if self.state is _S.IN_TRANSACTION:
+            return None
+        if self.state in (_S.ABORTABLE, _S.FATAL):
+            return self.failure
+        return self._refusal(_C.SEND)
+
+    def _refusal(self, call: TransactionCall) -> TransactionFailure:
+        return TransactionFailure(FailureKind.STATE, self.state, call, cause=self.failure)

@@ -1,0 +1,287 @@
+"""The states and moves of a transactional producer, and what describes a transaction.
+
+:mod:`pykaproducer._machines.transactions` has the machine.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pykaproducer._machines.coordination import TV1, CommitOutcome
+from pykaproducer._machines.sequencing import ProducerId
+
+#: A topic and the number of a partition.
+Place = tuple[str, int]
+
+
+class TransactionState(enum.Enum):
+    """The state of a transactional producer."""
+
+    UNINITIALIZED = enum.auto()
+    #: InitProducerId is needed: a new producer, a new epoch, or another protocol.
+    INITIALIZING = enum.auto()
+    #: There is no transaction.
+    READY = enum.auto()
+    #: Records are accepted.
+    IN_TRANSACTION = enum.auto()
+    #: Commit or prepare: records and offsets are on their way.
+    FLUSHING = enum.auto()
+    #: EndTxn(commit) is needed.
+    ENDING_COMMIT = enum.auto()
+    #: Only an abort is possible.
+    ABORTABLE = enum.auto()
+    #: ``TV1``: an abort waits until nothing is in flight.
+    DRAINING = enum.auto()
+    #: EndTxn(abort) is needed.
+    ENDING_ABORT = enum.auto()
+    #: The transaction is left to another process.
+    PREPARED = enum.auto()
+    FATAL = enum.auto()
+
+
+class TransactionMove(enum.Enum):
+    """The changes of state."""
+
+    INITIALIZE = enum.auto()
+    INITIALIZED = enum.auto()
+    GIVE_UP = enum.auto()
+    BEGIN = enum.auto()
+    FLUSH = enum.auto()
+    END_COMMIT = enum.auto()
+    PREPARE = enum.auto()
+    SPOIL = enum.auto()
+    DRAIN = enum.auto()
+    END_ABORT = enum.auto()
+    ENDED = enum.auto()
+    BREAK = enum.auto()
+
+
+_S, _M = TransactionState, TransactionMove
+
+TRANSITIONS: Final[dict[TransactionState, dict[TransactionMove, TransactionState]]] = {
+    _S.UNINITIALIZED: {_M.INITIALIZE: _S.INITIALIZING},
+    _S.INITIALIZING: {
+        _M.INITIALIZED: _S.READY,
+        _M.GIVE_UP: _S.UNINITIALIZED,
+        _M.BREAK: _S.FATAL,
+    },
+    _S.READY: {_M.BEGIN: _S.IN_TRANSACTION, _M.INITIALIZE: _S.INITIALIZING},
+    _S.IN_TRANSACTION: {
+        _M.FLUSH: _S.FLUSHING,
+        _M.SPOIL: _S.ABORTABLE,
+        _M.DRAIN: _S.DRAINING,
+        _M.END_ABORT: _S.ENDING_ABORT,
+        _M.BREAK: _S.FATAL,
+    },
+    _S.FLUSHING: {
+        _M.END_COMMIT: _S.ENDING_COMMIT,
+        _M.ENDED: _S.READY,
+        _M.PREPARE: _S.PREPARED,
+        _M.SPOIL: _S.ABORTABLE,
+        _M.BREAK: _S.FATAL,
+    },
+    _S.ENDING_COMMIT: {_M.ENDED: _S.READY, _M.SPOIL: _S.ABORTABLE, _M.BREAK: _S.FATAL},
+    _S.ABORTABLE: {_M.DRAIN: _S.DRAINING, _M.END_ABORT: _S.ENDING_ABORT},
+    _S.DRAINING: {
+        _M.END_ABORT: _S.ENDING_ABORT,
+        _M.INITIALIZE: _S.INITIALIZING,
+        _M.ENDED: _S.READY,
+    },
+    _S.ENDING_ABORT: {
+        _M.ENDED: _S.READY,
+        _M.INITIALIZE: _S.INITIALIZING,
+        _M.BREAK: _S.FATAL,
+    },
+    _S.PREPARED: {_M.INITIALIZE: _S.INITIALIZING},
+    _S.FATAL: {},
+}
+
+#: Records are sealed, and partitions and offsets are added.
+OPEN: Final = frozenset({_S.IN_TRANSACTION, _S.FLUSHING})
+#: A transaction is being ended.
+ENDING: Final = frozenset({_S.FLUSHING, _S.ENDING_COMMIT, _S.DRAINING, _S.ENDING_ABORT})
+
+
+class TransactionCall(enum.Enum):
+    """The calls of a program, by the names of their methods."""
+
+    INIT = "init_transactions"
+    BEGIN = "begin_transaction"
+    OFFSETS = "send_offsets_to_transaction"
+    COMMIT = "commit_transaction"
+    PREPARE = "prepare_transaction"
+    ABORT = "abort_transaction"
+    CLOSE = "close"
+    SEND = "send"
+
+
+_C = TransactionCall
+
+#: The states in which a call begins something, or has no effect. A call also joins an equal one
+#: that is under way, and reads the result of an equal one that no caller has read.
+ACCEPTED: Final[dict[TransactionCall, frozenset[TransactionState]]] = {
+    _C.INIT: frozenset({_S.UNINITIALIZED, _S.INITIALIZING, _S.READY, _S.PREPARED}),
+    _C.BEGIN: frozenset({_S.READY}),
+    _C.OFFSETS: frozenset({_S.IN_TRANSACTION}),
+    _C.COMMIT: frozenset({_S.IN_TRANSACTION}),
+    _C.PREPARE: frozenset({_S.IN_TRANSACTION}),
+    _C.ABORT: frozenset({_S.IN_TRANSACTION, _S.ABORTABLE}),
+    _C.SEND: frozenset({_S.IN_TRANSACTION}),
+}
+
+
+class IllegalTransactionMove(AssertionError):
+    """An event that does not fit the state, which indicates a bug in the stage."""
+
+
+class FailureKind(enum.Enum):
+    """The kind of error that a caller gets."""
+
+    #: The call does not fit the state.
+    STATE = enum.auto()
+    #: Another call is under way, or its result has not been read.
+    CONFLICT = enum.auto()
+    #: The time given has passed; the operation continues.
+    TIMEOUT = enum.auto()
+    #: Raised by ``init_transactions()``, which may be called again.
+    INITIALIZATION = enum.auto()
+    #: The producer is being closed.
+    CLOSED = enum.auto()
+    ABORTABLE = enum.auto()
+    #: Fatal: another producer has the transactional id.
+    FENCED = enum.auto()
+    FATAL = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionFailure:
+    """What an error for a caller is made of."""
+
+    kind: FailureKind
+    #: The state when it happened.
+    state: TransactionState
+    #: The call that failed, None if it is not about one call.
+    call: TransactionCall | None = None
+    #: CONFLICT: the other call.
+    other: TransactionCall | None = None
+    #: The request that was refused, and its error code.
+    api_key: int | None = None
+    code: int | None = None
+    outcome: CommitOutcome | None = None
+    #: The first failure of a row, as given by the stage; or the failure that led to the state.
+    cause: Any = None
+    #: By the local clock the transaction's timeout has passed since its first write.
+    timed_out: bool = False
+    #: The transaction has offsets of these groups.
+    groups: tuple[str, ...] = ()
+
+
+class CallRefused(Exception):
+    """A call does not fit the state; nothing has changed. The caller gets *failure*."""
+
+    def __init__(self, failure: TransactionFailure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class Touch:
+    """When the first record or offset of a transaction may have been written, None: none yet.
+
+    The stages that write set it. Nothing ever clears it.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+
+    def set(self, now: float) -> None:
+        """Record a write at *now*. Call this before the connection gets the request."""
+        if self.at is None:
+            self.at = now
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """A transaction as seen by the stages that write records. Immutable, replaced as a whole."""
+
+    #: Ordinal of the transaction, that of the last one if none is open.
+    serial: int = 0
+    #: Whether records may be sealed and written.
+    is_open: bool = False
+    producer: ProducerId | None = None
+    protocol: int = TV1
+    #: ``TV1``: the partitions that the coordinator has added.
+    added: frozenset[Place] = frozenset()
+    #: No record is to be written before this time (monotonic seconds).
+    not_before: float = 0.0
+    touch: Touch = field(default_factory=Touch, compare=False)
+
+
+class IntroductionHold:
+    """How long the first Produce of a ``TV2`` transaction waits after the last EndTxn answer.
+
+    A leader that asks the coordinator while it still writes the markers of the last transaction
+    repeats that after 20 ms. A Produce that comes a little later is much faster.
+    """
+
+    _SLOW = 0.018
+    _FIRST = 0.001
+    _MOST = 0.02
+    _LEAST = 0.00025
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def observed(self, took: float) -> None:
+        """Adapt to a first Produce that *took* this long (seconds)."""
+        if took >= self._SLOW:
+            self.seconds = min(self._MOST, max(self._FIRST, 2 * self.seconds))
+        else:
+            self.seconds *= 0.9
+            if self.seconds < self._LEAST:
+                self.seconds = 0.0
+
+
+@dataclass(slots=True)
+class OffsetsAsk:
+    """Offsets of one ``send_offsets_to_transaction()``."""
+
+    group: str
+    offsets: Any
+    #: When an unknown partition is no longer waited for.
+    deadline: float
+    #: It was given to the stage of the group.
+    given: bool = False
+    asked_at: float = 0.0
+
+
+@dataclass(slots=True)
+class TransactionRecord:
+    """What is known about the transaction that is open, or was the last one."""
+
+    begun_at: float = 0.0
+    touch: Touch = field(default_factory=Touch)
+    #: ``TV1``: partitions in the order in which they were wanted.
+    wanted: dict[Place, None] = field(default_factory=dict)
+    #: ``TV1``: the partitions and groups that the coordinator has added.
+    added: frozenset[Place] = frozenset()
+    added_groups: set[str] = field(default_factory=set)
+    #: Number -> offsets without a result.
+    asks: dict[int, OffsetsAsk] = field(default_factory=dict)
+    #: The number of those for which a call waits.
+    waited_for: int | None = None
+    number_of_asks: int = 0
+    #: All groups, in the order of their first offsets.
+    groups: dict[str, None] = field(default_factory=dict)
+    preparing: bool = False
+    settled: bool = False
+    drained: bool = False
+    #: EndTxn(commit) was written without an answer that decides.
+    unconfirmed: bool = False
+    #: ``TV1``: a request of this epoch may still arrive, so an abort is followed by a new epoch.
+    spent: bool = False
+    #: When the request under way was sent.
+    asked_at: float = 0.0

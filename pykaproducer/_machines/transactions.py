@@ -1,0 +1,321 @@
+"""The state machine of a transactional producer, for both transaction protocols.
+
+``TV1`` is the protocol before, ``TV2`` the one with KIP-890 part 2. The protocol of a transaction
+is that of the coordinator when the last one ended, as in the Java client. The states and moves are
+in :data:`~pykaproducer._machines.transaction_states.TRANSITIONS`; any other one raises
+:class:`IllegalTransactionMove` and changes nothing. Codes are classified by
+:mod:`pykaproducer._machines.coordination` alone.
+
+One stage owns a machine. It gives each event to a method, with ``now`` (monotonic seconds), and
+performs the effects returned, in their order. Events are:
+
+=====================================  =============================================================
+``init``, ``begin``, ``commit``,       A call of the program. ``CallRefused``: it does not fit the
+``prepare``, ``abort``, ``offsets``,   state, nothing has changed, and the caller is to be given its
+``close``, ``caller_left``             failure. Otherwise there is one ``TellCaller`` for it, at
+                                       once or later; none after ``caller_left``, and none for
+                                       ``begin``.
+``coordinator_found``,                 The answer to ``SendFindCoordinator``. Found: and its
+``coordinator_not_found``              connection is ready, and offers a protocol. Also when the
+                                       stage has connected for another reason.
+``answered``, ``partitions_answered``  The answer to the request under way.
+``connection_lost``                    Of the coordinator. *written*: any of the request under way.
+``partition_wanted``                   ``TV1``: a batch is to be sealed for a partition which is not
+                                       in the view.
+``offsets_answered``                   The result of ``CommitOffsets``, after its retries.
+``row_failed``                         A row failed, or a broker refused the producer. Reported
+                                       before the row counts as settled.
+``all_settled``, ``drained``           The answers to ``WatchRows`` and ``DrainBatches``.
+``first_produce_took``                 ``TV2``: from the write of a transaction's first Produce to
+                                       its answer.
+``time_passed``                        ``next_due()`` is over.
+=====================================  =============================================================
+
+Events that belong to a transaction carry its serial; those of another one are ignored.
+
+``view`` is replaced in place, before ``PublishView`` is returned, and read by other threads without
+a lock. A transaction in which nothing was written ends without EndTxn, so no batch may be written
+after that was decided:
+
+1. A worker sees that the view is open, and seals a batch.
+2. It sets ``view.touch``.
+3. It looks at the view again. If that is not open, or has another serial, it drops the batch.
+4. It gives the batch to the connection.
+
+The machine replaces the view before it reads ``touch``. So either it sees step 2, and sends EndTxn,
+or the worker sees in step 3 that the view was replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pykaproducer._machines.coordination import TV2, CommitOutcome, Coordination, Reaction
+from pykaproducer._machines.transaction_core import TransactionCore
+from pykaproducer._machines.transaction_effects import (
+    Effect,
+    SendEndTxn,
+    TellCaller,
+    WatchRows,
+)
+from pykaproducer._machines.transaction_states import (
+    ENDING,
+    OPEN,
+    CallRefused,
+    FailureKind,
+    IllegalTransactionMove,
+    OffsetsAsk,
+    TransactionCall,
+    TransactionFailure,
+    TransactionMove,
+    TransactionRecord,
+    TransactionState,
+)
+
+_C, _M, _S = TransactionCall, TransactionMove, TransactionState
+
+
+class TransactionMachine(TransactionCore):
+    """Decides what a transactional producer sends to its coordinator, and tells its callers."""
+
+    # Calls ---------------------------------------------------------------------------------------
+
+    def init(
+        self,
+        caller: Any,
+        now: float,
+        deadline: float | None = None,
+        *,
+        transactional_id: str | None = None,
+    ) -> list[Effect]:
+        """Call ``init_transactions()``; *transactional_id*: that from now on, None: as it is."""
+        name = self.transactional_id if transactional_id is None else transactional_id
+        other = name != self.transactional_id
+        if other and self.state is _S.INITIALIZING:
+            raise CallRefused(self._refusal(_C.INIT))
+        if not self._accept(_C.INIT, caller, now, deadline, key=name):
+            return self._take()
+        if self.state is _S.READY and not other:
+            self._effects.append(TellCaller(caller))
+            return self._take()
+        self._calls.begin(_C.INIT, name, caller, self._deadline(_C.INIT, deadline, now))
+        if self.state is not _S.INITIALIZING:
+            self.transactional_id = name
+            self.producer = self.outcome = None
+            self._connected &= not other
+            self._move(_M.INITIALIZE)
+        return self._run(now)
+
+    def begin(self, now: float) -> list[Effect]:
+        """Call ``begin_transaction()``."""
+        self._calls.accept(_C.BEGIN, None, self.state, self.failure)
+        self._calls.forget_unread()
+        self.serial += 1
+        self.failure = self.outcome = None
+        self._transaction = TransactionRecord(begun_at=now)
+        self._move(_M.BEGIN)
+        return self._take()
+
+    def offsets(
+        self, caller: Any, group: str, offsets: Any, now: float, deadline: float | None = None
+    ) -> list[Effect]:
+        """Call ``send_offsets_to_transaction()``; *caller*: None if it does not wait."""
+        key = (group, offsets)
+        if not self._accept(_C.OFFSETS, caller, now, deadline, key=key):
+            return self._take()
+        until = now + self._max_block if deadline is None else deadline
+        transaction = self._transaction
+        number = transaction.number_of_asks = transaction.number_of_asks + 1
+        transaction.asks[number] = OffsetsAsk(group, offsets, until, asked_at=now)
+        transaction.groups[group] = None
+        if caller is not None:
+            transaction.waited_for = number
+            self._calls.begin(_C.OFFSETS, key, caller, until)
+        self._give_offsets()
+        return self._run(now)
+
+    def commit(self, caller: Any, now: float, deadline: float | None = None) -> list[Effect]:
+        """Call ``commit_transaction()``. Without a *deadline*: from the last row's outcome on."""
+        return self._flush(_C.COMMIT, caller, now, deadline)
+
+    def prepare(self, caller: Any, now: float, deadline: float | None = None) -> list[Effect]:
+        """Call ``prepare_transaction()``."""
+        return self._flush(_C.PREPARE, caller, now, deadline)
+
+    def _flush(
+        self, call: TransactionCall, caller: Any, now: float, deadline: float | None
+    ) -> list[Effect]:
+        if not self._accept(call, caller, now, deadline):
+            return self._take()
+        self._calls.begin(call, None, caller, deadline)
+        self._transaction.preparing = call is _C.PREPARE
+        self._move(_M.FLUSH)
+        self._effects.append(WatchRows(self.serial))
+        return self._run(now)
+
+    def abort(self, caller: Any, now: float, deadline: float | None = None) -> list[Effect]:
+        """Call ``abort_transaction()``."""
+        if not self._accept(_C.ABORT, caller, now, deadline):
+            return self._take()
+        self._calls.begin(_C.ABORT, None, caller, self._deadline(_C.ABORT, deadline, now))
+        self._start_abort(now)
+        return self._run(now)
+
+    def close(self, caller: Any, now: float, deadline: float) -> list[Effect]:
+        """Call ``close()``: abort an open transaction, and wait for one that is being ended."""
+        aborts = self.state in (_S.IN_TRANSACTION, _S.ABORTABLE)
+        self._calls.close(caller, deadline, ends=aborts or self.state in ENDING)
+        if aborts or self.state is _S.INITIALIZING:
+            self._calls.finish(self._describe(FailureKind.CLOSED, now))
+        if aborts:
+            self._start_abort(now)
+        elif self.state not in ENDING:
+            self._calls.closed(None, None)
+        return self._run(now)
+
+    def caller_left(self, caller: Any) -> None:
+        """Forget *caller*, which was interrupted. Its call continues."""
+        self._calls.left(caller)
+
+    def _accept(
+        self,
+        call: TransactionCall,
+        caller: Any,
+        now: float,
+        deadline: float | None,
+        *,
+        key: Any = None,
+    ) -> bool:
+        """Return whether the call begins something. It may join another call, or be refused."""
+        other = self._calls.accept(call, key, self.state, self.failure)
+        if other is not None and caller is not None:
+            self._calls.join(other, caller, self._deadline(call, deadline, now))
+        return other is None
+
+    def _deadline(self, call: TransactionCall, deadline: float | None, now: float) -> float | None:
+        if deadline is not None:
+            return deadline
+        if self.state is _S.FLUSHING and not self._transaction.settled:
+            return None  # the rows have deadlines
+        return now + self._max_block
+
+    # The transaction -----------------------------------------------------------------------------
+
+    def partition_wanted(self, serial: int, topic: str, partition: int, now: float) -> list[Effect]:
+        """``TV1``: add the partition to the transaction."""
+        place = (topic, partition)
+        if serial == self.serial and self.state in OPEN and place not in self.view.added:
+            self._transaction.wanted[place] = None
+        return self._run(now)
+
+    def offsets_answered(
+        self, serial: int, number: int, found: Coordination, now: float
+    ) -> list[Effect]:
+        """Handle the final result of ``CommitOffsets``."""
+        asks = self._transaction.asks
+        if serial != self.serial or self.state not in OPEN or number not in asks:
+            return []
+        assert not found.again, "its stage sends it again"
+        del asks[number]
+        if found.reaction is Reaction.DONE:
+            if number == self._transaction.waited_for:
+                self._transaction.waited_for = None
+                self._calls.finish()
+        else:
+            self._fail(found, now)
+        return self._run(now)
+
+    def row_failed(
+        self,
+        serial: int,
+        cause: Any,
+        now: float,
+        *,
+        code: int | None = None,
+        fatal: bool = False,
+        fenced: bool = False,
+    ) -> list[Effect]:
+        """Handle the first failure of a row. *fatal*, *fenced*: as in the verdict of its code."""
+        if serial != self.serial or self.state not in OPEN:
+            return []
+        kind = FailureKind.ABORTABLE
+        if fatal:
+            kind = FailureKind.FENCED if fenced else FailureKind.FATAL
+        outcome = CommitOutcome.NOT_COMMITTED
+        failure = self._describe(kind, now, code=code, cause=cause, outcome=outcome)
+        self._give_up(_M.BREAK if fatal else _M.SPOIL, failure)
+        return self._run(now)
+
+    def all_settled(self, serial: int, now: float) -> list[Effect]:
+        """Handle the answer to ``WatchRows``."""
+        if serial != self.serial:
+            return []
+        if self.state is _S.IN_TRANSACTION:
+            raise IllegalTransactionMove("rows are settled that were not watched")
+        if self.state is _S.FLUSHING:
+            self._transaction.settled = True
+            self._calls.decide_deadlines(now + self._max_block)
+        return self._run(now)
+
+    def drained(self, serial: int, now: float, *, spent: bool) -> list[Effect]:
+        """Handle the answer to ``DrainBatches``. *spent*: a sealed batch was not confirmed."""
+        if serial != self.serial:
+            return []
+        if self.state is not _S.DRAINING:
+            raise IllegalTransactionMove(f"drained while {self.state.name}")
+        self._transaction.drained = True
+        self._transaction.spent |= spent
+        return self._run(now)
+
+    def first_produce_took(self, serial: int, seconds: float) -> None:
+        """``TV2``: adapt how long the first Produce of the next transaction waits."""
+        if serial == self.serial and self.protocol == TV2:
+            self.hold.observed(seconds)
+
+    # Time ----------------------------------------------------------------------------------------
+
+    def next_due(self) -> float | None:
+        """Return when to call :meth:`time_passed`, None: never."""
+        due = [self._retry_at if self._request is None else None, self._calls.next_due()]
+        if self.state in OPEN:
+            due.append(self._times_out_at())
+        return min((when for when in due if when is not None), default=None)
+
+    def _times_out_at(self) -> float:
+        """Return when the coordinator aborts the transaction, or when to look again."""
+        transaction = self._transaction
+        since = transaction.begun_at if transaction.touch.at is None else transaction.touch.at
+        return since + self._timeout
+
+    def time_passed(self, now: float) -> list[Effect]:
+        """Do what is due at *now*."""
+        if self.state in OPEN and now >= self._times_out_at():
+            if self._transaction.touch.at is None:
+                self._transaction.begun_at = now  # it does not time out before its first write
+            else:
+                outcome = CommitOutcome.NOT_COMMITTED
+                failure = self._describe(FailureKind.ABORTABLE, now, outcome=outcome)
+                self._give_up(_M.SPOIL, failure)
+        self._calls.expire(now, lambda call: self._unfinished(FailureKind.TIMEOUT, call, now))
+        return self._run(now)
+
+    def stop(self, now: float) -> list[Effect]:
+        """End all calls, as the stage ends. The machine must not be used afterwards."""
+        self._calls.stop(lambda call: self._unfinished(FailureKind.CLOSED, call, now))
+        return self._take()
+
+    def _unfinished(
+        self, kind: FailureKind, call: TransactionCall, now: float
+    ) -> TransactionFailure:
+        return self._describe(kind, now, call=call, outcome=self._known())
+
+    def _known(self) -> CommitOutcome | None:
+        """Return what is known about the transaction so far."""
+        if self.state in (_S.UNINITIALIZED, _S.INITIALIZING, _S.READY, _S.FATAL):
+            return self.outcome
+        if self.state is _S.PREPARED:
+            return None
+        ends = self.state is _S.ENDING_COMMIT and isinstance(self._request, SendEndTxn)
+        if ends or self._transaction.unconfirmed:
+            return CommitOutcome.POSSIBLY_COMMITTED
+        return CommitOutcome.NOT_COMMITTED

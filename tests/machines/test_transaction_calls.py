@@ -1,0 +1,353 @@
+"""Who may call what, who waits, and what each caller of a transactional producer gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, Coordination, Reaction
+from pykaproducer._machines.transaction_effects import CommitOffsets, SendEndTxn
+from pykaproducer._machines.transaction_states import CallRefused, FailureKind, TransactionFailure
+from pykaproducer._machines.transaction_states import TransactionCall as C
+from pykaproducer._machines.transaction_states import TransactionState as S
+from pykaproducer._wire.messages import ApiKey
+
+from .transaction_helper import MAX_BLOCK, TIMEOUT, Driver, at
+
+NOT, POSSIBLY, COMMITTED = (
+    CommitOutcome.NOT_COMMITTED,
+    CommitOutcome.POSSIBLY_COMMITTED,
+    CommitOutcome.COMMITTED,
+)
+DONE = Coordination(Reaction.DONE, ApiKey.TXN_OFFSET_COMMIT)
+BOTH = pytest.mark.parametrize("protocol", [TV1, TV2])
+
+
+def refused(call: object) -> TransactionFailure:
+    """Call and return the failure."""
+    assert callable(call)
+    with pytest.raises(CallRefused) as found:
+        call()
+    return found.value.failure
+
+
+# Joining ----------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_equal_calls_share_the_outcome(protocol: int) -> None:
+    driver = at(S.ENDING_COMMIT, protocol)
+    driver.do(driver.machine.commit("other", 0.0))
+    assert not driver.effects
+    driver.end()
+    assert {driver.told[caller].outcome for caller in ("commit", "other")} == {COMMITTED}
+    driver.begin().abort()
+    driver.do(driver.machine.abort("other abort", 0.0))
+    driver.end(49)
+    for caller in ("abort", "other abort"):
+        failure = driver.told[caller].failure
+        assert failure is not None
+        assert (failure.kind, failure.call) == (FailureKind.FATAL, C.ABORT)
+
+
+@BOTH
+def test_another_call_is_refused_and_named(protocol: int) -> None:
+    driver = at(S.ENDING_COMMIT, protocol)
+    failure = refused(lambda: driver.machine.abort("x", 0.0))
+    assert (failure.kind, failure.call, failure.other) == (FailureKind.CONFLICT, C.ABORT, C.COMMIT)
+    failure = refused(lambda: driver.machine.prepare("x", 0.0))
+    assert (failure.kind, failure.other) == (FailureKind.CONFLICT, C.COMMIT)
+
+
+@BOTH
+def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    machine = driver.machine
+    driver.do(machine.offsets("a", "g", {"t": 1}, 0.0))
+    if protocol == TV1:
+        driver.answer()
+    number = driver.only(CommitOffsets).number
+    driver.do(machine.offsets("b", "g", {"t": 1}, 0.0))
+    assert not driver.effects, "they are the same"
+    for call in (
+        lambda: machine.offsets("c", "g", {"t": 2}, 0.0),
+        lambda: machine.offsets("c", "h", {"t": 1}, 0.0),
+        lambda: machine.commit("c", 0.0),
+        lambda: machine.abort("c", 0.0),
+    ):
+        assert refused(call).kind is FailureKind.CONFLICT
+    driver.do(machine.offsets_answered(1, number, DONE, 0.0))
+    assert {driver.told[caller].failure for caller in "ab"} == {None}
+    driver.do(machine.commit("c", 0.0))
+
+
+@BOTH
+def test_equal_offsets_have_results_of_their_own(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    machine = driver.machine
+    driver.do(machine.offsets(None, "g", {"t": 1}, 0.0))
+    if protocol == TV1:
+        driver.answer()
+    first = driver.only(CommitOffsets).number
+    driver.do(machine.offsets("a", "g", {"t": 1}, 0.0))
+    second = driver.only(CommitOffsets).number
+    driver.do(machine.offsets_answered(1, first, DONE, 0.0))
+    assert "a" not in driver.told
+    driver.do(machine.offsets_answered(1, second, DONE, 0.0))
+    assert driver.told["a"].failure is None
+
+
+# Time -------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_init_goes_on_after_its_time(protocol: int) -> None:
+    driver = Driver(protocol)
+    driver.do(driver.machine.init("a", 0.0, 5.0))
+    driver.wait()
+    assert driver.now == 5.0
+    failure = driver.told["a"].failure
+    assert failure is not None
+    assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, None)
+    driver.do(driver.machine.init("b", 6.0))
+    driver.answer()
+    driver.answer()
+    assert driver.told["b"].failure is None
+
+
+@BOTH
+def test_a_commit_waits_for_its_rows_and_then_for_the_coordinator(protocol: int) -> None:
+    driver = at(S.FLUSHING, protocol)
+    assert driver.machine.next_due() == TIMEOUT, "that of the transaction, not of the call"
+    driver.now = 50.0
+    driver.settle()
+    assert driver.machine.next_due() == 50.0 + MAX_BLOCK
+    driver.do(driver.machine.commit("late", 60.0))
+    driver.wait()
+    assert set(driver.told) == {"init", "commit"}
+    driver.wait()
+    assert (set(driver.told), driver.now) == ({"init", "commit", "late"}, 60.0 + MAX_BLOCK)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("state", "lost", "outcome"),
+    [
+        (S.FLUSHING, "", NOT),
+        (S.ENDING_COMMIT, "", POSSIBLY),
+        (S.ENDING_COMMIT, "written", POSSIBLY),
+        (S.ENDING_COMMIT, "unwritten", NOT),
+    ],
+)
+def test_a_commit_goes_on_after_its_time(
+    protocol: int, state: S, lost: str, outcome: CommitOutcome
+) -> None:
+    """It is possibly committed from the moment when EndTxn may have been written."""
+    driver = at(S.IN_TRANSACTION, protocol)
+    driver.do(driver.machine.commit("commit", 0.0, 5.0))
+    if state is S.ENDING_COMMIT:
+        driver.settle()
+    if lost:
+        driver.lose(written=lost == "written")
+    driver.wait()
+    failure = driver.told["commit"].failure
+    assert failure is not None
+    assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, outcome)
+    for call in (
+        lambda: driver.machine.abort("x", 6.0),
+        lambda: driver.machine.begin(6.0),
+        lambda: driver.machine.prepare("x", 6.0),
+        lambda: driver.machine.init("x", 6.0),
+    ):
+        assert refused(call).kind is FailureKind.CONFLICT
+    driver.do(driver.machine.commit("again", 6.0))
+    if state is S.FLUSHING:
+        driver.settle()
+    driver.retry()
+    driver.end()
+    assert driver.told["again"].outcome is COMMITTED
+
+
+@BOTH
+def test_offsets_go_on_after_their_time(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    machine = driver.machine
+    driver.do(machine.offsets("a", "g", {"t": 1}, 0.0, 5.0))
+    if protocol == TV1:
+        driver.answer()
+    number = driver.only(CommitOffsets).number
+    driver.wait()
+    failure = driver.told["a"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.TIMEOUT
+    assert refused(lambda: machine.commit("x", 6.0)).kind is FailureKind.CONFLICT
+    driver.do(machine.offsets_answered(1, number, DONE, 6.0))
+    driver.do(machine.offsets("b", "g", {"t": 1}, 7.0))
+    assert driver.told["b"].failure is None
+    assert not driver.has(CommitOffsets), "they are not sent twice"
+    driver.do(machine.commit("c", 6.0))
+
+
+@BOTH
+def test_offsets_may_be_aborted_after_their_time(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    driver.do(driver.machine.offsets("a", "g", {"t": 1}, 0.0, 5.0))
+    driver.wait()
+    driver.do(driver.machine.abort("b", 6.0))
+    assert driver.machine.state in (S.DRAINING, S.ENDING_ABORT)
+
+
+@BOTH
+@pytest.mark.parametrize("what", [C.COMMIT, C.PREPARE, C.ABORT])
+def test_a_result_that_no_caller_has_read_is_kept(protocol: int, what: C) -> None:
+    """The caller was interrupted, or its time was over."""
+    driver = at(S.IN_TRANSACTION, protocol)
+    call = {
+        C.COMMIT: driver.machine.commit,
+        C.PREPARE: driver.machine.prepare,
+        C.ABORT: driver.machine.abort,
+    }[what]
+    driver.do(call("a", 0.0))
+    driver.machine.caller_left("a")
+    if what is C.ABORT:
+        if protocol == TV1:
+            driver.do(driver.machine.drained(1, 0.0, spent=False))
+        driver.end()
+    else:
+        driver.settle()
+        if what is C.COMMIT:
+            driver.end()
+    assert "a" not in driver.told
+    if what is C.COMMIT:
+        failure = refused(lambda: driver.machine.begin(1.0))
+        assert (failure.kind, failure.other) == (FailureKind.CONFLICT, what)
+        driver.do(driver.machine.init("i", 1.0))
+        assert driver.told["i"].failure is None
+    driver.do(call("b", 1.0))
+    assert driver.told["b"].failure is None
+    assert (driver.told["b"].prepared is not None) is (what is C.PREPARE)
+    failure = refused(lambda: call("c", 1.0))
+    assert failure.kind is FailureKind.STATE, "it is read once"
+    if what is not C.PREPARE:
+        driver.begin()
+
+
+def test_an_abort_that_no_caller_has_read_prevents_nothing() -> None:
+    driver = at(S.ENDING_ABORT, TV2)
+    driver.machine.caller_left("abort")
+    driver.end()
+    driver.begin()
+    assert refused(lambda: driver.machine.init("x", 0.0)).kind is FailureKind.STATE
+
+
+def test_a_commit_has_succeeded_while_the_next_epoch_is_awaited() -> None:
+    driver = at(S.IN_TRANSACTION, TV1)
+    driver.do(driver.machine.commit("commit", 0.0, 5.0))
+    driver.settle()
+    driver.do(driver.machine.coordinator_found(TV2, 0.0))
+    driver.end()
+    driver.protocol = TV2
+    assert driver.machine.state is S.INITIALIZING
+    driver.wait()
+    assert (driver.told["commit"].failure, driver.told["commit"].outcome) == (None, COMMITTED)
+    driver.do(driver.machine.init("i", 6.0))
+    driver.answer()
+    assert driver.told["i"].failure is None
+    driver.begin()
+
+
+def test_a_new_epoch_after_an_abort_may_be_refused() -> None:
+    driver = at(S.ENDING_ABORT, TV1)
+    driver.end(47)
+    driver.answer(53)
+    failure = driver.told["abort"].failure
+    assert failure is not None
+    assert (failure.kind, failure.outcome) == (FailureKind.INITIALIZATION, NOT)
+    assert driver.machine.state is S.UNINITIALIZED
+
+
+# close ------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("state", [S.UNINITIALIZED, S.INITIALIZING, S.READY, S.PREPARED, S.FATAL])
+def test_close_has_nothing_to_end(protocol: int, state: S) -> None:
+    driver = at(state, protocol)
+    driver.do(driver.machine.close("close", 0.0, 5.0))
+    assert (driver.told["close"].failure, driver.told["close"].outcome) == (None, None)
+    assert driver.machine.state is state
+    if state is S.INITIALIZING:
+        failure = driver.told["init"].failure
+        assert failure is not None
+        assert failure.kind is FailureKind.CLOSED
+
+
+@BOTH
+@pytest.mark.parametrize("state", [S.FLUSHING, S.ENDING_COMMIT])
+@pytest.mark.parametrize("code", [0, 90])
+def test_close_waits_for_a_commit(protocol: int, state: S, code: int) -> None:
+    driver = at(state, protocol)
+    driver.do(driver.machine.close("close", 0.0, 5.0))
+    assert "close" not in driver.told
+    if state is S.FLUSHING:
+        driver.settle()
+    driver.end(code)
+    told = driver.told["close"]
+    assert told.outcome is (NOT if code else COMMITTED)
+    assert (told.failure is None) is (code == 0)
+
+
+@BOTH
+@pytest.mark.parametrize("state", [S.FLUSHING, S.ENDING_COMMIT])
+def test_what_cannot_be_committed_any_more_is_closed_with_an_abort(protocol: int, state: S) -> None:
+    driver = at(state, protocol)
+    driver.do(driver.machine.close("close", 0.0, 5.0))
+    if state is S.FLUSHING:
+        driver.spoil()
+    else:
+        driver.end(48)
+    assert driver.told["commit"].failure is not None
+    if protocol == TV1:
+        driver.do(driver.machine.drained(1, 0.0, spent=False))
+    assert isinstance(driver.request, SendEndTxn)
+    driver.end()
+    assert (driver.told["close"].failure, driver.told["close"].outcome) == (None, NOT)
+
+
+@BOTH
+def test_close_ends_a_call_about_offsets(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    driver.do(driver.machine.offsets("a", "g", {}, 0.0))
+    driver.do(driver.machine.close("close", 0.0, 5.0))
+    failure = driver.told["a"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CLOSED
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [(S.FLUSHING, NOT), (S.ENDING_COMMIT, POSSIBLY), (S.ENDING_ABORT, NOT), (S.ABORTABLE, NOT)],
+)
+def test_close_waits_no_longer_than_it_may(protocol: int, state: S, outcome: CommitOutcome) -> None:
+    driver = at(state, protocol)
+    driver.do(driver.machine.close("close", 0.0, 5.0))
+    driver.wait()
+    told = driver.told["close"]
+    assert told.failure is not None
+    assert (told.failure.kind, told.outcome) == (FailureKind.TIMEOUT, outcome)
+
+
+@BOTH
+def test_all_callers_are_told_when_the_stage_ends(protocol: int) -> None:
+    for state in S:
+        if state is S.DRAINING and protocol == TV2:
+            continue
+        driver = at(state, protocol)
+        waiting = state in (S.INITIALIZING, S.FLUSHING, S.ENDING_COMMIT, S.DRAINING, S.ENDING_ABORT)
+        before = set(driver.told)
+        driver.do(driver.machine.stop(1.0))
+        assert len(set(driver.told) - before) == waiting
+        if state is S.ENDING_COMMIT:
+            failure = driver.told["commit"].failure
+            assert failure is not None
+            assert (failure.kind, failure.outcome) == (FailureKind.CLOSED, POSSIBLY)
