@@ -26,6 +26,7 @@ from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.connection_log import ClusterLog
+from pykaproducer._pipeline.coordinator_lookups import CoordinatorLookups
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata_events import (
     Forget,
@@ -34,6 +35,7 @@ from pykaproducer._pipeline.metadata_events import (
     MetadataItem,
     RefreshRequest,
     ViewChanged,
+    WantCoordinator,
     WantProducerId,
 )
 from pykaproducer._pipeline.metrics import ConnectionMetrics
@@ -46,9 +48,7 @@ from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
     ApiKey,
-    decode_init_producer_id,
     decode_metadata,
-    init_producer_id_request,
     metadata_request,
 )
 from pykaproducer.config import Config
@@ -81,6 +81,7 @@ class Metadata(SocketWorker):
         self._log = ClusterLog(self._last_errors)
         self._broker_workers = collaborators.broker_workers
         self._ids = ProducerIds(config, self.clock, self._last_errors)
+        self._lookups = CoordinatorLookups()
         self._refresh = Refresh(
             max_age=config.metadata_max_age_ms / 1000,
             backoff_first=config.retry_backoff_ms / 1000,
@@ -196,6 +197,8 @@ class Metadata(SocketWorker):
         match item:
             case WantProducerId():
                 self._ids.want(item.waiter, item.instead_of)
+            case WantCoordinator():
+                self._lookups.want(item)
             case Hints():
                 view = self.view.with_leaders(item.hints)
                 if view is not self.view:
@@ -238,7 +241,8 @@ class Metadata(SocketWorker):
 
     def wants_connection(self) -> bool:
         due = self._refresh.next_due()
-        return self._ids.is_wanted or (due is not None and due <= self.clock.monotonic())
+        is_due = due is not None and due <= self.clock.monotonic()
+        return is_due or self._ids.is_wanted or self._lookups.is_wanted
 
     def deadline(self) -> float | None:
         found = [due for due in (self._refresh.next_due(), self._ids.due()) if due is not None]
@@ -261,43 +265,28 @@ class Metadata(SocketWorker):
             self._ask_for_topics(now)
         due = self._ids.due()
         if due is not None and due <= now:
-            self._ask_for_id()
+            self._ids.ask(self, self._asked_of())
+        while self.ready and self._lookups.is_due:
+            self._lookups.ask(self)
 
     def _ask_for_topics(self, now: float) -> None:
         asked = self._refresh.send(now)
         self._asked_at = now
         create = asked.may_create and self._config.allow_auto_create_topics
-        self._ask(
+        self.ask(
             ApiKey.METADATA,
-            lambda version, correlation_id: [
-                metadata_request(
-                    version, correlation_id, self._config.client_id, asked.topics, create
-                )
-            ],
+            lambda version, correlation_id, client_id: metadata_request(
+                version, correlation_id, client_id, asked.topics, create
+            ),
         )
 
-    def _ask_for_id(self) -> None:
-        if (reason := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
-            # Do not submit the request: the connection would be closed, and the view become stale.
-            host, port = self._asked_of()
-            self._ids.unavailable(
-                f"the broker at {host}:{port} assigns no producer ids: {reason}; set "
-                f"enable_idempotence=False, or upgrade the broker"
-            )
-            return
-        self._ids.sent()
-        self._ask(
-            ApiKey.INIT_PRODUCER_ID,
-            lambda version, correlation_id: [
-                init_producer_id_request(version, correlation_id, self._config.client_id)
-            ],
-        )
+    def ask(self, api: int, encode: Callable[[int, int, str | None], bytes]) -> None:
+        """Send a request. *encode*: takes the version, the correlation id and the client id."""
 
-    def _ask(self, api: int, encode: Callable[[int, int], list[Any]]) -> None:
         def counted(version: int, correlation_id: int) -> list[Any]:
-            buffers = encode(version, correlation_id)
-            self.count_outgoing(self.clock.monotonic(), sum(map(len, buffers)))
-            return buffers
+            request = encode(version, correlation_id, self._config.client_id)
+            self.count_outgoing(self.clock.monotonic(), len(request))
+            return [request]
 
         deadline = self.clock.monotonic() + self._config.request_timeout_ms / 1000
         self.submit(Request(api, counted, deadline=deadline, expects_answer=True, tag=api))
@@ -323,6 +312,7 @@ class Metadata(SocketWorker):
     def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
         needed = unanswered or self._items or self._refresh.under_way or self.wants_connection()
         self._ids.lost()
+        self._lookups.lost()
         self._not_before_throttle = 0.0
         if self._refresh.under_way:
             self._refresh.failed(self.clock.monotonic(), system_random.random())
@@ -397,10 +387,11 @@ class Metadata(SocketWorker):
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)
             else:
-                answer = decode_init_producer_id(event.request.version, event.payload)
+                is_id = event.request.api_key == ApiKey.INIT_PRODUCER_ID
+                asked = self._ids if is_id else self._lookups
+                answer = asked.answered(event.request.version, event.payload)
                 self._log.answered()
                 self._throttled(answer.throttle_ms)
-                self._ids.came(answer)
         except WireError as error:
             self.drop(f"malformed response: {error}")
         except MemoryError:

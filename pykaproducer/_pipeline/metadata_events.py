@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pykaproducer._machines.cluster import LeaderHint
 from pykaproducer._pipeline.worker import Worker
+from pykaproducer._wire.messages import BrokerAddress
+from pykaproducer._wire.transactions import CoordinatorKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +66,22 @@ class WantProducerId:
     instead_of: int | None
 
 
-MetadataItem = RefreshRequest | LeaderRejected | Forget | Hints | WantProducerId
+@dataclass(frozen=True, slots=True)
+class WantCoordinator:
+    """Notify *waiter*, once, which broker is the coordinator of *key*."""
+
+    kind: CoordinatorKind
+    key: str
+    waiter: Worker
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorCame:
+    """The coordinator of *key*: its address, or the error code of the lookup."""
+
+    key: str
+    address: BrokerAddress | None
+    code: int = 0
+
+
+MetadataItem = RefreshRequest | LeaderRejected | Forget | Hints | WantProducerId | WantCoordinator

@@ -8,6 +8,7 @@ fail their messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
@@ -19,8 +20,18 @@ from pykaproducer._pipeline.worker import Worker
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
-from pykaproducer._wire.messages import ProducerIdAnswer
+from pykaproducer._wire.messages import (
+    ApiKey,
+    ProducerIdAnswer,
+    decode_init_producer_id,
+    init_producer_id_request,
+)
 from pykaproducer.config import Config
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from pykaproducer._pipeline.metadata import Metadata
 
 log = GuardedLogger("pykaproducer.metadata")
 
@@ -75,16 +86,31 @@ class ProducerIds:
         """Return when to request an id, None if none is needed or a request is in flight."""
         return self._not_before if self._wanted_by and not self._under_way else None
 
-    def sent(self) -> None:
-        """Record that an id has been requested."""
+    def ask(self, metadata: Metadata, server: tuple[str, int]) -> None:
+        """Request an id from *server*, to which *metadata* is connected."""
+        if (reason := metadata.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
+            # Do not submit the request: the connection would be closed, and the view become stale.
+            host, port = server
+            self.unavailable(
+                f"the broker at {host}:{port} assigns no producer ids: {reason}; set "
+                f"enable_idempotence=False, or upgrade the broker"
+            )
+            return
         self._under_way = True
+        metadata.ask(ApiKey.INIT_PRODUCER_ID, init_producer_id_request)
 
     def lost(self) -> None:
         """Record that the connection is lost, and with it a request in flight."""
         self._under_way = False
 
+    def answered(self, version: int, payload: Buffer) -> ProducerIdAnswer:
+        """Decode and handle the response. Raises WireError."""
+        answer = decode_init_producer_id(version, payload)
+        self.came(answer)
+        return answer
+
     def came(self, answer: ProducerIdAnswer) -> None:
-        """Handle the response."""
+        """Handle a decoded response."""
         self._under_way = False
         if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._no_right()

@@ -1,0 +1,80 @@
+"""Finding coordinators of transactional ids and groups. Part of Metadata.
+
+A coordinator is a broker, which any server names (FindCoordinator). The lookups of all stages go
+over the connection of Metadata, one at a time. If that is lost, they are repeated on the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
+from pykaproducer._pipeline.worker import Worker
+from pykaproducer._wire.messages import ApiKey
+from pykaproducer._wire.transactions import (
+    CoordinatorKind,
+    FindCoordinatorAnswer,
+    decode_find_coordinator,
+    find_coordinator_request,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from pykaproducer._pipeline.metadata import Metadata
+
+
+class CoordinatorLookups:
+    """The lookups that stages wait for."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker, None]] = {}
+        self._asked: tuple[CoordinatorKind, str] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a lookup is to be sent."""
+        return bool(self._wanted) and self._asked is None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a stage waits for a lookup."""
+        return bool(self._wanted)
+
+    def want(self, item: WantCoordinator) -> None:
+        """Add a lookup, or a waiter to the same one."""
+        self._wanted.setdefault((item.kind, item.key), {})[item.waiter] = None
+
+    def ask(self, metadata: Metadata) -> None:
+        """Send the oldest lookup. Only while *metadata* has a connection."""
+        kind, key = self._asked = next(iter(self._wanted))
+        if metadata.refuses(ApiKey.FIND_COORDINATOR) is not None:
+            self._tell(CoordinatorCame(key, None, ErrorCode.UNSUPPORTED_VERSION))
+            return
+        metadata.ask(
+            ApiKey.FIND_COORDINATOR,
+            lambda version, correlation_id, client_id: find_coordinator_request(
+                version, correlation_id, client_id, kind, [key]
+            ),
+        )
+
+    def lost(self) -> None:
+        """Record that the connection is lost, and with it a lookup in flight."""
+        self._asked = None
+
+    def answered(self, version: int, payload: Buffer) -> FindCoordinatorAnswer:
+        """Decode and handle the response. Raises WireError."""
+        assert self._asked is not None, "a response without a lookup"
+        answer = decode_find_coordinator(version, payload, [self._asked[1]])
+        (found,) = answer.coordinators
+        code = found.error_code
+        self._tell(CoordinatorCame(found.key, None if code else found.address, code))
+        return answer
+
+    def _tell(self, found: CoordinatorCame) -> None:
+        assert self._asked is not None
+        waiters = self._wanted.pop(self._asked)
+        self._asked = None
+        for waiter in waiters:
+            waiter.put(found)
