@@ -98,7 +98,9 @@ class TransactionMachine(TransactionCore):
         if self.state is _S.READY and not other:
             self._effects.append(TellCaller(caller))
             return self._take()
-        self._calls.begin(_C.INIT, name, caller, self._deadline(_C.INIT, deadline, now))
+        until = self._deadline(_C.INIT, deadline, now)
+        keeps_unread = not other and self.state is not _S.PREPARED
+        self._calls.begin(_C.INIT, name, caller, until, keeps_unread=keeps_unread)
         if self.state is not _S.INITIALIZING:
             self.transactional_id = name
             self.producer = self.outcome = None
@@ -296,8 +298,10 @@ class TransactionMachine(TransactionCore):
                 outcome = CommitOutcome.NOT_COMMITTED
                 failure = self._describe(FailureKind.ABORTABLE, now, outcome=outcome)
                 self._give_up(_M.SPOIL, failure)
+        # A caller whose time is over learns about a request that is sent now.
+        effects = self._run(now)
         self._calls.expire(now, lambda call: self._unfinished(FailureKind.TIMEOUT, call, now))
-        return self._run(now)
+        return effects + self._take()
 
     def stop(self, now: float) -> list[Effect]:
         """End all calls, as the stage ends. The machine must not be used afterwards."""
@@ -307,7 +311,8 @@ class TransactionMachine(TransactionCore):
     def _unfinished(
         self, kind: FailureKind, call: TransactionCall, now: float
     ) -> TransactionFailure:
-        return self._describe(kind, now, call=call, outcome=self._known())
+        outcome = None if call is _C.INIT else self._known()
+        return self._describe(kind, now, call=call, outcome=outcome)
 
     def _known(self) -> CommitOutcome | None:
         """Return what is known about the transaction so far."""
