@@ -275,8 +275,8 @@ def _coordinate_end(code: int | None, ending: Ending, times: int, written: bool)
         # No coordinator answers so to the retry of a commit that succeeded.
         return replace(found, outcome=CommitOutcome.NOT_COMMITTED)
     unconfirmed_commit = ending.unconfirmed or (ending.commit and unconfirmed)
-    if reaction is Reaction.RENEW and code == ErrorCode.INVALID_TXN_STATE and ending.unconfirmed:
-        # Nothing to abort may also mean that the transaction is committed.
+    if reaction is Reaction.RENEW and ending.unconfirmed:
+        # There may be nothing to abort because the transaction is committed.
         reaction = Reaction.FATAL
     return replace(
         found,

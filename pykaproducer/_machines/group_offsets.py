@@ -117,11 +117,11 @@ class GroupOffsets:
     def connection_lost(self, now: float) -> list[GroupEffect]:
         """Handle the loss of the connection. A TxnOffsetCommit may be sent twice."""
         self._connected = False
-        request, self._request = self._request, None
-        if request is None:
+        request = self._request
+        if not isinstance(request, SendTxnOffsetCommit):
             return self._run(now)
-        ask = request.ask if isinstance(request, SendTxnOffsetCommit) else None
-        return self._handle(ask, coordinate(request.api_key, NO_ANSWER), now)
+        self._request = None
+        return self._handle(request.ask, coordinate(request.api_key, NO_ANSWER), now)
 
     def next_due(self) -> float | None:
         """Return when to call :meth:`time_passed`, None: never."""

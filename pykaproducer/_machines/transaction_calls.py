@@ -105,9 +105,18 @@ class ControlCalls:
     ) -> None:
         raise CallRefused(TransactionFailure(kind, state, call, other, cause=cause))
 
-    def begin(self, call: TransactionCall, key: Any, caller: Any, deadline: float | None) -> None:
-        """Begin a new call."""
-        self._unread = None
+    def begin(
+        self,
+        call: TransactionCall,
+        key: Any,
+        caller: Any,
+        deadline: float | None,
+        *,
+        keeps_unread: bool = False,
+    ) -> None:
+        """Begin a new call. *keeps_unread*: it is no next transaction."""
+        if not keeps_unread:
+            self._unread = None
         self.under_way = ControlCall(call, key, {caller: deadline})
 
     def join(self, other: ControlCall, caller: Any, deadline: float | None) -> None:
@@ -176,7 +185,7 @@ class ControlCalls:
             failure = None
         for caller in call.callers:
             self._tell(caller, call, failure)
-        if failure is None and not call.callers and not call.was_read:
+        if failure is None and not call.callers and not call.was_read and self._unread is None:
             self._unread = call
 
     def _tell(

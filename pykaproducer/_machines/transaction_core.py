@@ -150,9 +150,9 @@ class TransactionCore:
         """Handle the loss of the connection. *written*: any of the request may have been."""
         self._connected = False
         request = self._request
-        if request is None:
+        if request is None or isinstance(request, SendFindCoordinator):
             return self._run(now)
-        if written and not isinstance(request, SendFindCoordinator):
+        if written:
             self._note_write(request)
             if isinstance(request, SendAddPartitions | SendAddOffsets):
                 # It may be carried out after EndTxn, and then begin a transaction.

@@ -17,9 +17,11 @@ performs the effects returned, in their order. Events are:
                                        ``begin``.
 ``coordinator_found``,                 The answer to ``SendFindCoordinator``. Found: and its
 ``coordinator_not_found``              connection is ready, and offers a protocol. Also when the
-                                       stage has connected for another reason.
+                                       stage has connected for another reason. Not found: a code, or
+                                       None if the connection failed.
 ``answered``, ``partitions_answered``  The answer to the request under way.
-``connection_lost``                    Of the coordinator. *written*: any of the request under way.
+``connection_lost``                    That of the coordinator found last, not one that the stage
+                                       has left. *written*: any of the request under way.
 ``partition_wanted``                   ``TV1``: a batch is to be sealed for a partition which is not
                                        in the view.
 ``offsets_answered``                   The result of ``CommitOffsets``, after its retries.
@@ -34,16 +36,18 @@ performs the effects returned, in their order. Events are:
 Events that belong to a transaction carry its serial; those of another one are ignored.
 
 ``view`` is replaced in place, before ``PublishView`` is returned, and read by other threads without
-a lock. A transaction in which nothing was written ends without EndTxn, so no batch may be written
-after that was decided:
+a lock. A transaction in which nothing was written ends without EndTxn, so no batch may be sealed or
+written after that was decided:
 
-1. A worker sees that the view is open, and seals a batch.
-2. It sets ``view.touch``.
-3. It looks at the view again. If that is not open, or has another serial, it drops the batch.
-4. It gives the batch to the connection.
+1. A worker sees that the view is open, and that it may seal a batch.
+2. ``TV2``: it sets ``view.touch``. (With ``TV1`` the machine does, when partitions are added.)
+3. It looks at the view again. If that is not open, or has another serial, it seals nothing.
+4. It seals the batch, and gives it to the connection.
 
 The machine replaces the view before it reads ``touch``. So either it sees step 2, and sends EndTxn,
-or the worker sees in step 3 that the view was replaced.
+which bumps the epoch, or the worker sees in step 3 that the view was replaced. The numbers of a
+batch that is sealed and never written would be a gap in an epoch that continues, therefore step 2
+precedes step 4. With ``TV1`` an abort waits for ``drained``, which reports such a batch.
 """
 
 from __future__ import annotations
@@ -98,7 +102,9 @@ class TransactionMachine(TransactionCore):
         if self.state is _S.READY and not other:
             self._effects.append(TellCaller(caller))
             return self._take()
-        self._calls.begin(_C.INIT, name, caller, self._deadline(_C.INIT, deadline, now))
+        until = self._deadline(_C.INIT, deadline, now)
+        keeps_unread = not other and self.state is not _S.PREPARED
+        self._calls.begin(_C.INIT, name, caller, until, keeps_unread=keeps_unread)
         if self.state is not _S.INITIALIZING:
             self.transactional_id = name
             self.producer = self.outcome = None
@@ -296,8 +302,10 @@ class TransactionMachine(TransactionCore):
                 outcome = CommitOutcome.NOT_COMMITTED
                 failure = self._describe(FailureKind.ABORTABLE, now, outcome=outcome)
                 self._give_up(_M.SPOIL, failure)
+        # A caller whose time is over learns about a request that is sent now.
+        effects = self._run(now)
         self._calls.expire(now, lambda call: self._unfinished(FailureKind.TIMEOUT, call, now))
-        return self._run(now)
+        return effects + self._take()
 
     def stop(self, now: float) -> list[Effect]:
         """End all calls, as the stage ends. The machine must not be used afterwards."""
@@ -307,7 +315,8 @@ class TransactionMachine(TransactionCore):
     def _unfinished(
         self, kind: FailureKind, call: TransactionCall, now: float
     ) -> TransactionFailure:
-        return self._describe(kind, now, call=call, outcome=self._known())
+        outcome = None if call is _C.INIT else self._known()
+        return self._describe(kind, now, call=call, outcome=outcome)
 
     def _known(self) -> CommitOutcome | None:
         """Return what is known about the transaction so far."""

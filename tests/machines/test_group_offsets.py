@@ -82,6 +82,9 @@ def test_an_unused_connection_may_be_lost() -> None:
     machine = connected()
     assert machine.connection_lost(0.0) == []
     assert machine.commit(ask(1), 0.0) == [SendFindGroup("g")]
+    assert machine.connection_lost(0.0) == [], "another one is being made"
+    assert machine.coordinator_not_found(None, 0.0) == []
+    assert machine.next_due() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("code", "reaction"), [(22, Reaction.ABORTABLE), (90, Reaction.FATAL)])

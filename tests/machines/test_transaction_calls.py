@@ -255,6 +255,34 @@ def test_a_commit_has_succeeded_while_the_next_epoch_is_awaited() -> None:
     driver.begin()
 
 
+def test_a_result_is_not_forgotten_because_of_a_new_epoch() -> None:
+    driver = at(S.ENDING_COMMIT, TV1)
+    driver.machine.caller_left("commit")
+    driver.end()
+    driver.do(driver.machine.coordinator_found(TV2, 0.0))
+    driver.do(driver.machine.init("i", 0.0))
+    driver.answer()
+    assert driver.told["i"].failure is None
+    assert refused(lambda: driver.machine.begin(0.0)).kind is FailureKind.CONFLICT
+    driver.do(driver.machine.commit("again", 0.0))
+    assert driver.told["again"].outcome is COMMITTED
+    driver.protocol = TV2
+    driver.begin()
+
+
+def test_a_result_is_not_forgotten_because_a_new_epoch_is_refused() -> None:
+    driver = at(S.ENDING_COMMIT, TV1)
+    driver.machine.caller_left("commit")
+    driver.do(driver.machine.coordinator_found(TV2, 0.0))
+    driver.end()
+    driver.answer(53)
+    driver.do(driver.machine.init("i", 0.0))
+    driver.answer()
+    assert refused(lambda: driver.machine.begin(0.0)).kind is FailureKind.CONFLICT
+    driver.do(driver.machine.commit("again", 0.0))
+    assert driver.told["again"].outcome is COMMITTED
+
+
 def test_a_new_epoch_after_an_abort_may_be_refused() -> None:
     driver = at(S.ENDING_ABORT, TV1)
     driver.end(47)

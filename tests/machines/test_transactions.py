@@ -134,6 +134,30 @@ def test_the_coordinator_is_looked_for_with_backoff(protocol: int) -> None:
         assert isinstance(driver.request, SendFindCoordinator)
 
 
+@BOTH
+def test_a_lost_connection_does_not_matter_while_another_one_is_made(protocol: int) -> None:
+    driver = at(S.INITIALIZING, protocol)
+    driver.do(driver.machine.connection_lost(0.0, written=False))
+    assert driver.effects == []
+    driver.answer()
+    assert isinstance(driver.request, SendInitProducerId)
+    driver.lose()
+    assert isinstance(driver.request, SendFindCoordinator)
+
+
+@BOTH
+def test_an_unused_connection_is_made_again_when_it_is_needed(protocol: int) -> None:
+    driver = at(S.IN_TRANSACTION, protocol)
+    driver.do(driver.machine.connection_lost(0.0, written=False))
+    assert driver.effects == []
+    driver.do(driver.machine.commit("commit", 0.0))
+    driver.settle()
+    assert isinstance(driver.request, SendFindCoordinator)
+    driver.answer()
+    driver.end()
+    assert driver.told["commit"].outcome is COMMITTED
+
+
 # READY ------------------------------------------------------------------------------------------
 
 

@@ -95,8 +95,10 @@ class Driver:
         )
 
     def lose(self, *, written: bool = True) -> list[Effect]:
-        """Lose the connection to the coordinator."""
-        self.request = None
+        """Lose the connection to the coordinator, or fail to connect."""
+        request, self.request = self.request, None
+        if isinstance(request, SendFindCoordinator):
+            return self.do(self.machine.coordinator_not_found(None, self.now))
         return self.do(self.machine.connection_lost(self.now, written=written))
 
     def wait(self) -> list[Effect]:
