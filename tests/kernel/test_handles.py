@@ -12,7 +12,7 @@ import pytest
 
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import Chunk, Delivery, Slice, TopicSlot
-from tests._support.no_memory import call_without_memory
+from tests._support.no_memory import call_without_memory, needs_hook
 
 from .helper import TOPIC, Door, deliver, fail, report
 
@@ -286,6 +286,7 @@ def test_a_fork_behind_the_reservation_of_a_block() -> None:
     assert [chunk.topic, len(chunk)] == [TOPIC, 2]
 
 
+@needs_hook
 @pytest.mark.parametrize("allocation", range(60))
 def test_whichever_allocation_fails_a_block_is_accepted_or_not(allocation: int) -> None:
     door = Door()

@@ -40,6 +40,9 @@ from .helper import (
     warm_up,
 )
 
+#: One batch in flight, and time for what a test sends to come together.
+LINGERING_ALONE: dict[str, Any] = {"enable_idempotence": False, "linger_ms": 200}
+
 
 def worker_of(producer: Producer, broker_id: int) -> BrokerWorker:
     (found,) = (
@@ -309,7 +312,7 @@ def test_a_partition_that_is_only_sealed_ahead_follows_its_leader() -> None:
     held = Held()
     with (
         ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(acks=1, enable_idempotence=False, linger_ms=20, **FAST)) as producer,
+        ended(cluster.producer(acks=1, **LINGERING_ALONE, **FAST)) as producer,
     ):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
@@ -336,7 +339,9 @@ def test_a_batch_sealed_ahead_keeps_its_sequence_numbers_at_the_next_leader() ->
     held = Held()
     with (
         ScriptedCluster(2, topics={"t": 2}) as cluster,
-        ended(cluster.producer(batch_max_messages=2, linger_ms=20, **depth(1), **FAST)) as producer,
+        ended(
+            cluster.producer(batch_max_messages=2, linger_ms=200, **depth(1), **FAST)
+        ) as producer,
     ):
         for partition in (0, 1):
             cluster.move_leader("t", partition, 0)
@@ -379,7 +384,7 @@ def test_after_the_last_response_what_is_sealed_ahead_goes_to_the_next_leader() 
     held = HeldAfterAppend()
     with (
         ScriptedCluster(2, topics={"t": 1}) as cluster,
-        ended(cluster.producer(enable_idempotence=False, linger_ms=20, **FAST)) as producer,
+        ended(cluster.producer(**LINGERING_ALONE, **FAST)) as producer,
     ):
         warm_up(producer)
         cluster.next("produce", held, broker=0)

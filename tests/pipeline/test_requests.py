@@ -243,7 +243,7 @@ def test_a_sealed_batch_that_waits_costs_nothing_for_each_message_that_comes(
     held = Held()
     with (
         ScriptedCluster(topics={"t": partitions}) as cluster,
-        ended(cluster.producer(enable_idempotence=False, linger_ms=20)) as producer,
+        ended(cluster.producer(enable_idempotence=False, linger_ms=200)) as producer,
     ):
         warm_up(producer)
         cluster.next("produce", held)
