@@ -117,6 +117,19 @@ class Config(SecuritySettings, NetworkSettings):
         unit="ms",
         aliases=("message.timeout.ms",),
     )
+    transactional_id: str | None = setting(
+        None,
+        optional(TEXT),
+        "Makes the producer transactional: see docs/transactions.rst. The id names the producer "
+        "across restarts, and only one producer at a time may use it. Implies idempotence.",
+    )
+    transaction_timeout_ms: float = setting(
+        60_000,
+        milliseconds(1),
+        "How long a transaction may be open after its first message before the coordinator aborts "
+        "it. The broker's transaction.max.timeout.ms is an upper bound.",
+        unit="ms",
+    )
     key_serializer: Serializer | None = setting(
         None,
         optional(SERIALIZER),

@@ -16,13 +16,15 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
+from pykaproducer._errors.base import PykaproducerError as PykaproducerError
+from pykaproducer._errors.base import new_timeout
+from pykaproducer._errors.commit_outcome import CommitOutcome as CommitOutcome
 from pykaproducer._errors.formatting import format_error_code, format_partition, kafka_class
 from pykaproducer._errors.hints import ADVICE
 from pykaproducer._errors.kafka_python import errors as kafka_errors
-from pykaproducer._errors.pickling import chain_causes, picklable_chain
-from pykaproducer._errors.tracebacks import bare_copy, without_frames
+from pykaproducer._errors.tracebacks import without_frames
 
 
 class Status(enum.Enum):
@@ -41,42 +43,6 @@ _STATUS_TEXT = {
     Status.POSSIBLY_PERSISTED: "the message may have been written",
     Status.PERSISTED: "the message was written",
 }
-
-
-class PykaproducerError(kafka_errors.KafkaError):
-    """The base class of all errors of this library."""
-
-    __cause__: BaseException | None
-
-    def __str__(self) -> str:
-        # kafka-python puts the class name in front, although tracebacks show it anyway.
-        return Exception.__str__(self)
-
-    # Equality is by value, as in kafka-python, because each access to a message's error creates a
-    # new object. Unlike kafka-python's, these errors are hashable.
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(self) is not type(other) or self.args != other.args:
-            return False
-        return _without_notes(self) == _without_notes(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), str(self)))
-
-    def __copy__(self) -> Self:
-        found = bare_copy(self)
-        found.__cause__ = self.__cause__
-        found.__suppress_context__ = self.__suppress_context__
-        return found
-
-    def _recipe(self) -> tuple[Any, ...]:
-        """Return what :func:`_rebuild` needs to find the class of this error."""
-        return (type(self),)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        chain = picklable_chain(self.__cause__, PykaproducerError)
-        return (_rebuild, (self._recipe(), self.args, dict(self.__dict__), chain))
 
 
 class ConfigurationError(PykaproducerError, kafka_errors.KafkaConfigurationError, ValueError):
@@ -135,15 +101,6 @@ class MetadataTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError):
     """
 
 
-T = TypeVar("T", bound=TimeoutError)
-
-
-def _new_timeout(kind: type[T], *args: object) -> T:
-    # The errors of kafka-python 2 are RuntimeErrors, whose __new__ comes first in the order of the
-    # classes, and cannot make a TimeoutError.
-    return TimeoutError.__new__(kind, *args)
-
-
 class OutcomeTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, TimeoutError):
     """A message had no outcome within the timeout of ``result()`` or ``get()``.
 
@@ -153,7 +110,7 @@ class OutcomeTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, Tim
     """
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        return _new_timeout(cls, *args)
+        return new_timeout(cls, *args)
 
 
 class FlushTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, TimeoutError):
@@ -164,7 +121,7 @@ class FlushTimeoutError(PykaproducerError, kafka_errors.KafkaTimeoutError, Timeo
     """
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        return _new_timeout(cls, *args)
+        return new_timeout(cls, *args)
 
     def __init__(self, message: str, *, pending: int = 0) -> None:
         super().__init__(message)
@@ -297,6 +254,15 @@ class ProducerBrokenError(DeliveryError):
     """
 
 
+class TransactionAbortedError(AbortedError):
+    """The message's transaction was aborted before it was delivered.
+
+    Either on request, or because another message of the transaction failed; then that failure is
+    the cause. Readers with ``isolation.level=read_committed`` never see the message, whatever its
+    ``status`` is.
+    """
+
+
 class BrokerRejectedError(DeliveryError):
     """The broker rejected the message.
 
@@ -309,7 +275,7 @@ class BrokerRejectedError(DeliveryError):
 
     def _recipe(self) -> tuple[Any, ...]:
         base = RetriesExhaustedError if isinstance(self, RetriesExhaustedError) else None
-        return (base or BrokerRejectedError, self.code)
+        return (_combined, base or BrokerRejectedError, self.code)
 
 
 class RetriesExhaustedError(BrokerRejectedError):
@@ -317,6 +283,82 @@ class RetriesExhaustedError(BrokerRejectedError):
 
     Increase ``retries`` (by default only ``delivery_timeout_ms`` limits retries), or find out why
     the broker keeps rejecting the message.
+    """
+
+
+class TransactionError(PykaproducerError):
+    """The base class of the errors of transactions.
+
+    ``transactional_id`` is the producer's. ``code`` is Kafka's error code, None if no broker sent
+    one. ``outcome`` says what is known about the transaction, None if the error is not about one.
+    ``abortable``: call ``abort_transaction()``, and begin again. ``fatal``: close the producer.
+    ``retriable``: repeat the same call.
+    """
+
+    abortable = False
+    fatal = False
+    retriable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transactional_id: str | None = None,
+        code: int | None = None,
+        outcome: CommitOutcome | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+        self.code = code
+        self.outcome = outcome
+        if cause is not None:
+            self.__cause__ = without_frames(cause)
+
+
+class TransactionStateError(TransactionError, kafka_errors.IllegalStateError):
+    """A call does not fit the state of the producer; nothing has changed.
+
+    Raised immediately. The text names the state and the call that would fit.
+    """
+
+
+class TransactionTimeoutError(TransactionError, kafka_errors.KafkaTimeoutError, TimeoutError):
+    """A call of a transaction took longer than its timeout. The operation continues.
+
+    Repeat the same call to wait for it; no other is accepted. For a commit, ``outcome`` is
+    ``POSSIBLY_COMMITTED`` if the coordinator may have received the request.
+    """
+
+    retriable = True
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        return new_timeout(cls, *args)
+
+
+class TransactionAbortableError(TransactionError):
+    """The transaction cannot be committed: a message failed, or the coordinator refused something.
+
+    The first reason is the cause. Call ``abort_transaction()``, and begin a new transaction.
+    """
+
+    abortable = True
+
+
+class TransactionFatalError(TransactionError):
+    """The producer cannot be used any more: close it.
+
+    ``outcome`` is ``POSSIBLY_COMMITTED`` if a commit was requested and it is unknown whether it
+    was carried out. ``init_transactions()`` of the next producer with the same id settles it.
+    """
+
+    fatal = True
+
+
+class ProducerFencedError(TransactionFatalError, kafka_errors.ProducerFencedError):
+    """Another producer uses the transactional id, or the transaction took too long.
+
+    Close this producer. Create another one only if it is to replace the one that took over.
     """
 
 
@@ -372,10 +414,6 @@ def _combined(base: type[BrokerRejectedError], code: int) -> type[BrokerRejected
     return made
 
 
-def _without_notes(error: PykaproducerError) -> dict[str, Any]:
-    return {name: value for name, value in vars(error).items() if name != "__notes__"}
-
-
 def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:
     text = "1 message was" if count == 1 else f"{count} messages were"
     text += " not delivered, and no callback or read outcome has reported it"
@@ -393,18 +431,3 @@ def reasons(errors: Iterable[BaseException], most: int = 3) -> str:
         # Timeouts with one reason differ in the time that each message waited.
         texts.setdefault(_SECONDS.sub("s", text), text)
     return f"; first: {'; '.join([*texts.values()][:most])}" if texts else ""
-
-
-def _rebuild(
-    class_key: tuple[Any, ...],
-    args: tuple[Any, ...],
-    attributes: dict[str, Any],
-    chain: list[BaseException],
-) -> PykaproducerError:
-    """Rebuild a pickled error with its class, text, attributes and causes."""
-    kind = class_key[0] if len(class_key) == 1 else _combined(*class_key)
-    error: PykaproducerError = kind.__new__(kind, *args)
-    error.args = args  # __new__ does not set them for an OSError, of which TimeoutError is one
-    error.__dict__.update(attributes)
-    chain_causes(error, chain)
-    return error

@@ -19,21 +19,6 @@ from pykaproducer._config.schema import (
 
 NOT_HONOURED: tuple[Setting, ...] = (
     Setting(
-        "transactional_id",
-        None,
-        optional(TEXT),
-        "",
-        refused="transactions are not supported; remove this setting",
-    ),
-    Setting(
-        "transaction_timeout_ms",
-        60_000,
-        milliseconds(1),
-        "",
-        unit="ms",
-        no_effect="it belongs to transactions, which are not supported",
-    ),
-    Setting(
         "sasl_login_callback_handler_class",
         None,
         optional(TEXT),

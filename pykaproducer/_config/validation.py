@@ -19,6 +19,8 @@ class Decided(Protocol):
     @property
     def enable_idempotence(self) -> bool | None: ...
     @property
+    def transactional_id(self) -> str | None: ...
+    @property
     def retries(self) -> int: ...
     @property
     def max_in_flight_requests_per_connection(self) -> int: ...
@@ -51,6 +53,16 @@ def idempotence_conflicts(config: Decided) -> list[str]:
 
 def validate_combination(config: Decided) -> None:
     """Reject combinations of individually valid settings that conflict."""
+    if config.transactional_id is not None:
+        conflicts = idempotence_conflicts(config)
+        if config.enable_idempotence is False:
+            conflicts = ["enable_idempotence=False", *conflicts]
+        if conflicts:
+            raise ConfigurationError(
+                f"setting transactional_id: {config.transactional_id!r} conflicts with "
+                f"{' and '.join(conflicts)}: transactions require idempotence (Cannot set "
+                f"transactional_id without enable_idempotence)"
+            )
     if config.enable_idempotence and (conflicts := idempotence_conflicts(config)):
         raise ConfigurationError(
             f"setting enable_idempotence: True conflicts with {' and '.join(conflicts)}; it "

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.commit_outcome import CommitOutcome as CommitOutcome
 from pykaproducer._machines.cluster import Backoff
 from pykaproducer._wire.messages import ApiKey
 
@@ -45,14 +46,6 @@ class Reaction(enum.Enum):
     #: Raise; the producer is uninitialized, and ``init_transactions()`` may be called again.
     UNINITIALIZED = 6
     FATAL = 7
-
-
-class CommitOutcome(enum.Enum):
-    """What is known about a transaction."""
-
-    NOT_COMMITTED = enum.auto()
-    POSSIBLY_COMMITTED = enum.auto()
-    COMMITTED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,14 @@ class PartitionBuffer(BufferState):
                 retried.extend(reversed(item.unseal()))
         return retried[::-1], ambiguous[::-1]
 
+    def drop_batches(self) -> None:
+        """Drop the sealed batches at the front, which belong to a transaction that has ended."""
+        while self.pending and isinstance(self.pending[0], Batch):
+            self.pending.popleft()
+            self.enqueued_at.popleft()
+        self.unpack()
+        self.sweep()
+
     def drop_unneeded(self) -> bool:
         """Drop the settled batches at the front that no younger batch needs.
 

@@ -20,6 +20,8 @@ from typing import Any
 import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CallerLink, CallerRequest, Chunk, TopicSlot
 from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.coordination import TV1, TV2
+from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
@@ -38,6 +40,8 @@ from pykaproducer.config import Config
 SMALL = 16 << 10
 #: Bytes of the length that precedes a request.
 _LENGTH = 4
+#: From this version of Produce on, it adds its partitions to the open transaction.
+_ADDS_PARTITIONS = 12
 #: From this version of Produce on, a broker that throttles responds at once and the client has to
 #: wait. In earlier versions the broker itself waited (KIP-219).
 _CLIENT_WAITS = 6
@@ -56,6 +60,8 @@ class ProduceRequest:
     sent: float
     #: Bytes of its batches.
     size: int
+    #: The protocol of the transaction to which they belong; None: to none.
+    protocol: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,10 +405,20 @@ class Bridge(SocketWorker):
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self._config.client_id, self._config.acks
         batches = [(b.topic, b.partition, b.payload) for b in request.batches]
+        transactional_id = self._config.transactional_id
+        # From version 12 on, Produce adds its partitions to the transaction (KIP-890).
+        at_least = _ADDS_PARTITIONS if request.protocol == TV2 else 0
+        at_most = _ADDS_PARTITIONS - 1 if request.protocol == TV1 else LAST_VERSION
 
         def encode(version: int, correlation_id: int) -> list[Any]:
             buffers = produce_request(
-                version, correlation_id, client_id, acks, request.timeout_ms, batches
+                version,
+                correlation_id,
+                client_id,
+                acks,
+                request.timeout_ms,
+                batches,
+                transactional_id,
             )
             size = _LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big")
             self.count_outgoing(now, size)
@@ -421,6 +437,8 @@ class Bridge(SocketWorker):
                 deadline=request.deadline,
                 expects_answer=acks != 0,
                 tag=request,
+                at_least=at_least,
+                at_most=at_most,
             )
         )
 

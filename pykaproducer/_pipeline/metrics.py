@@ -165,6 +165,8 @@ class ProducerMetrics:
         self.topics: dict[str, TopicMetrics] = {}
         self.links: dict[int, ConnectionMetrics] = {}
         self.metadata = ConnectionMetrics(window, samples)
+        #: To the coordinator of transactions.
+        self.coordinator = ConnectionMetrics(window, samples)
         # Bytes of the delivered messages, by topic-partition.
         self.partitions: dict[tuple[str, int], SampledStat] = {}
         # Totals of topics that are no longer in these tables.
@@ -273,7 +275,7 @@ class ProducerMetrics:
     def of_links(self, which: Callable[[ConnectionMetrics], SampledStat]) -> MergedStat:
         """Return the sum of one of the statistics of all connections."""
         links = copied(lambda: list(self.links.values()))
-        return MergedStat(which(link) for link in (*links, self.metadata))
+        return MergedStat(which(link) for link in (*links, self.metadata, self.coordinator))
 
     def delivered_bytes(self) -> int:
         """Return the bytes of keys, values and headers of all delivered messages."""

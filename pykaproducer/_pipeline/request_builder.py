@@ -10,14 +10,19 @@ Batches of new messages under a valid producer id are sealed by one compiled cal
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, RequestSealer
 from pykaproducer._machines.batch import Batch
+from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._machines.transaction_states import TransactionView
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import ProduceRequest
+from pykaproducer._pipeline.coordinator import Coordinator
+from pykaproducer._pipeline.coordinator_items import WantPartition
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.responses import ProduceResponseHandler
@@ -45,6 +50,7 @@ class RequestBuilder:
         responses: ProduceResponseHandler,
         metadata: Metadata,
         last_errors: LastErrors,
+        coordinator: Coordinator | None,
     ) -> None:
         self._worker = worker
         self._clock = worker.clock
@@ -60,7 +66,11 @@ class RequestBuilder:
             compressor,
             worker.metrics,
             idempotent=config.idempotent,
+            transactional=coordinator is not None,
         )
+        self._coordinator = coordinator
+        # The transaction to which new batches belong.
+        self._view: TransactionView | None = None
         self._responses = responses
         self._metadata = metadata
         self._last_errors = last_errors
@@ -76,6 +86,8 @@ class RequestBuilder:
         if not self._batcher.begin_round(now, flushing=flushing):
             return batches
         sealer = self._sealer
+        if self._coordinator is not None:
+            self._look_at(self._coordinator.view)
         sealer.begin(self._window.most)
         traced = self._metrics.trace is not None
         while True:
@@ -92,10 +104,12 @@ class RequestBuilder:
 
         Return whether there may be room for more batches.
         """
+        if self._coordinator is not None and not self._is_in_transaction(buffer, now):
+            return True
         if isinstance(buffer.pending[0], Batch) and buffer.drop_unneeded():
             self._batcher.reschedule(buffer)
             return True  # its numbers may be stale now, and it may have to wait
-        if self._idempotent and not self._has_producer_id(buffer):
+        if self._coordinator is None and self._idempotent and not self._has_producer_id(buffer):
             return True
         if not self._sealer.fits(buffer, batches):
             return False
@@ -134,7 +148,8 @@ class RequestBuilder:
         deadline = self._window.request_deadline(batches, now)
         timeout_ms = max(1, int((deadline - now) * 1000))
         size = sum([len(batch.payload) for batch in batches])
-        return ProduceRequest(batches, deadline, timeout_ms, now, size)
+        protocol = None if self._view is None else self._view.protocol
+        return ProduceRequest(batches, deadline, timeout_ms, now, size, protocol)
 
     def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
         """Pause sealing for all buffers, as there is no memory for a batch of *buffer*."""
@@ -158,6 +173,55 @@ class RequestBuilder:
         else:
             buffer.requeue_front(slices)
         return None
+
+    # Transactions --------------------------------------------------------------------------------
+
+    def _look_at(self, view: TransactionView) -> None:
+        """Seal the batches of the transaction in *view* from now on; of none if it is not open."""
+        last = self._view
+        self._view = view
+        if not view.is_open or view.producer is None:
+            self._sealer.transaction = None
+        elif self._sealer.transaction is None or last is None or last.serial != view.serial:
+            # A new object: it tells the partitions of this transaction from those of the last one,
+            # which may have had the same id and epoch.
+            self._sealer.transaction = replace(view.producer)
+
+    def _is_in_transaction(self, buffer: PartitionBuffer, now: float) -> bool:
+        """Return whether batches of *buffer* may be sealed and sent in the open transaction.
+
+        No batch is written after its transaction has ended without EndTxn: this method (1) sets
+        ``touch``, (2) looks at the view again, before anything is sealed; the coordinator (1)
+        replaces the view, (2) reads ``touch``.
+        """
+        view, producer, sequencer = self._view, self._sealer.transaction, buffer.sequencer
+        assert view is not None and self._coordinator is not None
+        if producer is not None and sequencer.producer is producer and not sequencer.stale:
+            return True
+        place = buffer.topic, buffer.partition
+        if producer is None or buffer.unanswered or sequencer.producer is producer:
+            self._wait(buffer)
+        elif view.protocol == TV1 and place not in view.added:
+            self._coordinator.put(WantPartition(view.serial, *place))
+            self._wait(buffer)
+        else:
+            view.touch.set(now)
+            if self._coordinator.view.serial != view.serial or not self._coordinator.view.is_open:
+                self._wait(buffer)
+                return False
+            buffer.drop_batches()
+            sequencer.adopt_transaction(producer)
+            sequencer.producer = producer
+            if not buffer.pending:
+                self._batcher.reschedule(buffer)
+                return False
+            return True
+        return False
+
+    def _wait(self, buffer: PartitionBuffer) -> None:
+        self._without_id[buffer] = None
+        buffer.waits_for_id = True
+        self._batcher.reschedule(buffer)
 
     # The producer id -----------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pykaproducer._machines.cluster import Backoff
+from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._machines.session import Checked
 from pykaproducer._net.connection import (
     Answered,
@@ -82,6 +83,8 @@ class SocketWorker(Worker):
         self._awaits_token = False
         self._seen_failure: TokenFailure | None = None
         self.ready = False
+        #: The finalized features of the cluster, as of the present connection.
+        self.features: dict[str, int] = {}
         self._connection: Connection | None = None
         self._stop_has_come = False
         # A request was sent or answered since the last wait.
@@ -182,13 +185,15 @@ class SocketWorker(Worker):
             return 0.0
         return earlier(self.deadline(), connection.next_deadline)
 
-    def refuses(self, api_key: int) -> str | None:
+    def refuses(
+        self, api_key: int, *, at_least: int = 0, at_most: int = LAST_VERSION
+    ) -> str | None:
         """Return why the server does not support these requests, None if it does.
 
-        Only while ``ready``.
+        Only while ``ready``. *at_least*, *at_most*: as in :class:`Request`.
         """
         assert self._connection is not None
-        return self._connection.refuses(api_key)
+        return self._connection.refuses(api_key, at_least, at_most)
 
     def drop(self, reason: str) -> None:
         """Close the connection because of *reason*, and treat it as lost.
@@ -396,6 +401,7 @@ class SocketWorker(Worker):
         match event:
             case Ready():
                 self.ready = True
+                self.features = event.features
                 self.link().made.add(self._used(), 1)
                 self.on_ready()
             case Checked():

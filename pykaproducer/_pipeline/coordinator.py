@@ -1,0 +1,423 @@
+"""Coordinator: takes a producer through its transactions. One per transactional producer.
+
+Owns: the state machine (``_machines/transactions.py``) and a connection to the broker that
+coordinates the transactional id. The connection is not the Bridge's to the same broker, so that the
+end of a transaction never waits behind a large Produce request.
+
+Guarantees: one request to the coordinator at a time. Each control call gets one result, by its
+deadline. No record of a transaction is accepted before the records of the last one have their
+outcome. Relies on: a failed row is reported before it counts as settled.
+
+``view`` is read by the BrokerWorkers without a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.coordination import TV1, TV2
+from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._machines.transaction_effects import (
+    DrainBatches,
+    Effect,
+    FailRows,
+    OpenAdmission,
+    PartitionsAdded,
+    SendAddPartitions,
+    SendEndTxn,
+    SendFindCoordinator,
+    SendInitProducerId,
+    ShutAdmission,
+    TellCaller,
+    WatchRows,
+)
+from pykaproducer._machines.transaction_states import (
+    CallRefused,
+    TransactionCall,
+    TransactionFailure,
+    TransactionView,
+)
+from pykaproducer._machines.transactions import TransactionMachine
+from pykaproducer._net.connection import Answered, Request
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.coordinator_items import (
+    AllSettled,
+    BrokerDrained,
+    CallerLeft,
+    Control,
+    CoordinatorItem,
+    Drain,
+    RowFailed,
+    RowsFailed,
+    TransactionChanged,
+    WantPartition,
+)
+from pykaproducer._pipeline.last_errors import LastErrors
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
+from pykaproducer._pipeline.metrics import ConnectionMetrics
+from pykaproducer._pipeline.socket_worker import SocketWorker
+from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._util.randomness import system_random
+from pykaproducer._wire import WireError
+from pykaproducer._wire.messages import (
+    ApiKey,
+    decode_init_producer_id,
+    init_producer_id_request,
+)
+from pykaproducer._wire.transactions import (
+    CoordinatorKind,
+    add_partitions_to_txn_request,
+    decode_add_partitions_to_txn,
+    decode_end_txn,
+    end_txn_request,
+)
+from pykaproducer.config import Config
+
+log = GuardedLogger("pykaproducer.transactions")
+
+#: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
+_FEATURE, _TV2_LEVEL = "transaction.version", 2
+
+
+class Admission(Protocol):
+    """The part of the producer that opens and shuts the admission of records."""
+
+    def open_transaction(self) -> None:
+        """Accept records from now on."""
+
+    def shut_transaction(self, failure: TransactionFailure) -> None:
+        """Accept none; ``send()`` raises the error that *failure* describes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorCollaborators:
+    """The other objects that the stage uses."""
+
+    config: Config
+    network: Network
+    metadata: Metadata
+    last_errors: LastErrors
+    admission: Admission
+    #: Returns the BrokerWorkers.
+    broker_workers: Callable[[], Iterable[Worker]]
+    #: Calls a function when all rows accepted so far have their outcome.
+    watch_rows: Callable[[Callable[[], None]], None]
+    #: Fails all rows without outcome, and then calls the function.
+    fail_rows: Callable[[TransactionFailure, Callable[[], None]], None]
+
+
+class Coordinator(SocketWorker):
+    """Executes what the state machine of the producer's transactions decides."""
+
+    def __init__(self, context: StageContext, collaborators: CoordinatorCollaborators) -> None:
+        config = collaborators.config
+        super().__init__("coordinator", context, config, collaborators.network)
+        assert config.transactional_id is not None, "only a transactional producer has one"
+        self._metadata = collaborators.metadata
+        self._last_errors = collaborators.last_errors
+        self._admission = collaborators.admission
+        self._broker_workers = collaborators.broker_workers
+        self._watch_rows, self._fail_rows = collaborators.watch_rows, collaborators.fail_rows
+        self.machine = TransactionMachine(
+            config.transactional_id,
+            timeout=config.transaction_timeout_ms / 1000,
+            max_block=config.max_block_ms / 1000,
+            backoff_first=config.retry_backoff_ms / 1000,
+            backoff_most=config.retry_backoff_max_ms / 1000,
+            random=system_random.random,
+        )
+        # The coordinator's address; the lookup of the machine is under way.
+        self._address: tuple[str, int] | None = None
+        self._finding = False
+        self._leaving = False
+        # Rows are being failed: control calls wait, so that no new row is among them.
+        self._failing: int | None = None
+        self._held_up_calls: list[Control] = []
+        # The BrokerWorkers that still have batches in flight.
+        self._draining: set[Worker] = set()
+
+    @property
+    def view(self) -> TransactionView:
+        """The transaction that is open, or was the last one. May be read from any thread."""
+        return self.machine.view
+
+    # Events --------------------------------------------------------------------------------------
+
+    def handle(self, item: CoordinatorItem) -> None:
+        now, machine = self.clock.monotonic(), self.machine
+        match item:
+            case Control():
+                if self._failing is None:
+                    self._control(item, now)
+                else:
+                    self._held_up_calls.append(item)
+            case CallerLeft():
+                machine.caller_left(item.caller)
+            case CoordinatorCame():
+                self._coordinator_came(item, now)
+            case WantPartition():
+                self._perform(machine.partition_wanted(item.serial, item.topic, item.partition, now))
+            case RowFailed():
+                self._perform(
+                    machine.row_failed(
+                        item.serial,
+                        item.error,
+                        now,
+                        code=item.code,
+                        fatal=item.fatal,
+                        fenced=item.fenced,
+                    )
+                )
+            case AllSettled():
+                self._perform(machine.all_settled(item.serial, now))
+            case RowsFailed():
+                self._rows_failed(item.serial)
+            case BrokerDrained():
+                self._draining.discard(item.worker)
+                if not self._draining:
+                    self._perform(machine.drained(item.serial, now, spent=True))
+
+    def _control(self, item: Control, now: float) -> None:
+        machine, caller = self.machine, item.caller
+        try:
+            match item.call:
+                case TransactionCall.INIT:
+                    effects = machine.init(
+                        caller, now, item.deadline, transactional_id=item.transactional_id
+                    )
+                case TransactionCall.BEGIN:
+                    effects = [*machine.begin(now), TellCaller(caller)]
+                case TransactionCall.COMMIT:
+                    effects = machine.commit(caller, now, item.deadline)
+                case TransactionCall.ABORT:
+                    effects = machine.abort(caller, now, item.deadline)
+                case TransactionCall.CLOSE:
+                    assert item.deadline is not None, "close() has a limit"
+                    effects = machine.close(caller, now, item.deadline)
+                case call:
+                    raise AssertionError(f"{call} is no control call")
+        except CallRefused as refused:
+            effects = [TellCaller(caller, refused.failure)]
+        self._perform(effects)
+
+    def _rows_failed(self, serial: int) -> None:
+        if serial != self._failing:
+            return
+        self._failing = None
+        held_up, self._held_up_calls = self._held_up_calls, []
+        for item in held_up:
+            self.handle(item)
+
+    def deadline(self) -> float | None:
+        return self.machine.next_due()
+
+    def on_time(self, now: float) -> None:
+        due = self.machine.next_due()
+        if due is not None and due <= now:
+            self._perform(self.machine.time_passed(now))
+
+    def on_stop(self) -> None:
+        self._perform(self.machine.stop(self.clock.monotonic()))
+
+    # Effects -------------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case TellCaller():
+                    effect.caller.tell(effect)
+                case OpenAdmission():
+                    self._admission.open_transaction()
+                case ShutAdmission():
+                    self._admission.shut_transaction(effect.failure)
+                case WatchRows(serial):
+                    self._watch_rows(lambda serial=serial: self.put(AllSettled(serial)))  # type: ignore[misc]
+                case FailRows(serial):
+                    self._failing = serial
+                    self._fail_rows(
+                        effect.failure,
+                        lambda serial=serial: self.put(RowsFailed(serial)),  # type: ignore[misc]
+                    )
+                case DrainBatches():
+                    self._drain(effect.serial)
+                case PartitionsAdded():
+                    for worker in self._broker_workers():
+                        worker.put(TransactionChanged())
+                case SendFindCoordinator():
+                    self._finding = True
+                    self._metadata.put(
+                        WantCoordinator(CoordinatorKind.TRANSACTION, effect.transactional_id, self)
+                    )
+                case SendInitProducerId():
+                    self._init_producer_id(effect)
+                case SendAddPartitions():
+                    self._add_partitions(effect)
+                case SendEndTxn():
+                    self._end(effect)
+
+    def _drain(self, serial: int) -> None:
+        workers = list(self._broker_workers())
+        self._draining = set(workers)
+        for worker in workers:
+            worker.put(Drain(serial, self.put))
+        if not workers:
+            now = self.clock.monotonic()
+            self._perform(self.machine.drained(serial, now, spent=False))
+
+    # Requests ------------------------------------------------------------------------------------
+
+    def _init_producer_id(self, effect: SendInitProducerId) -> None:
+        producer = effect.producer or ProducerId(-1, -1)
+
+        def encode(version: int, correlation_id: int) -> list[bytes]:
+            return [
+                init_producer_id_request(
+                    version,
+                    correlation_id,
+                    self._config.client_id,
+                    effect.transactional_id,
+                    int(effect.timeout * 1000),
+                    producer.producer_id,
+                    producer.epoch,
+                )
+            ]
+
+        # From version 3 on it takes a producer id and an epoch (KIP-360).
+        self._send(ApiKey.INIT_PRODUCER_ID, encode, at_least=3)
+
+    def _add_partitions(self, effect: SendAddPartitions) -> None:
+        def encode(version: int, correlation_id: int) -> list[bytes]:
+            return [
+                add_partitions_to_txn_request(
+                    version,
+                    correlation_id,
+                    self._config.client_id,
+                    effect.transactional_id,
+                    effect.producer.producer_id,
+                    effect.producer.epoch,
+                    effect.partitions,
+                )
+            ]
+
+        self._send(ApiKey.ADD_PARTITIONS_TO_TXN, encode)
+
+    def _end(self, effect: SendEndTxn) -> None:
+        def encode(version: int, correlation_id: int) -> list[bytes]:
+            return [
+                end_txn_request(
+                    version,
+                    correlation_id,
+                    self._config.client_id,
+                    effect.transactional_id,
+                    effect.producer.producer_id,
+                    effect.producer.epoch,
+                    commit=effect.commit,
+                )
+            ]
+
+        # Version 5 ends a transaction of the second protocol, and bumps the epoch (KIP-890).
+        if effect.protocol == TV2:
+            self._send(ApiKey.END_TXN, encode, at_least=5)
+        else:
+            self._send(ApiKey.END_TXN, encode, at_most=4)
+
+    def _send(
+        self, api_key: int, encode: Callable[[int, int], list[Any]], **bounds: int
+    ) -> None:
+        now = self.clock.monotonic()
+        if self.refuses(api_key, **bounds) is not None:
+            self._perform(self.machine.answered(api_key, ErrorCode.UNSUPPORTED_VERSION, now))
+            return
+
+        def counted(version: int, correlation_id: int) -> list[Any]:
+            buffers = encode(version, correlation_id)
+            self.count_outgoing(self.clock.monotonic(), sum(map(len, buffers)))
+            return buffers
+
+        deadline = now + self._config.request_timeout_ms / 1000
+        self.submit(Request(api_key, counted, deadline=deadline, tag=api_key, **bounds))
+
+    def on_answer(self, event: Answered) -> None:
+        now, version, payload = self.clock.monotonic(), event.request.version, event.payload
+        try:
+            match event.request.api_key:
+                case ApiKey.INIT_PRODUCER_ID:
+                    given = decode_init_producer_id(version, payload)
+                    producer = ProducerId(given.producer_id, given.producer_epoch)
+                    effects = self.machine.answered(
+                        ApiKey.INIT_PRODUCER_ID, given.error_code, now, producer=producer
+                    )
+                case ApiKey.ADD_PARTITIONS_TO_TXN:
+                    added = decode_add_partitions_to_txn(version, payload)
+                    effects = self.machine.partitions_answered(added.errors, now)
+                case _:
+                    ended = decode_end_txn(version, payload)
+                    next_one = ProducerId(ended.producer_id, ended.producer_epoch)
+                    effects = self.machine.answered(
+                        ApiKey.END_TXN,
+                        ended.error_code,
+                        now,
+                        producer=next_one if ended.producer_id >= 0 else None,
+                    )
+        except WireError as error:
+            self.drop(f"malformed response: {error}")
+            return
+        self._perform(effects)
+
+    # The connection ------------------------------------------------------------------------------
+
+    def link(self) -> ConnectionMetrics:
+        return self.metrics.coordinator
+
+    def wants_connection(self) -> bool:
+        return self._finding and self._address is not None
+
+    def next_address(self) -> tuple[str, int] | str:
+        return self._address or "the coordinator is not known"
+
+    def _coordinator_came(self, item: CoordinatorCame, now: float) -> None:
+        if not self._finding:
+            return
+        if item.address is None:
+            self._finding = False
+            self._perform(self.machine.coordinator_not_found(item.code, now))
+            return
+        address = item.address.host, item.address.port
+        if self.ready and address == self._address:
+            self._found(now)
+            return
+        self._address = address
+        self._leaving = True
+        self.drop("the coordinator is another broker")
+        self._leaving = False
+
+    def on_ready(self) -> None:
+        self._found(self.clock.monotonic())
+
+    def _found(self, now: float) -> None:
+        self._finding = False
+        level = self.features.get(_FEATURE, 0)
+        self._perform(self.machine.coordinator_found(TV2 if level >= _TV2_LEVEL else TV1, now))
+
+    def on_connection_idle(self) -> None:
+        self._address = None
+        self._perform(self.machine.connection_lost(self.clock.monotonic(), written=False))
+
+    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
+        if self._leaving:
+            return
+        now = self.clock.monotonic()
+        self._address = None
+        if self._finding:
+            self._finding = False
+            effects = self.machine.coordinator_not_found(None, now)
+        else:
+            effects = self.machine.connection_lost(now, written=bool(unanswered))
+        if not self.stopping:
+            log.info("%s: the coordinator is not reachable: %s", self.name, reason)
+        self._perform(effects)

@@ -1,0 +1,114 @@
+"""The items that other stages and callers put into the inbox of Coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pykaproducer._machines.transaction_effects import TellCaller
+from pykaproducer._machines.transaction_states import TransactionCall
+from pykaproducer._pipeline.metadata_events import CoordinatorCame
+from pykaproducer._util.clock import held_lock
+
+
+class ControlCaller:
+    """A thread that waits for the result of a control call."""
+
+    def __init__(self) -> None:
+        self.result: TellCaller | None = None
+        # A raw lock, so that a signal can interrupt the wait.
+        self.done = held_lock()
+
+    def tell(self, result: TellCaller) -> None:
+        """End the wait."""
+        if self.result is None:
+            self.result = result
+            self.done.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A control call of the program."""
+
+    call: TransactionCall
+    caller: ControlCaller
+    #: When the caller gives up (monotonic seconds); None: as the machine decides.
+    deadline: float | None = None
+    #: init_transactions(): the id from now on; None: as it is.
+    transactional_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallerLeft:
+    """A caller no longer waits."""
+
+    caller: ControlCaller
+
+
+@dataclass(frozen=True, slots=True)
+class WantPartition:
+    """TV1: a batch is to be sealed for a partition that is not in the transaction yet."""
+
+    serial: int
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailed:
+    """A row of a transaction failed. Put before the row counts as settled."""
+
+    serial: int
+    error: BaseException
+    code: int | None = None
+    #: The producer cannot be used any more; *fenced*: because of another producer.
+    fatal: bool = False
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllSettled:
+    """All rows that were accepted in a transaction have their outcome."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsFailed:
+    """All rows without outcome have been failed."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDrained:
+    """A BrokerWorker has no batch in flight."""
+
+    serial: int
+    worker: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """For a BrokerWorker: call *report* with :class:`BrokerDrained` when no batch is in flight."""
+
+    serial: int
+    report: Callable[[BrokerDrained], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionChanged:
+    """For a BrokerWorker: partitions were added to the transaction."""
+
+
+CoordinatorItem = (
+    Control
+    | CallerLeft
+    | WantPartition
+    | RowFailed
+    | AllSettled
+    | RowsFailed
+    | BrokerDrained
+    | CoordinatorCame
+)
