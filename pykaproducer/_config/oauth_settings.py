@@ -23,7 +23,7 @@ from pykaproducer._config.schema import (
     optional,
     setting,
 )
-from pykaproducer._config.security_kinds import CREDENTIAL, PASSWORD, PATH, PEM, upper
+from pykaproducer._config.security_kinds import CREDENTIAL, PASSWORD, PATH, PEM, path, upper
 
 CLIENT_CREDENTIALS: Final = "client_credentials"
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -154,7 +154,7 @@ class OAuthSettings:
     )
     sasl_oauthbearer_assertion_private_key_file: str | None = setting(
         None,
-        PATH,
+        path("sasl_oauthbearer_assertion_private_key_pem"),
         "Private key that signs assertions, in PEM format. It requires the extra "
         "pykaproducer[oauth].",
     )
@@ -219,7 +219,7 @@ class OAuthSettings:
     )
     sasl_oauthbearer_ca_file: str | None = setting(
         None,
-        PATH,
+        path("sasl_oauthbearer_ca_pem"),
         "Certificates of the authorities trusted for the token endpoint, in PEM format. None uses "
         "those of the system; ssl_cafile is for brokers only.",
         aliases=("https.ca.location",),
