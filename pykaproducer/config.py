@@ -278,7 +278,8 @@ class Config(SecuritySettings, NetworkSettings):
     exit_flush_timeout_ms: float = setting(
         5_000,
         milliseconds(),
-        "How long a producer that was not closed may flush when the interpreter exits.",
+        "How long a producer that was not closed may flush when the interpreter exits, and how "
+        "long a with block waits that an exception ends.",
         unit="ms",
     )
     stage_threads: str = setting(
