@@ -374,7 +374,7 @@ class Config(SecuritySettings, NetworkSettings):
     def __repr__(self) -> str:
         """Show the settings that differ from their defaults, without secrets."""
         changed = [
-            f"{row.name}=<not shown>" if row.secret else f"{row.name}={value!r}"
+            f"{row.name}=<not shown>" if row.secret else f"{row.name}={row.kind.without_secrets(value)!r}"
             for row in _FIELDS
             if (value := getattr(self, row.name)) != row.parse(row.default)
         ]
@@ -395,7 +395,11 @@ _NAMES = {name: row for row in SETTINGS for name in (*row.dotted, row.name)}
 
 def shown_settings(config: Config) -> dict[str, Any]:
     """Return the settings by name, without secrets."""
-    return {row.name: getattr(config, row.name) for row in _FIELDS if not row.secret}
+    return {
+        row.name: row.kind.without_secrets(getattr(config, row.name))
+        for row in _FIELDS
+        if not row.secret
+    }
 
 
 def canonical_name(name: str) -> str | None:

@@ -401,5 +401,8 @@ class Producer(AdmissionHooks, NoTransactions):
         return producer_pickle.reduce_producer(self)
 
     def __repr__(self) -> str:
-        servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
-        return f"<Producer {self._name} bootstrap_servers={servers!r}>"
+        config = self.__dict__.get("config")
+        if config is None:  # the constructor has failed; a reporter of errors shows its frames
+            return f"<{type(self).__name__} without settings>"
+        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
+        return f"<Producer {config.client_id} bootstrap_servers={servers!r}>"

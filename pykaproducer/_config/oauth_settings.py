@@ -88,7 +88,21 @@ def _parse_extensions(value: Any) -> str:
     return ",".join(found)
 
 
-_URL = optional(Kind("an https, http or file URL without a user name", _parse_url, str))
+def _without_query(value: Any) -> Any:
+    """Return a URL without its query, which may have a key; anything else as it is."""
+    if not isinstance(value, str) or "?" not in value:
+        return value
+    return f"{value.partition('?')[0]}?..."
+
+
+_URL = optional(
+    Kind(
+        "an https, http or file URL without a user name",
+        _parse_url,
+        str,
+        without_secrets=_without_query,
+    )
+)
 _GRANT = optional(Kind(f"{CLIENT_CREDENTIALS!r} or {JWT_BEARER!r}", _parse_grant, str))
 _EXTENSIONS = optional(Kind("'name=value,name=value' or a dict", _parse_extensions, str))
 _METHODS = ("default", "oidc")

@@ -45,6 +45,8 @@ class Kind:
     choices: tuple[str, ...] = ()
     #: Whether it is the path of a file.
     is_path: bool = False
+    #: Returns a value without a part that must not appear in a log, an error or a repr.
+    without_secrets: Callable[[Any], Any] = lambda value: value
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,14 @@ class Setting:
             raise self.wrong(text, given_as, error) from None
         return self.parse(value, given_as)
 
+    def shown(self, value: object) -> str:
+        """Return a shortened repr of *value*, without secrets, for an error message."""
+        return shown(self.kind.without_secrets(value))
+
     def wrong(self, value: object, given_as: str, error: Exception) -> ConfigurationError:
         """Return the error that names the setting, the given value and the allowed values."""
         hidden = self.secret or isinstance(error, SecretInValueError)
-        given = "a value that is not shown" if hidden else shown(value)
+        given = "a value that is not shown" if hidden else self.shown(value)
         may_tell = isinstance(error, WrongValueError) and not self.secret
         # The text of this one never quotes the value.
         why = f" ({error})" if may_tell or isinstance(error, SecretInValueError) else ""

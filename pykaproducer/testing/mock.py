@@ -287,6 +287,8 @@ class MockProducer(Producer):
         return not self._closed
 
     def __repr__(self) -> str:
+        if "_outcomes" not in self.__dict__:  # as in Producer.__repr__
+            return f"<{type(self).__name__} without settings>"
         return f"<{type(self).__name__} {self._name} {counted(self.pending, 'pending message')}>"
 
     # What the compiled send() calls --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pykaproducer import KafkaProducer, Producer
 from pykaproducer.config import Config
 from pykaproducer.errors import ConfigurationError
+from pykaproducer.testing.mock import MockKafkaProducer, MockProducer
 
 KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END PRIVATE KEY-----\n"
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJhbGljZSJ9.c2lnbmF0dXJl"
@@ -113,3 +115,29 @@ def test_a_directory_without_certificates(tmp_path: Path) -> None:
     )
     (tmp_path / "5ed36f99.0").write_text("")
     Producer(**TLS, ssl_cafile=str(tmp_path)).close()
+
+
+def test_the_query_of_a_url_is_not_shown() -> None:
+    url = f"{OAUTH['sasl_oauthbearer_token_endpoint_url']}?code=hunter2"
+    settings = {
+        **OAUTH,
+        "sasl_oauthbearer_client_secret": "secret",
+        "sasl_oauthbearer_token_endpoint_url": url,
+    }
+    with Producer(**settings) as producer:
+        assert producer.config.sasl_oauthbearer_token_endpoint_url == url
+        assert "sasl_oauthbearer_token_endpoint_url='https://127.0.0.1:1/token?...'" in repr(
+            producer.config
+        )
+        assert "hunter2" not in repr(producer.config)
+    settings["sasl_oauthbearer_token_endpoint_url"] = url.replace("https", "ftp")
+    assert "'ftp://127.0.0.1:1/token?...' was given (it is not a URL)" in refusal(**settings)
+
+
+@pytest.mark.parametrize("kind", [Producer, KafkaProducer, MockProducer, MockKafkaProducer])
+def test_the_locals_of_a_failed_constructor_can_be_shown(kind: type[Producer]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind(linger_ms="often")
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    found = [(frame.locals or {}).get("self", "") for frame in shown.stack]
+    assert f"<{kind.__name__} without settings>" in found
