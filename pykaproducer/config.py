@@ -374,7 +374,8 @@ class Config(SecuritySettings, NetworkSettings):
     def __repr__(self) -> str:
         """Show the settings that differ from their defaults, without secrets."""
         changed = [
-            f"{row.name}=<not shown>" if row.secret else f"{row.name}={row.kind.without_secrets(value)!r}"
+            f"{row.name}="
+            + ("<not shown>" if row.secret else repr(row.kind.without_secrets(value)))
             for row in _FIELDS
             if (value := getattr(self, row.name)) != row.parse(row.default)
         ]
