@@ -141,7 +141,8 @@ class OAuthSettings:
     sasl_oauthbearer_client_secret: str | None = setting(
         None,
         PASSWORD,
-        "Client secret for the token endpoint. Not used if there is an assertion.",
+        "Client secret for the token endpoint. An assertion replaces it, except with the grant "
+        "jwt-bearer, where the secret authenticates the client.",
         aliases=("sasl.oauthbearer.client.credentials.client.secret",),
         secret=True,
     )

@@ -5,6 +5,7 @@ The settings themselves, with their defaults, are in :mod:`pykaproducer.config`.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import operator
 import reprlib
@@ -334,13 +335,24 @@ def _server(one: Any) -> Host:
                 raise WrongValueError(f"{text!r} is not [address]:port")
             port = port[1:] if port else 9092
         elif text.count(":") > 1:
-            host, port = text, 9092
+            host, port = _ipv6(text), 9092
         else:
             host, colon, port = text.partition(":")
             port = port if colon else 9092
-    if not isinstance(host, str) or not host or any(letter in host for letter in " /@"):
-        raise WrongValueError(f"{one!r} has no valid host name")
+    if not isinstance(host, str) or not host or any(letter in host for letter in " /@;"):
+        hint = "; addresses are separated by commas" if ";" in str(host) else ""
+        raise WrongValueError(f"{one!r} has no valid host name{hint}")
     return host, _port(port, one)
+
+
+def _ipv6(text: str) -> str:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        raise WrongValueError(
+            f"{text!r} is neither host:port nor an IPv6 address; addresses are separated by commas"
+        ) from None
+    return text
 
 
 def _port(port: Any, one: Any) -> int:

@@ -18,7 +18,7 @@ def test_proxies_that_are_no_list(proxies: Any, kind: str) -> None:
 
 def test_one_proxy_that_is_not_in_a_list() -> None:
     one: Any
-    with FaultProxy() as one, pytest.raises(TypeError, match="must be a list .* not FaultProxy$"):
+    with FaultProxy() as one, pytest.raises(TypeError, match=r"must be a list .* not FaultProxy$"):
         KafkaCluster(proxies=one)
 
 
