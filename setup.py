@@ -61,10 +61,10 @@ def packages_without_wheel() -> set[str]:
 
 
 def requirements() -> list[str]:
-    """Return what setup.cfg requires, without what cannot be installed on this platform.
+    """Return the requirements in setup.cfg, except those without a wheel for this platform.
 
-    A marker can express neither musl nor free-threading. But each wheel has metadata of its own:
-    in the place of lz4 it may require cramjam (``pykaproducer/_util/compression.py``).
+    A marker can express neither musl nor free-threading. But each wheel has separate metadata, and
+    may require cramjam instead of lz4 (``pykaproducer/_util/compression.py``).
     """
     config = configparser.ConfigParser()
     config.read(pathlib.Path(__file__).with_name("setup.cfg"), encoding="utf-8")

@@ -6,6 +6,9 @@ all messages are delivered is measured. Each interpreter needs the package's dep
 kernel in this directory::
 
     python -m benchmarks threads --pythons python3.13 python3.13t
+
+With ``--encode`` each thread encodes a record as JSON for each message, as programs do that have
+something to send.
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=options.positive, nargs="+", default=[1, 2, 4])
     parser.add_argument("--stage-threads", nargs="+", default=["shared", "own"])
     parser.add_argument("--messages", type=options.positive, default=600_000, help="%(default)s")
+    parser.add_argument(
+        "--encode", action="store_true", help="encode a record as JSON for each message"
+    )
     parser.add_argument("--partitions", type=options.positive, default=12, help="%(default)s")
     parser.add_argument("--rounds", type=options.positive, default=3, help="%(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
@@ -110,6 +116,7 @@ def _one_run(
             "threads": int(threads),
             "messages": arguments.messages,
             "stage_threads": stage_threads,
+            "encode": arguments.encode,
             "limit": _LIMIT,
         }
         words = ["-P", "-m", "benchmarks.child", "benchmarks.threads", json.dumps(job)]
@@ -124,6 +131,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     from pykaproducer import Producer
 
     values = payloads.text_values(100)
+    records = [{"number": n, "text": value.decode()} for n, value in enumerate(values)]
     each = job["messages"] // job["threads"]
     failed: list[object] = []
     start = threading.Barrier(job["threads"] + 1)
@@ -135,6 +143,11 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     def send() -> None:
         start.wait()
         topic, count = job["topic"], len(values)
+        if job["encode"]:
+            for number in range(each):
+                value = json.dumps(records[number % count]).encode()
+                producer.send(topic, value, on_delivery=on_delivery)
+            return
         for number in range(each):
             producer.send(topic, values[number % count], on_delivery=on_delivery)
 

@@ -269,7 +269,7 @@ def settled_in_event_loop(delivery: Delivery) -> Generator[Any, None, None]:
     (A generator, because abandoning an unstarted coroutine emits a "never awaited" warning.)
     """
     if not delivery.settled():
-        # Imported here, as every producer would pay for it otherwise: who awaits has imported it.
+        # Imported only here, because it is slow. A program that awaits has imported it already.
         import asyncio
 
         delivery.chunk.owner.check_may_wait(delivery)

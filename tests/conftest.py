@@ -19,6 +19,7 @@ from tests._support.effort import NIGHTLY
 pytest_plugins = [
     "tests._support.fixtures.cluster",
     "tests._support.fixtures.coverage",
+    "tests._support.fixtures.gil",
     "tests._support.fixtures.kerberos",
     "tests._support.fixtures.leaks",
     "tests._support.fixtures.log",

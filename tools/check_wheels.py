@@ -38,6 +38,8 @@ TEST_PACKAGES = (
     "hypothesis>=6.100,<6.140",
     "numpy>=2,<3",
 )
+#: What some suites import or use besides. Not every Python has wheels of them.
+OPTIONAL_PACKAGES = ("pyarrow", "zstandard>=0.22,<1")
 SUITES = ("kernel", "block", "wire", "machines", "producer", "model")
 
 SEND = """
@@ -118,25 +120,43 @@ def check(wheel: pathlib.Path, python: pathlib.Path, servers: str, tests: bool) 
             flush=True,
         )
         if tests:
-            print("   ", run_suites(directory, inside), flush=True)
+            free_threaded = python_of(wheel).endswith("t")
+            print("   ", run_suites(directory, inside, free_threaded=free_threaded), flush=True)
 
 
-def run_suites(directory: pathlib.Path, python: pathlib.Path) -> str:
+def run_suites(directory: pathlib.Path, python: pathlib.Path, *, free_threaded: bool) -> str:
     """Run the suites that need no Kafka with the installed package; return pytest's last line."""
+    environment = dict(os.environ)
+    if free_threaded:
+        environment["PYTHON_GIL"] = "0"  # some codecs do not declare that they need no GIL
     run([python, "-m", "pip", "install", "-q", "--only-binary=:all:", *TEST_PACKAGES])
+    missing = [name for name in OPTIONAL_PACKAGES if not can_install(python, name)]
     shutil.copytree(HERE / "tests", directory / "tests")
     shutil.copy(HERE / "tox.ini", directory)
-    suites = [f"tests/{name}" for name in SUITES]
+    # The tests of blocks import pyarrow.
+    without = {"block"} if OPTIONAL_PACKAGES[0] in missing else set()
+    suites = [f"tests/{name}" for name in SUITES if name not in without]
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "-n", "2", *suites],
         cwd=directory,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
         raise BuildError("the tests failed:\n" + "\n".join(done.stdout.splitlines()[-15:]))
-    return done.stdout.strip().splitlines()[-1]
+    rest = f" (without {', '.join(missing)})" if missing else ""
+    return done.stdout.strip().splitlines()[-1] + rest
+
+
+def can_install(python: pathlib.Path, package: str) -> bool:
+    """Install *package* from a wheel; return whether there is one."""
+    try:
+        run([python, "-m", "pip", "install", "-q", "--only-binary=:all:", package])
+    except BuildError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

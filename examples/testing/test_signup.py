@@ -15,7 +15,7 @@ from pykaproducer import BufferFullError, Producer, Status
 from pykaproducer.testing import KafkaCluster, MockProducer, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
-# With mock_producer: what is sent, and what becomes of it --------------------------------------
+# With mock_producer: which messages are sent, and how outcomes are handled ---------------------
 
 
 def test_an_event_is_sent(mock_producer: MockProducer) -> None:

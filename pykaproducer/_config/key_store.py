@@ -1,4 +1,4 @@
-"""Java's trust stores and key stores: JKS, PKCS12 and PEM, told apart by their first bytes.
+"""Java's trust stores and key stores: JKS, PKCS12 and PEM, recognized by their first bytes.
 
 A store is read each time that a TLS context is made, so a renewed store is used for the next
 producer, and no pickle of a configuration contains its keys. PKCS12 requires the package

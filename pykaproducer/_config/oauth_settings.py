@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pykaproducer._config.schema import (
     FLAG,
+    TEXT,
     Kind,
     SecretInValueError,
     WrongValueError,
@@ -23,7 +24,7 @@ from pykaproducer._config.schema import (
     optional,
     setting,
 )
-from pykaproducer._config.security_kinds import CREDENTIAL, PASSWORD, PATH, PEM, path, upper
+from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, path, upper
 
 CLIENT_CREDENTIALS: Final = "client_credentials"
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -134,7 +135,7 @@ class OAuthSettings:
     )
     sasl_oauthbearer_client_id: str | None = setting(
         None,
-        optional(CREDENTIAL),
+        optional(TEXT),
         "Client id for the token endpoint.",
         aliases=("sasl.oauthbearer.client.credentials.client.id",),
     )
@@ -147,7 +148,7 @@ class OAuthSettings:
         secret=True,
     )
     sasl_oauthbearer_scope: str | None = setting(
-        None, optional(CREDENTIAL), "Scope to request, or several separated by spaces."
+        None, optional(TEXT), "Scope to request, or several separated by spaces."
     )
     sasl_oauthbearer_extensions: str | None = setting(
         None,
@@ -198,14 +199,14 @@ class OAuthSettings:
     )
     sasl_oauthbearer_assertion_claim_aud: str | None = setting(
         None,
-        optional(CREDENTIAL),
+        optional(TEXT),
         "Audience of assertions. None is the URL of the token endpoint.",
     )
     sasl_oauthbearer_assertion_claim_iss: str | None = setting(
-        None, optional(CREDENTIAL), "Issuer of assertions. None is the client id."
+        None, optional(TEXT), "Issuer of assertions. None is the client id."
     )
     sasl_oauthbearer_assertion_claim_sub: str | None = setting(
-        None, optional(CREDENTIAL), "Subject of assertions. None is the client id."
+        None, optional(TEXT), "Subject of assertions. None is the client id."
     )
     sasl_oauthbearer_assertion_claim_exp_seconds: int = setting(
         300, integer(1, 86_400), "Lifetime of assertions.", unit="s"

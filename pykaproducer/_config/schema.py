@@ -248,7 +248,8 @@ def _read_flag(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _parse_text(value: Any) -> str:
+def parse_text(value: Any) -> str:
+    """Return *value*, a non-empty string. Errors do not show it, because it may be a secret."""
     if not isinstance(value, str) or not value:
         raise TypeError
     if "\0" in value:
@@ -320,7 +321,7 @@ def _server(one: Any) -> Host:
     elif not isinstance(one, str):  # it is not shown, as a list may contain such an address
         raise SecretInValueError(f"an address is a string, not {type(one).__name__}")
     else:
-        text = _parse_text(one).strip()
+        text = parse_text(one).strip()
         if "@" in text or "?" in text:
             raise SecretInValueError(
                 "an address has the form host:port; use sasl_plain_username and "
@@ -382,7 +383,7 @@ def named_or_callable(names: tuple[str, ...]) -> Kind:
 
 
 FLAG = Kind("True or False", _parse_flag, _read_flag, choices=("true", "false"))
-TEXT = Kind("a non-empty string", _parse_text, str)
+TEXT = Kind("a non-empty string", parse_text, str)
 ANYTHING = Kind("anything", lambda value: value, str)
 BYTES = optional(integer(1), "None for the system's default")
 ACKS = Kind("0, 1 or 'all' (also as -1)", _parse_acks, str, choices=("0", "1", "all"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._config.oauth_settings import OAuthSettings, sends_secrets_in_clear
 from pykaproducer._config.schema import FLAG, TEXT, Kind, optional, setting
-from pykaproducer._config.security_kinds import CREDENTIAL, PASSWORD, PATH, PEM, path, upper
+from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, path, upper
 from pykaproducer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class SecuritySettings(OAuthSettings):
     )
     sasl_plain_username: str | None = setting(
         None,
-        optional(CREDENTIAL),
+        optional(TEXT),
         "User name for PLAIN and SCRAM.",
         aliases=("sasl.username",),
     )
@@ -183,7 +183,7 @@ class SecuritySettings(OAuthSettings):
     )
     sasl_kerberos_principal: str | None = setting(
         None,
-        optional(CREDENTIAL),
+        optional(TEXT),
         "Kerberos principal of this client for GSSAPI. None is the first one of "
         "sasl_kerberos_keytab, or that of the default credentials cache (kinit).",
     )

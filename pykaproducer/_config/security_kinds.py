@@ -6,7 +6,13 @@ import os
 import re
 from typing import Any, Final
 
-from pykaproducer._config.schema import Kind, SecretInValueError, WrongValueError, optional
+from pykaproducer._config.schema import (
+    Kind,
+    SecretInValueError,
+    WrongValueError,
+    optional,
+    parse_text,
+)
 
 #: The beginning of text in PEM format that does not continue on another line.
 _ONE_LINE: Final = re.compile(r"-----BEGIN [^-\n]*-----(?![ \t\r]*(?:\n|\Z))")
@@ -56,22 +62,8 @@ def path(instead: str) -> Kind:
     return optional(Kind("the path of a file", parse, str, is_path=True))
 
 
-def _parse_credential(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError
-    if "\0" in value:
-        raise WrongValueError("it contains a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # its own text would show a part of a secret
-        raise WrongValueError(
-            "it is not valid Unicode: half of a surrogate pair is missing"
-        ) from None
-    return value
-
-
 def _parse_pem(value: Any) -> str:
-    text = _parse_credential(value)
+    text = parse_text(value)
     if "-----BEGIN " not in text:
         raise WrongValueError("it contains no '-----BEGIN ...-----'")
     if _ONE_LINE.search(text):
@@ -87,12 +79,10 @@ def _parse_pem(value: Any) -> str:
 
 #: The path of a file, or None.
 PATH: Final = path("")
-#: A user name, a principal, a scope.
-CREDENTIAL: Final = Kind("a non-empty string", _parse_credential, str)
 #: Does not use optional(), because a password may be the string "none".
 PASSWORD: Final = Kind(
     "a non-empty string, or None",
-    lambda value: None if value is None else _parse_credential(value),
+    lambda value: None if value is None else parse_text(value),
     lambda text: text or None,
 )
 #: Certificates or a key in PEM format, as text.

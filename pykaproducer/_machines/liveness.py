@@ -9,7 +9,8 @@ rules make it cheaper:
   ``acks=0``). This also finds a connection whose peer is a proxy that acknowledges everything and
   passes nothing on.
 - If a request is unanswered, and the broker's host has acknowledged nothing for
-  ``tcp_user_timeout_ms``, the connection is lost.
+  ``tcp_user_timeout_ms``, the connection is lost. With ``acks=0`` no request is unanswered, so this
+  counts from the first look that finds something to be transmitted again.
 
 A broker that does not answer is not enough: it may wait for its replicas for as long as
 ``request_timeout_ms``, and it reads nothing until then.
@@ -49,6 +50,8 @@ class Liveness:
         self._check_after = settings.connections_check_idle_ms / 1000 or math.inf
         self._limit = settings.tcp_user_timeout_ms / 1000 or math.inf
         self._looked_at = -math.inf
+        # The first of the looks in a row that found something unacknowledged.
+        self._silent_since = math.inf
         #: Whether the system tells what the broker's host has acknowledged.
         self.can_look = False
         #: Whether a check was answered, and nothing was written since then.
@@ -63,9 +66,15 @@ class Liveness:
         return math.inf if self.just_checked or self.is_one_way else used_at + self._check_after
 
     def next_look_at(self, used_at: float) -> float:
-        """Return when to look at what was acknowledged, if something is in flight."""
+        """Return when to look at what was acknowledged, if something may be in flight."""
         if not self.can_look:
             return math.inf
+        if self.is_one_way:
+            # Each write is a use, so the last one shows nothing. After it, there are looks until a
+            # retransmission would have been seen.
+            is_over = self._looked_at > used_at + self._limit and self._silent_since == math.inf
+            is_off = self._limit == math.inf
+            return math.inf if is_over or is_off else self._looked_at + _LOOK_INTERVAL
         return max(used_at + self._limit, self._looked_at + _LOOK_INTERVAL)
 
     def failure(self, unacknowledged: float | None, used_at: float, now: float) -> str | None:
@@ -75,7 +84,9 @@ class Liveness:
         include time before the last use.
         """
         self._looked_at = now
-        if unacknowledged is None or min(unacknowledged, now - used_at) < self._limit:
+        self._silent_since = min(self._silent_since, now) if unacknowledged else math.inf
+        since = self._silent_since if self.is_one_way else used_at
+        if unacknowledged is None or min(unacknowledged, now - since) < self._limit:
             return None
         return (
             f"the broker's host acknowledged nothing that was sent in the last {self._limit:g} s "

@@ -52,6 +52,7 @@ from enum import StrEnum
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch
+from pykaproducer._util.deques import copied_items
 
 #: An item that travels through the pipeline; each has a level.
 Item = Slice | Batch | Backlog
@@ -175,7 +176,7 @@ class Ordering:
     def held_items(self) -> list[Item]:
         """Return the items held here, waiting for a path or for the watermark to descend."""
         buffers = [level.buffer for level in list(self._levels.values())]
-        return [item for buffer in (self._waiting, *buffers) for item in list(buffer.items)]
+        return [item for buffer in (self._waiting, *buffers) for item in copied_items(buffer.items)]
 
     def sweep(self) -> None:
         """Remove settled slices, after rows have expired."""

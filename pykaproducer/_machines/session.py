@@ -144,6 +144,11 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """The broker has answered the check of the unused connection, which may be used again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The response to *request*."""
 
@@ -152,6 +157,9 @@ class Answered:
     version: int
     #: The bytes after the correlation id.
     payload: bytes
+
+
+_Handler = Callable[[bytes, float], bytes | Ready | Checked | None]
 
 
 class Session:
@@ -183,7 +191,9 @@ class Session:
         self._random = random
         self._authentication: Authentication | None = None
         # The session's own request in flight: its correlation id, and the handler of its response.
-        self._asked: tuple[int, Callable[[bytes, float], bytes | Ready | None]] | None = None
+        self._asked: tuple[int, Callable[[bytes, float], bytes | Ready | Checked | None]] | None = (
+            None
+        )
         self._ranges: dict[int, tuple[int, int]] = {}
         # The versions of ApiVersions that are still to be tried, and the last one tried.
         self._ladder = list(API_VERSIONS_LADDER)
@@ -247,9 +257,10 @@ class Session:
         self._asked = correlation_id, self._checked
         return api_versions_request(self._tried, correlation_id, self.client_id)
 
-    def _checked(self, payload: bytes, now: float) -> None:
+    def _checked(self, payload: bytes, now: float) -> Checked:
         # Any answer will do.
         self.move(Move.CHECKED)
+        return Checked()
 
     # Authentication ------------------------------------------------------------------------------
 
@@ -330,7 +341,7 @@ class Session:
             last = self.unanswered.pop()
             assert last is request
 
-    def put_back(self, event: Ready | Answered) -> None:
+    def put_back(self, event: Ready | Checked | Answered) -> None:
         """Undo the last :meth:`received`, as *event* cannot be returned to the owner."""
         if isinstance(event, Answered):
             self.unanswered.appendleft(event.request)
@@ -339,7 +350,7 @@ class Session:
         """Return why there is no common version of these requests, None if there is one."""
         return None if api_key in self.versions else self._no_common_version(api_key)
 
-    def received(self, frame: bytes, now: float) -> bytes | Ready | Answered | None:
+    def received(self, frame: bytes, now: float) -> bytes | Ready | Checked | Answered | None:
         """Handle a response; return bytes to send, an event, or None.
 
         Raises:

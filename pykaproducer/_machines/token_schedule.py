@@ -5,6 +5,9 @@ request waits with an exponential backoff, and the old token is used until it ex
 error that the token endpoint calls permanent (a wrong secret), the request is repeated at the
 longest backoff only: the credentials may be corrected while a program runs, but a client that asks
 often may be locked out.
+
+A token that a broker rejects is renewed early. Until then it stays, because the other brokers may
+accept it: the rejecting one may have a wrong configuration, or not know the issuer's new key yet.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from pykaproducer._machines.cluster import Backoff
 #: The part of its lifetime after which a token is renewed, and the random addition to it.
 _RENEW_AFTER: Final = 0.8
 _JITTER: Final = 0.05
+#: Maximum number of doublings of the pause before the next token, if each one is rejected.
+_MOST_DOUBLINGS: Final = 5
 #: Least time between two requests (seconds), however short-lived the tokens are.
 _LEAST_PAUSE: Final = 1.0
 
@@ -34,6 +39,9 @@ class TokenSchedule:
         self.fetch_at = -math.inf
         self._expires_at = -math.inf
         self._fetched_at = -math.inf
+        # Whether a broker has rejected the current token, and how many tokens in a row were.
+        self._is_rejected = False
+        self._rejections = 0
 
     def is_valid(self, now: float) -> bool:
         """Return whether there is a token that has not expired."""
@@ -47,6 +55,9 @@ class TokenSchedule:
     def fetched(self, lifetime: float, now: float, random: float) -> None:
         """Handle a new token, which is valid for *lifetime* seconds."""
         self._backoff.reset()
+        if not self._is_rejected:
+            self._rejections = 0
+        self._is_rejected = False
         self._fetched_at = now
         self._expires_at = now + lifetime
         self.fetch_at = now + max(_LEAST_PAUSE, lifetime * (_RENEW_AFTER + _JITTER * random))
@@ -57,10 +68,15 @@ class TokenSchedule:
         self.fetch_at = now + (self._most if permanent else pause)
 
     def rejected(self, now: float) -> None:
-        """Handle a broker's rejection of the current token: request another one.
+        """Handle a broker's rejection of the current token: request another one, once.
 
-        A token that has just been fetched is replaced only after the longest backoff, because the
-        next one will hardly be better.
+        The token stays valid. One that has just been fetched is replaced only after the longest
+        backoff, because the next one will hardly be better. The pause doubles with each token in a
+        row that is rejected.
         """
-        self._expires_at = -math.inf
-        self.fetch_at = min(self.fetch_at, max(now, self._fetched_at + self._most))
+        if self._is_rejected:
+            return  # it is to be renewed already, and a failed request has its backoff
+        self._is_rejected = True
+        pause = self._most * 2 ** min(self._rejections, _MOST_DOUBLINGS)
+        self._rejections += 1
+        self.fetch_at = min(self.fetch_at, max(now, self._fetched_at + pause))

@@ -20,6 +20,7 @@ from pykaproducer._net.transport import (
     Network,
     Transport,
 )
+from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 
@@ -52,7 +53,7 @@ class Approach:
             config.socket_connection_setup_timeout_ms / 1000,
             config.socket_connection_setup_timeout_max_ms / 1000,
         )
-        #: Maximum time to set up the connection: name resolution, TCP, TLS, handshake (seconds).
+        #: Maximum time to set up the connection: TCP, a proxy, TLS, handshake (seconds).
         self.timeout = 0.0
         # Of the address that was used last. Only its family is remembered: a name may have several
         # addresses so that clients use all of them.
@@ -66,8 +67,11 @@ class Approach:
         # without a listener.
         self._reason = ConnectionFailed("")
 
-    def begin(self, host: tuple[str, int], name: str, now: float) -> None:
-        """Look up *host*, for the connection *name*. The resolver may block.
+    def begin(self, host: tuple[str, int], name: str, clock: Clock) -> float:
+        """Look up *host*, for the connection *name*. Return when it must be set up.
+
+        The resolver may block. Its time does not count, or a resolver that is slower than the
+        timeout would make every attempt fail. It has its own time limit.
 
         Raises:
             ConnectionFailed: there is no such host.
@@ -75,13 +79,13 @@ class Approach:
         self.timeout = min(self._timeouts.timeout(host, system_random.random()), self._most)
         self._name, self._host = name, host
         self._endpoints = interleaved(self._network.resolve(*host), self._family)
-        # Until an attempt fails: if the race is over before the first one, the resolver was slow.
+        # Until an attempt fails.
         self._reason = ConnectionFailed(
-            "looking up the host name took too long"
-            if self._endpoints
-            else "the host name has no address"
+            "connecting took too long" if self._endpoints else "the host name has no address"
         )
+        now = clock.monotonic()
         self._race = AddressRace(len(self._endpoints), now, now + self.timeout)
+        return now + self.timeout
 
     def ended(self, *, well: bool) -> None:
         """Record whether the connection has become ready. If not, the next one has more time."""

@@ -126,19 +126,17 @@ class Connection:
         self._work(self._open)
 
     def _open(self) -> None:
-        now = self._clock.monotonic()
         self._session = Session(
             self._config.client_id,
             self._network.authenticator(self.address[0]),
             system_random.random(),
         )
         self._heard = False
-        self._timeouts = RequestTimeouts(now)
+        self._timeouts = RequestTimeouts(self._clock.monotonic())
         self._liveness = Liveness(self._config)
         self._frames = FrameReader(self._config.receive_message_max_bytes)
         self._session.move(Move.OPEN)
-        self._approach.begin(self.address, self.name, now)
-        self._setup_deadline = now + self._approach.timeout
+        self._setup_deadline = self._approach.begin(self.address, self.name, self._clock)
         self._go_on_connecting()
 
     def give_up(self, reason: str) -> Lost | None:
@@ -197,7 +195,7 @@ class Connection:
             return min(self._approach.deadline, self._earliest())
         if state is SessionState.READY:
             due = self._earliest()
-            if due != NEVER:
+            if due != NEVER or self._liveness.is_one_way:
                 due = min(due, self._liveness.next_look_at(self._timeouts.used_at))
             due = min(due, self._session.reauth_due)
             return None if due == NEVER else due

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pykaproducer._machines.authentication import AuthenticationFailed
 from pykaproducer._machines.session import (
     Answered,
+    Checked,
     NoCommonVersion,
     Ready,
     Request,
@@ -36,7 +37,7 @@ class Lost:
     unanswered: list[Request]
 
 
-Event = Ready | FullyWritten | Answered | Lost
+Event = Ready | Checked | FullyWritten | Answered | Lost
 
 #: The exceptions that end a connection.
 FAILURES = (ConnectionFailed, AuthenticationFailed, NoCommonVersion, WireError, MemoryError)

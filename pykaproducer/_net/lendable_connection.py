@@ -8,7 +8,7 @@ settled, is adopted: from then on it is as if the connection had written and rea
 from __future__ import annotations
 
 from pykaproducer._kernel import CallerLink, CallerRequest
-from pykaproducer._net.connection import Connection, Request
+from pykaproducer._net.connection import Connection, Request, SessionState
 from pykaproducer._net.transport import PlainTransport
 
 
@@ -34,6 +34,12 @@ class LendableConnection(Connection):
         except MemoryError:
             return None
         return self._session.versions.get(api_key)
+
+    def check(self) -> bool:
+        """Check the connection if it was unused too long. Return whether ``Checked`` follows."""
+        if self._session.takes_requests and self._must_check(self._clock.monotonic()):
+            self._work(self._encode_queued)
+        return self._session.state is SessionState.CHECKING
 
     def used(self, now: float) -> None:
         """Record that a caller received the response to its request at *now*."""

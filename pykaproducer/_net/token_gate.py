@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pykaproducer._net.transport import Network
 
 if TYPE_CHECKING:
     from pykaproducer._net.tokens import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRejected:
+    """A broker has rejected the current token: ``fetch_at`` may be earlier now."""
 
 
 def tokens_of(network: Network) -> Tokens | None:

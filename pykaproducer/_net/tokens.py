@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pykaproducer._config.oauth_settings import OAuthSettings
 from pykaproducer._machines.token_schedule import TokenSchedule
+from pykaproducer._net.token_gate import TokenRejected
 from pykaproducer._net.token_source import NoToken, TokenSource
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -52,7 +53,7 @@ class Tokens:
             settings.sasl_login_retry_backoff_max_ms / 1000,
         )
         self._clock = Clock()
-        self._ask: Callable[[TokenWanted], None] | None = None
+        self._ask: Callable[[TokenWanted | TokenRejected], None] | None = None
         # Guards the schedule, and is never held while blocked.
         self._changing = threading.Lock()
         self._token: str | None = None
@@ -60,7 +61,7 @@ class Tokens:
         #: The last failure; None after a success.
         self.failure: TokenFailure | None = None
 
-    def attend(self, clock: Clock, ask: Callable[[TokenWanted], None]) -> None:
+    def attend(self, clock: Clock, ask: Callable[[TokenWanted | TokenRejected], None]) -> None:
         """Leave fetching to *ask*, which takes connections' requests and calls :meth:`fetch`."""
         self._clock = clock
         self._ask = ask
@@ -95,10 +96,13 @@ class Tokens:
         return token
 
     def _rejected(self, token: str) -> None:
+        # The broker's error is reported by the connection. The token stays, for the other brokers.
         with self._changing:
-            if token == self._token:
-                self._schedule.rejected(self._clock.monotonic())
-                self._token = None
+            if token != self._token:
+                return
+            self._schedule.rejected(self._clock.monotonic())
+        if self._ask is not None:
+            self._ask(TokenRejected())
 
     # For the thread that fetches -----------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pykaproducer._machines.cluster import ClusterView
 from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._util.deques import copied_items
 
 
 class AttachedBuffers:
@@ -34,6 +35,10 @@ class AttachedBuffers:
     def all(self) -> list[PartitionBuffer]:
         """Return a copy of the buffers. May be called from any thread."""
         return list(self._buffers.values())
+
+    def pending_items(self) -> list[object]:
+        """Return the pending items of all buffers. May be called from any thread."""
+        return [item for buffer in self.all() for item in copied_items(buffer.pending)]
 
     def attach(self, buffer: PartitionBuffer) -> None:
         """Add *buffer*, unless it is attached already."""

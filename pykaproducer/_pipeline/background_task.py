@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from pykaproducer._pipeline.worker import spawn
@@ -18,7 +17,7 @@ class BackgroundTask:
         self._target = target
         # Taken by the first thread that runs it; two may be started, as for a Worker.
         self._claim = threading.Lock()
-        self._threads: deque[threading.Thread] = deque()
+        self._threads: list[threading.Thread] = []
 
     def start_thread(self) -> None:
         """Start the thread, unless it has been started. Raises as :func:`spawn`."""

@@ -114,6 +114,11 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckFirst:
+    """Check the unused connection, and report ``Up`` when it may be used."""
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """Close the connection because of *reason*, and treat it as lost."""
 
@@ -182,7 +187,20 @@ class Bridge(SocketWorker):
             self._wanted = True
             self.put(Connect())
 
-    def can_run_inline(self, item: ProduceRequest | Connect | GiveUp) -> bool:
+    def check_first(self) -> bool:
+        """Start to check the connection if it was unused too long; return whether it was.
+
+        Called from the BrokerWorker's thread before it seals messages, because sealed ones would
+        count as possibly persisted if they expired during the check. ``Up`` or ``Down`` follows.
+        """
+        connection = self._connection
+        if not self.ready or connection is None or self.clock.monotonic() < connection.stale_at:
+            return False
+        self._wanted = True
+        self.put(CheckFirst())
+        return True
+
+    def can_run_inline(self, item: ProduceRequest | Connect | CheckFirst | GiveUp) -> bool:
         # Only few small requests are in flight, so the socket has space for another one. A caller's
         # request must be adopted first, by this stage's own thread.
         return (
@@ -195,8 +213,12 @@ class Bridge(SocketWorker):
             and self.writes_at_once()
         )
 
-    def handle(self, item: ProduceRequest | Connect | GiveUp) -> None:
+    def handle(self, item: ProduceRequest | Connect | CheckFirst | GiveUp) -> None:
         if isinstance(item, Connect):
+            return
+        if isinstance(item, CheckFirst):
+            if self.ready and self._connection is not None and not self._connection.check():
+                self._report(Up())
             return
         if isinstance(item, GiveUp):
             self.drop(item.reason)
@@ -229,6 +251,9 @@ class Bridge(SocketWorker):
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._submit(request)
+        self._report(Up())
+
+    def on_checked(self) -> None:
         self._report(Up())
 
     def held_items(self) -> Iterable[object]:

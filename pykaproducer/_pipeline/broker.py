@@ -188,8 +188,8 @@ class BrokerWorker(Worker):
             case ViewChanged():
                 self._buffers.view_changed(item.moved)
                 self._new_view = True
-                if item.rebootstrap:
-                    self._give_up("the cluster requires a rebootstrap")
+                if item.give_up:
+                    self._give_up(item.give_up)
             case ProducerIdCame():
                 self._builder.producer_id_came()
             case NoProducerId():
@@ -238,8 +238,7 @@ class BrokerWorker(Worker):
         return self._requests
 
     def held_items(self) -> Iterable[object]:
-        pending = [item for buffer in self._buffers.all() for item in list(buffer.pending)]
-        return [*pending, *self._ahead.batches()]
+        return [*self._buffers.pending_items(), *self._ahead.batches()]
 
     def deadline(self) -> float | None:
         due = self._next_seal()
@@ -372,6 +371,9 @@ class BrokerWorker(Worker):
         if self._ahead.requests:
             self._send_ahead(None)
         if self.shortage.until is not None and self.shortage.holds():
+            return
+        if self.batcher.waiting and not self._requests and self.bridge.check_first():
+            self._disconnected()
             return
         # A shortage may begin while batches are sealed.
         while self.batcher.waiting and not self._quitting and self.shortage.until is None:

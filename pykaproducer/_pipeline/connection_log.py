@@ -1,4 +1,4 @@
-"""The log lines about one broker's connection: one for each change, not for each attempt."""
+"""The log lines about connections: one for each change, not for each attempt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._util.guarded_log import GuardedLogger
 
 log = GuardedLogger("pykaproducer.broker")
+metadata_log = GuardedLogger("pykaproducer.metadata")
 
 
 class ConnectionLog:
@@ -40,3 +41,27 @@ class ConnectionLog:
             level = logging.WARNING if needed else logging.DEBUG
             log.log(level, "broker %d: %s; trying again", self._broker_id, reason)
         self._errors[self._broker_id] = reason
+
+
+class ClusterLog:
+    """Part of Metadata. The last error is in *last_errors*, for messages that expire."""
+
+    def __init__(self, last_errors: LastErrors) -> None:
+        self._errors = last_errors
+        # Since the cluster last answered. There may be several, as the servers are tried in turn
+        # and each may fail for a different reason.
+        self._reasons: set[str] = set()
+
+    def failed(self, reason: str, *, stopping: bool) -> None:
+        """Log why there is no new view, once for each *reason*."""
+        self._errors.cluster = reason
+        if reason not in self._reasons and not stopping:
+            self._reasons.add(reason)
+            metadata_log.warning("%s; trying again", reason)
+
+    def answered(self) -> None:
+        """Log the recovery from errors, if there were any."""
+        self._errors.cluster = None
+        if self._reasons:
+            metadata_log.info("the cluster answers again")
+            self._reasons.clear()

@@ -32,6 +32,7 @@ from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import threads
 from pykaproducer._util.clock import earlier
+from pykaproducer._util.deques import copied_items
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, delivery_error_for
 
@@ -220,7 +221,8 @@ class Dispatcher(Worker):
         return True
 
     def held_items(self) -> Iterable[object]:
-        return [chunk for chunks in list(self._waiting.values()) for chunk in list(chunks)]
+        lines = list(self._waiting.values())
+        return [chunk for line in lines for chunk in copied_items(line.items)]
 
     def deadline(self) -> float | None:
         expiry = self._deadlines.next()

@@ -20,10 +20,12 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._machines.cluster import ClusterView, LeaderHint, led_by_others
 from pykaproducer._machines.cluster_changes import cluster_changes
+from pykaproducer._machines.cluster_identity import Arrival, ClusterIdentity
 from pykaproducer._machines.refresh import Distrust, Refresh, candidates
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.connection_log import ClusterLog
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata_events import (
     Forget,
@@ -76,6 +78,7 @@ class Metadata(SocketWorker):
         super().__init__("metadata", context, config, collaborators.network)
         self._last_errors = collaborators.last_errors
         self._last_errors.setting_up = self.setting_up
+        self._log = ClusterLog(self._last_errors)
         self._broker_workers = collaborators.broker_workers
         self._ids = ProducerIds(config, self.clock, self._last_errors)
         self._refresh = Refresh(
@@ -87,11 +90,10 @@ class Metadata(SocketWorker):
         self.waiting_threads = ViewWaiters(self.clock)
         #: Only ever replaced as a whole; may be read from any thread.
         self.view = ClusterView()
-        #: Ordinal of the cluster: changes if, after a rebootstrap, the servers are of another one.
-        #: Not without idempotence. May be read from any thread.
+        #: Ordinal of the cluster: changes if the servers are of another one. Not without
+        #: idempotence. May be read from any thread.
         self.cluster = 0
-        self._cluster_id: str | None = None
-        self._rebootstrapped = False
+        self._identity = ClusterIdentity()
         #: When the cluster last answered (monotonic seconds); None: never.
         self.refreshed: float | None = None
         # Stages that are notified of every view, and those that wait for the next one.
@@ -108,9 +110,6 @@ class Metadata(SocketWorker):
         self._leaving = False
         # Unknown topics and how often they were missing; see cluster_changes().
         self._missing: dict[str, int] = {}
-        # Reasons logged since the cluster last answered. There may be several, as the servers are
-        # tried in turn and each may fail for a different reason.
-        self._logged: set[str] = set()
 
     def subscribe(self, stage: Worker) -> None:
         """Notify *stage* of every new view. Called while the pipeline is created."""
@@ -280,7 +279,7 @@ class Metadata(SocketWorker):
     def _ask_for_id(self) -> None:
         if (reason := self.refuses(ApiKey.INIT_PRODUCER_ID)) is not None:
             # Do not submit the request: the connection would be closed, and the view become stale.
-            host, port = self._server or ("", 0)
+            host, port = self._asked_of()
             self._ids.unavailable(
                 f"the broker at {host}:{port} assigns no producer ids: {reason}; set "
                 f"enable_idempotence=False, or upgrade the broker"
@@ -331,12 +330,12 @@ class Metadata(SocketWorker):
             # The connection is not needed. Brokers close connections that have long been idle.
             log.debug("%s", reason)
         else:
-            self._last_errors.cluster = reason
-            if reason not in self._logged and not self.stopping:
-                self._logged.add(reason)
-                log.warning("%s; trying again", reason)
+            self._log.failed(reason, stopping=self.stopping)
         if self._candidates:
             self.next_server_at_once()
+
+    def _asked_of(self) -> tuple[str, int]:
+        return self._server or ("", 0)
 
     def _leave(self, reason: str, servers: list[tuple[str, int]]) -> None:
         """Switch to one of *servers* other than the current one, if there is one."""
@@ -344,12 +343,12 @@ class Metadata(SocketWorker):
         if not others:
             return
         self._left = self._server
+        if self._server is not None:
+            log.info("%s:%d: %s; asking another server", *self._server, reason)
         self._switch_to(others, reason)
 
     def _switch_to(self, servers: list[tuple[str, int]], reason: str) -> None:
         self._candidates = servers
-        if self._server is not None:
-            log.info("%s:%d: %s; asking another server", *self._server, reason)
         self._leaving = True
         self.drop(reason)
         self._leaving = False
@@ -363,38 +362,43 @@ class Metadata(SocketWorker):
         be the only one, and its name may resolve to another host now.
         """
         self._left = self._server
-        self._rebootstrapped = True
-        self._show(self.view.without_brokers(), rebootstrap=True)
-        self._switch_to(self._servers(self.view), "it requires a rebootstrap")
+        self._identity.rebootstrapped()
+        reason = (
+            "{}:{} requires a rebootstrap (REBOOTSTRAP_REQUIRED); do bootstrap_servers still name "
+            "the cluster?".format(*self._asked_of())
+        )
+        self._log.failed(reason, stopping=self.stopping)
+        self._show(self.view.without_brokers(), give_up="the cluster requires a rebootstrap")
+        self._switch_to(self._servers(self.view), reason)
 
-    def _enter(self, cluster_id: str | None) -> None:
-        """Have every partition take a new producer id if the cluster is another one now.
+    def _enter(self, cluster_id: str | None) -> bool:
+        """Return whether the cluster is another one, without a rebootstrap.
 
-        Called before its brokers are in the view. So a BrokerWorker knows of it before it has a
-        connection to one of them.
+        If it is another one, have every partition take a new producer id. Called before its brokers
+        are in the view. So a BrokerWorker knows of it before it has a connection to one of them.
         """
-        known, self._cluster_id = self._cluster_id, cluster_id
-        is_other = self._rebootstrapped and cluster_id != known
-        self._rebootstrapped = False
-        if not (is_other and self._config.idempotent):
-            return
-        # The id first: a stage that reads the new ordinal must not get the old id.
-        self._ids.current = None
-        self.cluster += 1
-        for worker in self._broker_workers():
-            worker.put(ViewChanged())
+        known, arrival = self._identity.id, self._identity.answered(cluster_id)
+        if arrival is Arrival.SAME:
+            return False
+        if known is not None:
+            text = "%s:%d is of another cluster: the cluster id is %s, and was %s before"
+            log.warning(text, *self._asked_of(), cluster_id, known)
+        if self._config.idempotent:
+            # The id first: a stage that reads the new ordinal must not get the old id.
+            self._ids.current = None
+            self.cluster += 1
+            for worker in self._broker_workers():
+                worker.put(ViewChanged())
+        return arrival is Arrival.UNANNOUNCED
 
     def on_answer(self, event: Answered) -> None:
         self._candidates = []
-        self._last_errors.cluster = None
-        if self._logged:
-            log.info("the cluster answers again")
-            self._logged.clear()
         try:
             if event.request.api_key == ApiKey.METADATA:
                 self._metadata_came(event)
             else:
                 answer = decode_init_producer_id(event.request.version, event.payload)
+                self._log.answered()
                 self._throttled(answer.throttle_ms)
                 self._ids.came(answer)
         except WireError as error:
@@ -414,8 +418,9 @@ class Metadata(SocketWorker):
             self._refresh.failed(self.clock.monotonic(), system_random.random())
             self._rebootstrap()
             return
-        self._enter(answer.cluster_id)
-        refresh, old = self._refresh, self.view
+        self._log.answered()
+        is_other = self._enter(answer.cluster_id)
+        refresh, old = self._refresh, self.view.without_brokers() if is_other else self.view
         # Without topics that were not requested, or have been forgotten since.
         answer = answer.only(refresh.asked)
         view = old.with_answer(answer, self._asked_at)
@@ -428,7 +433,9 @@ class Metadata(SocketWorker):
             and all(p.leader_id >= 0 for p in topic.partitions)
         }
         asked = set(refresh.asked)
-        self._show(view)
+        self._show(view, give_up="the servers are of another cluster now" if is_other else "")
+        if is_other:
+            refresh.want()  # the topics that were not requested now have no leaders
         self.refreshed = self.clock.monotonic()
         cost = self.clock.thread_time() - began
         refresh.succeeded(self.refreshed, system_random.random(), there=there, seen=seen, cost=cost)
@@ -438,8 +445,11 @@ class Metadata(SocketWorker):
         elif unhelpful:
             self._leave("the leaders it names keep rejecting batches", self._servers(view))
 
-    def _show(self, view: ClusterView, *, rebootstrap: bool = False) -> None:
-        """Publish a new view, and notify the waiting stages and threads."""
+    def _show(self, view: ClusterView, *, give_up: str = "") -> None:
+        """Publish a new view, and notify the waiting stages and threads.
+
+        *give_up*: why all connections must be closed; empty: they need not.
+        """
         old = self.view
         for is_bad, text in cluster_changes(old, view, self._missing):
             log.log(logging.WARNING if is_bad else logging.INFO, "%s", text)
@@ -447,7 +457,7 @@ class Metadata(SocketWorker):
         waiters, self._waiters = list(self._waiters), {}
         for worker in (*self._subscribers, *waiters):
             worker.put(ViewChanged())
-        changed = ViewChanged(led_by_others(old, view), rebootstrap)
+        changed = ViewChanged(led_by_others(old, view), give_up)
         for worker in self._broker_workers():
             worker.put(changed)
         self.waiting_threads.wake_all()

@@ -15,8 +15,9 @@ class ViewChanged:
 
     #: Partitions whose leader has changed, for stages that serve many partitions.
     moved: frozenset[tuple[str, int]] = frozenset()
-    #: The brokers of the old view are of no use any more: close the connections to them (KIP-1102).
-    rebootstrap: bool = False
+    #: Why the connections to the brokers of the old view must be closed, for example because of a
+    #: rebootstrap (KIP-1102); empty: they need not.
+    give_up: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._util.deques import copied_items
 
 Item = Backlog | Batch | Chaser
 
@@ -62,7 +63,7 @@ class RetryHandler(Worker):
             waiting.append(item)
 
     def held_items(self) -> Iterable[object]:
-        return [each for waiting in list(self._partitions.values()) for each in list(waiting)]
+        return [each for line in list(self._partitions.values()) for each in copied_items(line)]
 
     def deadline(self) -> float | None:
         return self._due[0][0] if self._due else None

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
+from pykaproducer._util.deques import copied_items
 
 
 class SealedAhead:
@@ -36,7 +37,7 @@ class SealedAhead:
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over a copy of all batches, oldest first."""
-        return (batch for batches in list(self.requests) for batch in list(batches))
+        return (batch for batches in copied_items(self.requests) for batch in list(batches))
 
     def counts(self) -> Counter[PartitionBuffer]:
         """Return the number of batches of each buffer.

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pykaproducer._machines.cluster import Backoff
+from pykaproducer._machines.session import Checked
 from pykaproducer._net.connection import (
     Answered,
     Connection,
@@ -103,6 +104,9 @@ class SocketWorker(Worker):
 
     def on_ready(self) -> None:
         """React to a new connection, which is ready for requests."""
+
+    def on_checked(self) -> None:
+        """React to the end of a connection check: the connection may be used."""
 
     def on_answer(self, event: Answered) -> None:
         """Handle the response to a request."""
@@ -394,6 +398,8 @@ class SocketWorker(Worker):
                 self.ready = True
                 self.link().made.add(self._used(), 1)
                 self.on_ready()
+            case Checked():
+                self.on_checked()
             case Answered():
                 self._busy = True
                 size = len(event.payload) + _RESPONSE_HEAD

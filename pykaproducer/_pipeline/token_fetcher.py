@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from pykaproducer._net.token_gate import TokenRejected
 from pykaproducer._pipeline.worker import StageContext, Worker
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ class TokenFetcher(Worker):
         self._is_wanted = False
         tokens.attend(context.clock, self.put)
 
-    def handle(self, item: TokenWanted) -> None:
+    def handle(self, item: TokenWanted | TokenRejected) -> None:
         self._is_wanted = True
+        if isinstance(item, TokenRejected):
+            return  # deadline() is read again
         if self._tokens.is_valid() or self._tokens.failure is not item.seen:
             item.wake()
         else:

@@ -40,6 +40,7 @@ from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.partition import PartitionWorker, Rest
 from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._util.deques import copied_items
 from pykaproducer.config import Config
 from pykaproducer.errors import DeliveryError, Status, delivery_error_for
 from pykaproducer.partitioners import PartitionerFunction
@@ -109,7 +110,7 @@ class TopicWorker(Worker):
         return isinstance(self._partitioner, Partitioner) and not self._has_own_thread
 
     def held_items(self) -> Iterable[object]:
-        return [unknown for unknown, _ in list(self._unknown)]
+        return [unknown for unknown, _ in copied_items(self._unknown)]
 
     @property
     def partitions(self) -> dict[int, PartitionWorker]:

@@ -56,6 +56,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.shortage import Shortage
 from pykaproducer._util import guarded_log, threads
 from pykaproducer._util.clock import Clock, WakeEvent, earlier
+from pykaproducer._util.deques import copied_items
 
 
 class _Stop:
@@ -126,8 +127,9 @@ class Worker:
         # Taken, and never released, by the first thread started for the stage.
         self._claim = threading.Lock()
         self.thread: threading.Thread | None = None
-        # All that were started for the stage: it may be another one that runs it.
-        self._threads: deque[threading.Thread] = deque()
+        # All that were started for the stage: it may be another one that runs it. Not a deque,
+        # which cannot be copied while another thread appends to it without the GIL.
+        self._threads: list[threading.Thread] = []
         self.stopping = False
         self.shortage = Shortage(name, clock)
         # The first item waits for memory.
@@ -188,12 +190,8 @@ class Worker:
     # The inbox -----------------------------------------------------------------------------------
 
     def inbox(self) -> list[Any]:
-        """Return the items in the inbox. May be called from any thread."""
-        while True:
-            try:
-                return list(self._items)
-            except RuntimeError:  # it was changed during the copy
-                continue
+        """Return a copy of the inbox. May be called from any thread; see :func:`copied_items`."""
+        return copied_items(self._items)
 
     def put(self, item: Any) -> None:
         """Hand *item* to the stage. From any thread; never blocks."""

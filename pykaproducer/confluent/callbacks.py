@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any, Final
 
 from pykaproducer._util.clock import Clock
@@ -34,6 +35,9 @@ class CallbackWatch:
         self._born = clock.monotonic()
         #: The last reported error of each broker; of the whole cluster under None.
         self._reported: dict[int | None, str] = {}
+        # Held during a check, so that a change is reported once. Nobody waits for it: a thread
+        # may hold it when the process is forked, or when a signal handler interrupts it.
+        self._checking = threading.Lock()
         # Whether no broker was reachable at the last check.
         self._was_all_down = False
         self._throttled = 0.0
@@ -54,6 +58,14 @@ class CallbackWatch:
         """Check, if it is time, and queue calls of the callbacks for changes."""
         if self._errors_due is None and self._stats_due is None:
             return
+        if not self._checking.acquire(blocking=False):
+            return
+        try:
+            self._check_now()
+        finally:
+            self._checking.release()
+
+    def _check_now(self) -> None:
         now = self._clock.monotonic()
         if self._errors_due is not None and now >= self._errors_due:
             self._errors_due = now + _EVERY

@@ -202,8 +202,7 @@ def error_code_for(reason: str) -> int:
     lowered = reason.lower()
     if "no token from" in lowered:
         return Codes._AUTHENTICATION
-    unresolved = ("cannot be resolved", "no address", "looking up the host name")
-    if any(each in lowered for each in unresolved):
+    if "cannot be resolved" in lowered or "no address" in lowered:
         return Codes._RESOLVE
     if "certificate" in lowered or "tls" in lowered:
         return Codes._SSL

@@ -211,6 +211,8 @@ class KafkaProducer(Producer):
                 settings["partitioner"]
             )
         self._bootstrap_timeout = 30_000.0
+        # Taken, and never released, by the thread that closes the serializers.
+        self._closing_serializers = threading.Lock()
         super().__init__(*arguments, **settings)
         for name, value in settings.items():
             if canonical_name(name) == "bootstrap_timeout_ms":
@@ -322,10 +324,14 @@ class KafkaProducer(Producer):
         """
         if timeout is not None and not 0 <= timeout <= threading.TIMEOUT_MAX:
             raise ValueError(f"Invalid timeout: {timeout}")
-        first = not self._closed
+        was_closing = self._closed
         super().close(timeout)
+        if was_closing and self._ref.in_own_thread():
+            return  # the thread that closes the producer still lets callbacks send
+        if not self._closing_serializers.acquire(blocking=False):
+            return
         for serializer in (self.config.key_serializer, self.config.value_serializer):
-            if first and isinstance(serializer, ObjectSerializer):
+            if isinstance(serializer, ObjectSerializer):
                 serializer.close()
 
     def bootstrap_connected(self) -> bool:

@@ -197,7 +197,7 @@ class MockProducer(Producer):
         self._to_raise[call].append(error)
 
     def clear(self) -> None:
-        """Reset: forget the history, the offsets, and failures that nobody has read.
+        """Reset: forget the history, the offsets, and unreported failures.
 
         Pending messages fail with AbortedError first. Errors of :meth:`raise_next` and
         :meth:`fail_next` that have not occurred yet are dropped.
@@ -211,7 +211,7 @@ class MockProducer(Producer):
     # The producer's methods ----------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Deliver all pending messages, and raise the failures that nobody has read.
+        """Deliver all pending messages, and raise the unreported failures.
 
         Raises:
             FlushTimeoutError: callbacks still run in another thread after *timeout* seconds.

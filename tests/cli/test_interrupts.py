@@ -12,8 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, consume, end_of
+from .helper import NOWHERE, PATIENCE, command, end_of
 
 DATA = b"".join(b"line %d\n" % number for number in range(400_000)) + b"half a li"
 #: More than a pipe holds (bytes).

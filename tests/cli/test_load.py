@@ -21,8 +21,9 @@ from pykaproducer.cli._load_report import verified
 from pykaproducer.config import Config
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
+from .helper import NOWHERE, PATIENCE, command, end_of, run
 
 ROWS = [
     {"id": 1, "name": "Ärger", "price": 1.5},

@@ -21,8 +21,9 @@ from pykaproducer.cli._perf_plot import _plain_numbers
 from pykaproducer.cli._perf_run import Interval, PerfLoad, Run
 from pykaproducer.cli._signals import Signals
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
+from .helper import NOWHERE, PATIENCE, command, end_of, run
 
 PROGRESS = re.compile(
     r"\d+ records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, "

@@ -11,8 +11,9 @@ import threading
 import pytest
 
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
+from .helper import NOWHERE, PATIENCE, command, end_of, run
 
 
 def nasty(lines: int) -> bytes:

@@ -25,10 +25,11 @@ from pykaproducer.cli._top_view import Room, frame
 from pykaproducer.cli.top import _command_of
 from pykaproducer.stats import read_stats, running, runtime_directory
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 from tests._support.snapshots import snapshot
 from tests._support.speaker import speaking
 
-from .helper import NOWHERE, PATIENCE, command, consume, end_of, run
+from .helper import NOWHERE, PATIENCE, command, end_of, run
 from .terminal import on_a_terminal
 
 #: The sequences that leave the alternate screen, and show the cursor again.

@@ -12,8 +12,9 @@ import pytest
 from pykaproducer.cli import main, trace
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing.scripted import Refuse, ScriptedCluster
+from tests._support.consumer import consume
 
-from .helper import NOWHERE, consume, run
+from .helper import NOWHERE, run
 from .terminal import on_a_terminal
 
 #: The path of a message without errors.

@@ -16,8 +16,9 @@ from pykaproducer.cli._audit import DEFECTS, Audit, Messages, defect_lines
 from pykaproducer.cli._ledger import SEGMENT, Ledger, LedgerEntry, ReportedOutcome
 from pykaproducer.cli._readback import Record
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 
-from .helper import NOWHERE, PATIENCE, command, consume, run
+from .helper import NOWHERE, PATIENCE, command, run
 
 
 def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:

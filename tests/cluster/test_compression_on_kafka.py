@@ -7,11 +7,11 @@ import struct
 
 import crc32c
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer._net.transport import Network
 from pykaproducer._util.compression import compressor
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 from tests.net.helper import Settings
 from tests.testing.helper import RawClient
 from tests.wire.helper import record_batch
@@ -49,17 +49,5 @@ def test_kafka_takes_it_and_gives_it_back(
         # The broker decompresses and checks every record before it appends the batch.
         while (answer := client.produce((topic, 0, batch))) != [(0, 0)]:
             assert answer[0][0] in (3, 5, 6), answer  # it may not know yet that it is the leader
-    consumer = KafkaConsumer(
-        bootstrap_servers=cluster.bootstrap_servers,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0)])
-        read: list[bytes] = []
-        while len(read) < len(values):
-            for records in consumer.poll(timeout_ms=1000).values():
-                read += [record.value for record in records]
-    finally:
-        consumer.close()
-    assert read == values
+    read = consume(cluster.bootstrap_servers, topic, len(values))
+    assert [record.value for record in read] == values

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pykaproducer.config import Config, read_settings
-from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
 
 pytest.importorskip("cryptography")
 
 from tests._support.keys import ec_key, pem_of, rsa_key
 
-SECRET = "hunter2"
+from .helper import SECRET, config, refusal
+
 URL = "https://login.example.com/token"
 PROTOCOL = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
 CLIENT = {
@@ -28,19 +28,6 @@ BASIC = {**CLIENT, "sasl_oauthbearer_client_secret": SECRET}
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 KEY_FILE = "sasl_oauthbearer_assertion_private_key_file"
 PASSPHRASE = "sasl_oauthbearer_assertion_private_key_passphrase"
-
-
-def config(**settings: Any) -> Config:
-    return Config.from_kwargs(settings)
-
-
-def refusal(**settings: Any) -> str:
-    with pytest.raises((ConfigurationError, UnsupportedFeatureError)) as caught:
-        config(**settings)
-    assert SECRET not in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.__cause__ is None
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

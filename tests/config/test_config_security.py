@@ -20,14 +20,15 @@ from pykaproducer._config.security_validation import login_settings
 from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import ConnectionFailed, Endpoint
 from pykaproducer.config import Config, read_settings
-from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
+from pykaproducer.errors import ConfigurationError
 from tests.net.tls_server import Files
 
 pytest.importorskip("trustme")
 
 from pykaproducer.testing._certificates import CertificateAuthority
 
-SECRET = "hunter2"
+from .helper import SECRET, config, refusal
+
 SCRAM = {
     "security_protocol": "SASL_SSL",
     "sasl_mechanism": "SCRAM-SHA-256",
@@ -36,18 +37,6 @@ SCRAM = {
 }
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-def config(**settings: Any) -> Config:
-    return Config.from_kwargs(settings)
-
-
-def refusal(**settings: Any) -> str:
-    with pytest.raises((ConfigurationError, UnsupportedFeatureError)) as caught:
-        config(**settings)
-    assert SECRET not in str(caught.value)
-    assert caught.value.__cause__ is None
-    return str(caught.value)
 
 
 # Combinations -----------------------------------------------------------------------------------

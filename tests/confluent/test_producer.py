@@ -27,7 +27,8 @@ from pykaproducer.confluent.errors import error_code_for
 from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
-from tests._support.no_memory import call_without_memory
+from tests._support.callers import needs_callers
+from tests._support.no_memory import call_without_memory, needs_hook
 
 from .helper import SOON, Calls, on, poll_until
 
@@ -52,6 +53,7 @@ def test_callbacks_run_in_the_thread_that_polls(scripted: ScriptedCluster) -> No
     assert threads == [threading.get_ident()]
 
 
+@needs_callers
 def test_each_message_that_is_flushed_is_reported_in_that_thread(
     scripted: ScriptedCluster,
 ) -> None:
@@ -265,7 +267,7 @@ def test_errors_are_told_to_error_cb_and_the_logger(
 
 
 @pytest.mark.parametrize(
-    "reason", ["the host name has no address", "looking up the host name took too long"]
+    "reason", ["the host name has no address", "the host name 'b' cannot be resolved: unknown"]
 )
 def test_a_failed_lookup_has_librdkafkas_code(reason: str) -> None:
     assert error_code_for(f"no connection to b:9092: {reason}") == KafkaError._RESOLVE
@@ -398,6 +400,50 @@ def test_that_all_brokers_are_down_is_told_when_the_last_one_goes() -> None:
     codes = [error.code() for error in errors]
     assert codes.count(KafkaError._ALL_BROKERS_DOWN) == 2
     assert codes[3] == KafkaError._ALL_BROKERS_DOWN
+
+
+@pytest.mark.parametrize("place", ["another thread", "a signal handler"])
+def test_a_change_is_reported_once_although_two_look_for_it(
+    scripted: ScriptedCluster, place: str
+) -> None:
+    """Both see the change before either has noted that it is reported."""
+    errors = Calls()
+    producer = on(scripted, error_cb=errors)
+    watch, report = producer._watch, producer._watch._report
+    others: list[threading.Thread] = []
+
+    def poll_in_between(code: int, reason: str) -> None:
+        if not others:
+            others.append(threading.Thread(target=producer.poll, args=(0,)))
+            watch._errors_due = 0.0
+            if place == "another thread":
+                others[0].start()
+                others[0].join(0.2)
+            else:
+                producer.poll(0)
+        report(code, reason)
+
+    class Core:
+        """A producer below that has lost a broker."""
+
+        def stats(self) -> dict[str, Any]:
+            brokers = [{"id": 1, "last_error": "connection lost"}, {"id": 2, "last_error": None}]
+            return {
+                "state": "running",
+                "brokers": brokers,
+                "cluster_error": None,
+                "requests": {"throttle_ms": 0},
+            }
+
+    watch._report = poll_in_between  # type: ignore[method-assign]
+    watch._core = Core()  # type: ignore[assignment]
+    watch._errors_due = 0.0
+    producer.poll(0)
+    if place == "another thread":
+        others[0].join(SOON)
+    producer.poll(0)
+    assert [error.str() for error in errors] == ["Local: Broker transport failure: connection lost"]
+    producer.close()
 
 
 def test_a_callback_that_forks_leaves_the_others_to_the_parent(scripted: ScriptedCluster) -> None:
@@ -585,6 +631,7 @@ def test_two_threads_that_poll_serve_each_report_once(scripted: ScriptedCluster)
     producer.close()
 
 
+@needs_hook
 def test_a_report_for_which_there_is_no_memory_counts_as_finished(
     scripted: ScriptedCluster,
 ) -> None:

@@ -257,6 +257,33 @@ def test_serializers_of_every_kind(scripted: ScriptedCluster) -> None:
         assert sent.serialized_value_size == len("[('a', b'b')]")
 
 
+def test_two_threads_that_close_close_a_serializer_once(
+    scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Old()
+    producer = connect(scripted, value_serializer=old)
+    after = producer._clock.after
+    others: list[threading.Thread] = []
+
+    def close_in_another_thread(timeout: float | None) -> float | None:
+        if not others:
+            others.append(threading.Thread(target=producer.close))
+            others[0].start()
+            others[0].join()
+        return after(timeout)
+
+    monkeypatch.setattr(producer._clock, "after", close_in_another_thread)
+    producer.close()
+    assert old.closed == 1
+
+
+def test_the_exit_of_the_process_closes_serializers_too(scripted: ScriptedCluster) -> None:
+    old = Old()
+    producer = connect(scripted, value_serializer=old)
+    producer._close_by(producer._begin_exit())
+    assert old.closed == 1
+
+
 def test_a_partitioner_of_ones_own_is_asked_in_send(scripted: ScriptedCluster) -> None:
     asked: list[Any] = []
 

@@ -23,7 +23,7 @@ from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.sequencing import ProducerId, Sequencer
 from pykaproducer._pipeline.metrics import ProducerMetrics
-from tests._support.no_memory import call_without_memory
+from tests._support.no_memory import call_without_memory, needs_hook
 from tests.wire.test_confirmation import encoded
 
 from .helper import TOPIC, Door, read, report, split
@@ -435,6 +435,7 @@ def test_what_is_settled_before_memory_runs_out_is_reported(
     assert [batch.is_settled for batch in batches] == [True, False, False]
 
 
+@needs_hook
 @pytest.mark.parametrize("allocation", range(40))
 def test_whichever_allocation_fails_what_is_settled_is_reported(allocation: int) -> None:
     broker = Broker()

@@ -47,6 +47,42 @@ def test_the_peer_is_gone_when_it_has_acknowledged_nothing_since_the_last_use() 
     assert liveness.failure(1e9, 100.0, 1e9) is None
 
 
+def one_way(**settings: float) -> Liveness:
+    liveness = Liveness(Settings(**settings))
+    liveness.can_look = liveness.is_one_way = True
+    return liveness
+
+
+def test_without_responses_the_peer_is_gone_although_the_connection_is_in_use() -> None:
+    liveness = one_way()
+    assert liveness.next_look_at(100.0) <= 100.0
+    assert liveness.failure(0.0, 100.0, 100.0) is None
+    for second in range(101, 111):
+        assert liveness.next_look_at(second - 0.1) == second
+        assert liveness.failure(50.0, second - 0.1, float(second)) is None
+    assert "acknowledged nothing" in (liveness.failure(50.0, 110.9, 111.0) or "")
+
+
+def test_a_lost_packet_after_a_pause_is_not_a_peer_that_is_gone() -> None:
+    """The last acknowledgement was before the pause."""
+    liveness = one_way()
+    assert liveness.failure(0.0, 100.0, 111.0) is None
+    assert liveness.failure(61.0, 160.0, 161.0) is None
+    assert liveness.failure(0.2, 160.0, 162.0) is None
+    assert liveness.failure(0.0, 160.0, 163.0) is None
+    assert liveness.failure(11.0, 172.0, 174.0) is None
+
+
+def test_without_responses_an_unused_connection_is_not_looked_at() -> None:
+    liveness = one_way()
+    liveness.failure(0.0, 100.0, 110.0)
+    assert liveness.next_look_at(100.0) == 111.0
+    liveness.failure(0.0, 100.0, 111.0)
+    assert liveness.next_look_at(100.0) == math.inf
+    assert liveness.next_look_at(200.0) <= 200.0
+    assert one_way(tcp_user_timeout_ms=0).next_look_at(100.0) == math.inf
+
+
 @pytest.mark.parametrize("state", [SessionState.CLOSED, SessionState.CHECKING])
 def test_a_session_is_checked_only_while_it_takes_requests(state: SessionState) -> None:
     session = Session("tester")

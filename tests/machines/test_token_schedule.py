@@ -57,9 +57,42 @@ def test_a_token_that_a_broker_rejects_is_replaced() -> None:
     schedule = made()
     schedule.fetched(3600.0, 0.0, 0.0)
     schedule.rejected(60.0)
-    assert not schedule.is_valid(60.0)
+    # Other brokers may accept it.
+    assert schedule.is_valid(60.0)
     assert schedule.fetch_at == 60.0
     # The new one is no better: the endpoint is not asked all the time.
     schedule.fetched(3600.0, 60.0, 0.0)
     schedule.rejected(61.0)
+    assert schedule.fetch_at == 80.0
+
+
+def test_each_token_is_replaced_once_however_often_it_is_rejected() -> None:
+    schedule = made()
+    schedule.fetched(3600.0, 0.0, 0.0)
+    schedule.rejected(60.0)
+    schedule.failed(60.0, 0.5, permanent=True)
+    schedule.rejected(61.0)
     assert schedule.fetch_at == 70.0
+
+
+def test_the_pause_doubles_while_every_token_is_rejected() -> None:
+    schedule = made()
+    now, pauses = 0.0, []
+    for _ in range(8):
+        schedule.fetched(3600.0, now, 0.0)
+        schedule.rejected(now)
+        pauses.append(schedule.fetch_at - now)
+        now = schedule.fetch_at
+    assert pauses == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 320.0, 320.0]
+    # It begins anew after a token that was not rejected.
+    schedule.fetched(3600.0, now, 0.0)
+    schedule.fetched(3600.0, now + 2880.0, 0.0)
+    schedule.rejected(now + 2880.0)
+    assert schedule.fetch_at == now + 2890.0
+
+
+def test_a_rejected_token_is_renewed_no_later_than_any_other() -> None:
+    schedule = made()
+    schedule.fetched(5.0, 0.0, 0.0)
+    schedule.rejected(1.0)
+    assert schedule.fetch_at == 4.0

@@ -20,8 +20,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pykaproducer import MessageTooLargeError, Producer
 from pykaproducer.metrics import TracingInterceptor, observe
 from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import consume
 from tests._support.snapshots import Said
-from tests.cli.helper import NOWHERE, consume
+from tests.cli.helper import NOWHERE
 
 
 class Traces:

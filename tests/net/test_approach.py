@@ -133,28 +133,55 @@ def test_nothing_answers(black_hole: Endpoint) -> None:
     talk.close()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "count", "reason"),
-    [
-        (11.0, 1, "looking up the host name took too long"),
-        (11.0, 0, "the host name has no address"),
-        (0.0, 0, "the host name has no address"),
-    ],
-)
-def test_the_resolver_takes_all_the_time(seconds: float, count: int, reason: str) -> None:
+class SlowDirectory(Directory):
+    """A resolver that takes *seconds*, more than the time for setting up a connection."""
+
+    def __init__(self, *endpoints: Endpoint, clock: FakeClock, seconds: float) -> None:
+        super().__init__(*endpoints)
+        self.clock, self.seconds = clock, seconds
+
+    def resolve(self, host: str, port: int) -> list[Endpoint]:
+        self.clock.jump(self.seconds)
+        return super().resolve(host, port)
+
+
+def test_a_slow_resolver_leaves_the_connection_all_its_time() -> None:
     clock = FakeClock()
+    with ScriptedCluster(1) as cluster:
 
-    class Slow(Directory):
-        def resolve(self, host: str, port: int) -> list[Endpoint]:
-            clock.jump(seconds)
-            return super().resolve(host, port)
+        class Slow(Addresses):
+            def resolve(self, host: str, port: int) -> list[Endpoint]:
+                clock.jump(45.0)
+                return super().resolve(host, port)
 
-    endpoints = [Endpoint(socket.AF_INET, ("127.0.0.1", 9))] * count
-    talk = Talk(Slow(*endpoints), clock=clock)
+        talk = Talk(Slow(cluster, 0), clock=clock)
+        talk.connection.open()
+        due = talk.connection.next_deadline
+        assert due is None or due >= 1045.0
+        talk.until(Ready)
+        talk.close()
+
+
+def test_a_slow_resolver_does_not_take_the_time_of_the_attempts(black_hole: Endpoint) -> None:
+    clock = FakeClock()
+    talk = Talk(SlowDirectory(black_hole, clock=clock, seconds=45.0), clock=clock)
+    talk.connection.open()
+    assert talk.connection.next_deadline == 1055.0
+    clock.jump(10.0)
+    (lost,) = talk.connection.poll(clock.monotonic())
+    assert isinstance(lost, Lost)
+    assert lost.reason == "connecting took too long"
+    talk.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 45.0])
+def test_a_name_without_an_address(seconds: float) -> None:
+    clock = FakeClock()
+    talk = Talk(SlowDirectory(clock=clock, seconds=seconds), clock=clock)
     talk.connection.open()
     (lost,) = talk.connection.poll(clock.monotonic())
     assert isinstance(lost, Lost)
-    assert lost.reason == reason
+    assert lost.reason == "the host name has no address"
     talk.close()
 
 

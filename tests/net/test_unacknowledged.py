@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer._net.connection import Lost, Ready
+from pykaproducer._net.connection import FullyWritten, Lost, Ready
 from pykaproducer._net.transport import Endpoint, Network, PlainTransport
 from tests.net.helper import Settings, Talk, connect
 from tests.wire.helper import record_batch
@@ -115,6 +115,24 @@ def test_a_host_that_acknowledges_nothing_costs_seconds(
     )
     # The broker may have received it.
     assert (lost.unanswered, lost.unwritten) == ([request], [])
+    talk.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what was acknowledged")
+def test_such_a_host_is_noticed_without_responses(
+    namespace: Namespace, far_broker: tuple[str, int]
+) -> None:
+    """With acks=0 nothing is in flight that could time out."""
+    settings = Settings(tcp_user_timeout_ms=1500)
+    talk = Talk(Network(settings), address=far_broker, settings=settings)
+    talk.connection.open()
+    talk.until(Ready)
+    namespace.black_hole()
+    request = talk.submit(("t", 0, record_batch(b"v")), acks=0)
+    assert talk.until(FullyWritten).request is request
+    lost = talk.until(Lost)
+    assert lost.reason.endswith("in the last 1.5 s (tcp_user_timeout_ms)")
+    assert (lost.unanswered, lost.unwritten) == ([], [])
     talk.close()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pykaproducer._pipeline.bridge import Bridge
+from pykaproducer.errors import DeliveryError, Status
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, proceed
 from tests._support.callers import needs_callers
@@ -16,6 +17,7 @@ from .helper import (
     SOON,
     came,
     ended,
+    let_pass,
     log,
     numbers,
     offsets,
@@ -91,6 +93,31 @@ def test_nothing_is_written_to_a_connection_that_gives_no_sign_of_life(
         until(lambda: log(cluster) == [b"first", *numbers(3)])
         # The log of the muted connections would show what was written there.
         assert connections(cluster) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}])
+def test_a_message_that_expires_during_the_check_was_not_written(settings: dict[str, Any]) -> None:
+    clock = FakeClock()
+    with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        ended(cluster.producer(clock=clock, **QUIET, **settings)) as producer,
+    ):
+        warm_up(producer)
+        came(cluster, "produce", 1)
+        for end in list(cluster._connections):
+            end.mute()
+        clock.jump(240)
+        early = producer.send("t", b"early", delivery_timeout_ms=1_000)
+        late = producer.send("t", b"late")
+        bridge = pipeline_of(producer).brokers.all()[0].bridge
+        until(lambda: "has not answered the check" in bridge.setting_up())
+        clock.jump(1.1)
+        error = early.exception(SOON)
+        assert isinstance(error, DeliveryError)
+        assert error.status is Status.NOT_PERSISTED
+        let_pass(clock, [late])
+        assert late.exception(0) is None
+        assert log(cluster) == [b"first", b"late"]
 
 
 def test_a_broker_that_is_slow_with_a_request_is_not_asked() -> None:

@@ -46,6 +46,8 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 
 def connect(cluster: ScriptedCluster, clock: FakeClock, **settings: Any) -> Producer:
+    # let_pass() advances the time while a connection is being made, too.
+    settings = {"delivery_timeout_ms": 86_400_000, **settings}
     return cluster.producer(clock=clock, bootstrap_servers="bootstrap:9092", **settings)
 
 
@@ -116,6 +118,26 @@ def test_a_server_that_always_requires_it_is_asked_with_backoff(
         later = to_each(producer, b"after")
         let_pass(clock, later)
         assert offsets(later) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_error_of_a_message_names_the_cause(
+    cluster: ScriptedCluster, clock: FakeClock, warm: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ended(connect(cluster, clock)) as producer:
+        if warm:
+            offsets(to_each(producer, b"before"))
+            cluster.next("metadata", *[Amend(rebootstrap)] * 999)
+            lose_the_cluster(cluster, producer, clock)
+        else:
+            cluster.next("metadata", *[Amend(rebootstrap)] * 999)
+        delivery = producer.send("t", b"after", partition=0, delivery_timeout_ms=3_000)
+        let_pass(clock, [delivery])
+        error = delivery.exception(0)
+    assert isinstance(error, DeliveryError)
+    assert "bootstrap:9092 requires a rebootstrap (REBOOTSTRAP_REQUIRED)" in str(error)
+    assert error.status is Status.NOT_PERSISTED
+    assert len([text for text in caplog.messages if "(REBOOTSTRAP_REQUIRED); do" in text]) == 1
 
 
 def test_a_request_in_flight_is_retried_and_not_written_twice(
@@ -224,6 +246,67 @@ def test_a_request_in_flight_is_not_written_to_another_cluster(
         assert error.status is Status.POSSIBLY_PERSISTED
         assert offsets(later) == [0, 1, 2]
         assert log(other, partition=1) == numbers(3)
+
+
+# Another cluster at the same addresses, without REBOOTSTRAP_REQUIRED -----------------------------
+
+
+def replace(cluster: ScriptedCluster, other: ScriptedCluster, producer: Producer) -> None:
+    """Have the addresses of *cluster* stand for *other*, and break the connection for metadata."""
+    metadata = pipeline_of(producer).metadata
+    until(lambda: not metadata._refresh.under_way)
+    cluster.network.now = other  # type: ignore[attr-defined]
+    (asked,) = {each.connection for each in cluster.received("metadata")}
+    with cluster._changed:
+        (connection,) = [each for each in cluster._connections if each.number == asked]
+    connection.hang_up()
+    until(lambda: not metadata.ready)
+
+
+def is_of(other: ScriptedCluster, producer: Producer, clock: FakeClock) -> None:
+    """Have the producer ask *other* for metadata, and wait for that."""
+    metadata = pipeline_of(producer).metadata
+    asked, refreshed = len(other.received("metadata")), metadata.refreshed
+    metadata.want()
+
+    def came() -> bool:
+        clock.jump(0.05)
+        return len(other.received("metadata")) > asked and metadata.refreshed != refreshed
+
+    until(came)
+
+
+def test_a_cluster_that_was_created_again_is_noticed(
+    cluster: ScriptedCluster,
+    other: ScriptedCluster,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another producer of the new one has the same id, and its numbers are the next ones here.
+
+    With the old id, a message would be taken for a duplicate, and be reported as delivered.
+    """
+    cluster.network = Either(cluster)
+    with (
+        ended(connect(cluster, clock)) as producer,
+        ended(other.producer(clock=FakeClock())) as stranger,
+    ):
+        offsets(to_each(producer, b"before"))
+        for value in (b"first", b"second"):
+            offsets(to_each(stranger, value))
+        same = {batch.producer_id for batch in cluster.batches("t")}
+        assert same == {batch.producer_id for batch in other.batches("t")}
+        replace(cluster, other, producer)
+        is_of(other, producer, clock)
+        later = to_each(producer, b"moved")
+        let_pass(clock, later)
+        assert offsets(later) == [2, 2, 2]
+        for partition in range(PARTITIONS):
+            assert log(other, partition=partition) == [b"first", b"second", b"moved"]
+            assert log(cluster, partition=partition) == [b"before"]
+    ids = f"the cluster id is {other._state.cluster_id}, and was {cluster._state.cluster_id} before"
+    (told,) = [text for text in caplog.messages if "is of another cluster" in text]
+    assert told.endswith(f" is of another cluster: {ids}")
 
 
 @pytest.mark.parametrize("silently", [False, True])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pykaproducer._kernel import BorrowedPaths, PartitionPath, Slice
@@ -110,3 +111,31 @@ def test_items_put_while_a_stage_is_borrowed_are_handled_afterwards() -> None:
     for stage in (recorder, borrower, other):
         stage.stop()
         assert stage.join(clock.monotonic() + SOON)
+
+
+class _BesideABusyStage(deque[int]):
+    """An inbox that a stage changes during each copy, as is possible without the GIL."""
+
+    def __iter__(self) -> Iterator[int]:
+        for item in super().__iter__():
+            yield item
+            self.popleft()
+            self.append(item)
+
+
+def test_the_inbox_of_a_busy_stage_is_copied_while_it_changes() -> None:
+    """A repeated copy would not end as long as the inbox changes."""
+    stage = _Caller("busy", stage_context(FakeClock()))
+    stage._items = _BesideABusyStage(range(1000))
+    assert len(stage.inbox()) == 1000
+
+
+def test_an_inbox_that_becomes_shorter_during_a_copy() -> None:
+    class Emptied(_BesideABusyStage):
+        def __getitem__(self, index: Any) -> Any:
+            self.clear()
+            return super().__getitem__(index)
+
+    stage = _Caller("emptied", stage_context(FakeClock()))
+    stage._items = Emptied(range(1000))
+    assert stage.inbox() == []

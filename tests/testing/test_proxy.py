@@ -432,7 +432,7 @@ def test_connections_are_dropped_without_a_word(
     assert len(proxy.unanswered) == 1
     assert proxy.drop_silently() == 1
     assert not proxy.unanswered
-    # Nothing passes in either direction, and neither side is told.
+    # Nothing passes in either direction, and neither side is notified.
     server.connections.get(timeout=PATIENCE).sendall(answer(1))
     client.sendall(request(2))
     with connect(proxy) as another:
