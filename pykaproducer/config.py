@@ -291,7 +291,8 @@ class Config(SecuritySettings, NetworkSettings):
     exit_flush_timeout_ms: float = setting(
         5_000,
         milliseconds(),
-        "How long a producer that was not closed may flush when the interpreter exits.",
+        "How long a producer that was not closed may flush when the interpreter exits, and how "
+        "long a with block waits that an exception ends.",
         unit="ms",
     )
     stage_threads: str = setting(
@@ -386,7 +387,8 @@ class Config(SecuritySettings, NetworkSettings):
     def __repr__(self) -> str:
         """Show the settings that differ from their defaults, without secrets."""
         changed = [
-            f"{row.name}=<not shown>" if row.secret else f"{row.name}={value!r}"
+            f"{row.name}="
+            + ("<not shown>" if row.secret else repr(row.kind.without_secrets(value)))
             for row in _FIELDS
             if (value := getattr(self, row.name)) != row.parse(row.default)
         ]
@@ -407,7 +409,11 @@ _NAMES = {name: row for row in SETTINGS for name in (*row.dotted, row.name)}
 
 def shown_settings(config: Config) -> dict[str, Any]:
     """Return the settings by name, without secrets."""
-    return {row.name: getattr(config, row.name) for row in _FIELDS if not row.secret}
+    return {
+        row.name: row.kind.without_secrets(getattr(config, row.name))
+        for row in _FIELDS
+        if not row.secret
+    }
 
 
 def canonical_name(name: str) -> str | None:

@@ -67,6 +67,8 @@ class ProducerRef:
         #: Returns whether the caller is on one of the producer's threads, which run callbacks
         #: and partitioners.
         self.in_own_thread: Callable[[], bool] = _never
+        #: Returns why a message for a topic, and its partition if it has one, is still pending.
+        self.reason_for: Callable[[str, int | None], str | None] = _unknown
 
     def check_may_wait(self, delivery: Delivery) -> None:
         """Raise if the caller can never receive the outcome of the pending *delivery*."""
@@ -86,6 +88,10 @@ class ProducerRef:
 
 def _never() -> bool:
     return False
+
+
+def _unknown(topic: str, partition: int | None) -> None:
+    return None
 
 
 def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool:
@@ -120,9 +126,13 @@ def exception(
 ) -> BaseException | None:
     """Return the error of a message, or None if it was delivered."""
     if not wait(delivery, timeout, waited):
+        topic, partition = delivery.topic, delivery.partition
+        context: ProducerRef = delivery.chunk.owner
+        reason = context.reason_for(topic, partition)
         raise OutcomeTimeoutError(
-            f"{format_partition(delivery.topic, delivery.partition)}: no outcome within "
-            f"{timeout:.3g} s; the message is still being sent, until delivery_timeout_ms ends it"
+            f"{format_partition(topic, partition)}: no outcome within {timeout:.3g} s"
+            + (f": {reason}" if reason else "")
+            + "; the message is still being sent, until delivery_timeout_ms ends it"
         )
     return delivery.failure()
 

@@ -35,7 +35,6 @@ from pykaproducer.delivery import ProducerRef
 from pykaproducer.errors import (
     CallbackThreadError,
     DeliveryError,
-    FlushTimeoutError,
     ProducerClosedError,
 )
 
@@ -206,11 +205,7 @@ class Producer(AdmissionHooks, NoTransactions):
         self._announce_missed_slots()
         pending = pipeline.flush(deadline)
         if pending:
-            raise FlushTimeoutError(
-                f"{pending} messages had no outcome after {timeout:.3g} s; they are still being "
-                f"sent, until delivery_timeout_ms ends them",
-                pending=pending,
-            )
+            raise closing.flush_timeout(pending, timeout or 0.0, pipeline.why_pending())
         self._flushed(pipeline.unreported.take())
 
     def _flushed(self, taken: Taken) -> None:
@@ -353,17 +348,16 @@ class Producer(AdmissionHooks, NoTransactions):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close. On KeyboardInterrupt or SystemExit, wait at most ``exit_flush_timeout_ms``.
+        """Close. If an exception ends the block, wait at most ``exit_flush_timeout_ms``.
 
         Raises:
             DeliveryFailures: messages failed, and neither a callback nor a read outcome has
-                reported it. If another exception ends the block, they are logged instead.
+                reported it. If an exception ends the block, they are logged instead.
         """
         if kind is None:
             self._leave()
-        elif issubclass(kind, Exception):
-            self.close()
         else:
+            # The program learns of the exception only when this returns.
             self.close(self.config.exit_flush_timeout_ms / 1000)
 
     def _leave(self) -> None:
@@ -407,5 +401,8 @@ class Producer(AdmissionHooks, NoTransactions):
         return producer_pickle.reduce_producer(self)
 
     def __repr__(self) -> str:
-        servers = ",".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
-        return f"<Producer {self._name} bootstrap_servers={servers!r}>"
+        config = self.__dict__.get("config")
+        if config is None:  # the constructor has failed; a reporter of errors shows its frames
+            return f"<{type(self).__name__} without settings>"
+        servers = ",".join(f"{host}:{port}" for host, port in config.bootstrap_servers)
+        return f"<Producer {config.client_id} bootstrap_servers={servers!r}>"

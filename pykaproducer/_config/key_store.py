@@ -25,6 +25,8 @@ from pykaproducer.errors import ConfigurationError
 #: The first byte of PKCS12, which is DER, and the magic of JCEKS.
 DER: Final = b"\x30"
 JCEKS: Final = b"\xce\xce\xce\xce"
+#: Characters of a path that an error shows.
+_LONGEST: Final = 255
 
 #: Alternative settings for the trusted certificates, and for the client's.
 AUTHORITIES: Final = ("ssl_cafile", "ssl_ca_pem", "ssl_truststore_location")
@@ -59,7 +61,9 @@ def read_file(setting: str, path: str, limit: int | None = None) -> bytes:
             content = file.read(-1 if limit is None else limit + 1)
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"setting {setting}: {path!r} cannot be read: {text}") from None
+        # A text this long is rather the contents, which may be secret, than a path.
+        given = repr(path) if len(path) <= _LONGEST else f"a path of {len(path)} characters"
+        raise ConfigurationError(f"setting {setting}: {given} cannot be read: {text}") from None
     if limit is not None and len(content) > limit:
         raise ConfigurationError(f"setting {setting}: {path!r} is larger than {limit} bytes")
     return content

@@ -24,7 +24,7 @@ from pykaproducer._config.schema import (
     optional,
     setting,
 )
-from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, upper
+from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, path, upper
 
 CLIENT_CREDENTIALS: Final = "client_credentials"
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -89,7 +89,21 @@ def _parse_extensions(value: Any) -> str:
     return ",".join(found)
 
 
-_URL = optional(Kind("an https, http or file URL without a user name", _parse_url, str))
+def _without_query(value: Any) -> Any:
+    """Return a URL without its query, which may have a key; anything else as it is."""
+    if not isinstance(value, str) or "?" not in value:
+        return value
+    return f"{value.partition('?')[0]}?..."
+
+
+_URL = optional(
+    Kind(
+        "an https, http or file URL without a user name",
+        _parse_url,
+        str,
+        without_secrets=_without_query,
+    )
+)
 _GRANT = optional(Kind(f"{CLIENT_CREDENTIALS!r} or {JWT_BEARER!r}", _parse_grant, str))
 _EXTENSIONS = optional(Kind("'name=value,name=value' or a dict", _parse_extensions, str))
 _METHODS = ("default", "oidc")
@@ -128,7 +142,8 @@ class OAuthSettings:
     sasl_oauthbearer_client_secret: str | None = setting(
         None,
         PASSWORD,
-        "Client secret for the token endpoint. Not used if there is an assertion.",
+        "Client secret for the token endpoint. An assertion replaces it, except with the grant "
+        "jwt-bearer, where the secret authenticates the client.",
         aliases=("sasl.oauthbearer.client.credentials.client.secret",),
         secret=True,
     )
@@ -155,7 +170,7 @@ class OAuthSettings:
     )
     sasl_oauthbearer_assertion_private_key_file: str | None = setting(
         None,
-        PATH,
+        path("sasl_oauthbearer_assertion_private_key_pem"),
         "Private key that signs assertions, in PEM format. It requires the extra "
         "pykaproducer[oauth].",
     )
@@ -220,7 +235,7 @@ class OAuthSettings:
     )
     sasl_oauthbearer_ca_file: str | None = setting(
         None,
-        PATH,
+        path("sasl_oauthbearer_ca_pem"),
         "Certificates of the authorities trusted for the token endpoint, in PEM format. None uses "
         "those of the system; ssl_cafile is for brokers only.",
         aliases=("https.ca.location",),

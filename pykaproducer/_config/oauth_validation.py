@@ -119,13 +119,13 @@ def _check_client(config: OAuthSettings) -> None:
             or config.sasl_oauthbearer_assertion_template_file
         )
     )
-    missing = None
     if not named and not may_be_named:
-        missing = "client_id"
-    elif config.sasl_oauthbearer_client_secret is None and not config.sends_assertions:
-        missing = "client_secret"
-    if missing is not None:
-        raise ConfigurationError(f"setting {_PREFIX}{missing}: {_URL} requires it")
+        raise ConfigurationError(f"setting {_PREFIX}client_id: {_URL} requires it")
+    if config.sasl_oauthbearer_client_secret is None and not config.sends_assertions:
+        raise ConfigurationError(
+            f"setting {_PREFIX}client_secret: {_URL} requires it, or an assertion: "
+            f"{_ASSERTION}private_key_file, {_ASSERTION}private_key_pem or {_ASSERTION}file"
+        )
 
 
 def _refuse(names: Iterable[str], why: str) -> None:

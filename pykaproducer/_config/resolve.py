@@ -90,7 +90,7 @@ def resolve_settings(
 
 
 def _refuse_two(row: Setting, first: str, second: str, one: Any, other: Any) -> None:
-    values = "" if row.secret else f", {shown(one)} and {shown(other)}"
+    values = "" if row.secret else f", {row.shown(one)} and {row.shown(other)}"
     raise ConfigurationError(
         f"settings {first} and {second} are the same setting, {row.name}, and were given "
         f"different values{values}: keep one of them"

@@ -5,6 +5,7 @@ The settings themselves, with their defaults, are in :mod:`pykaproducer.config`.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import operator
 import reprlib
@@ -45,6 +46,8 @@ class Kind:
     choices: tuple[str, ...] = ()
     #: Whether it is the path of a file.
     is_path: bool = False
+    #: Returns a value without a part that must not appear in a log, an error or a repr.
+    without_secrets: Callable[[Any], Any] = lambda value: value
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,14 @@ class Setting:
             raise self.wrong(text, given_as, error) from None
         return self.parse(value, given_as)
 
+    def shown(self, value: object) -> str:
+        """Return a shortened repr of *value*, without secrets, for an error message."""
+        return shown(self.kind.without_secrets(value))
+
     def wrong(self, value: object, given_as: str, error: Exception) -> ConfigurationError:
         """Return the error that names the setting, the given value and the allowed values."""
         hidden = self.secret or isinstance(error, SecretInValueError)
-        given = "a value that is not shown" if hidden else shown(value)
+        given = "a value that is not shown" if hidden else self.shown(value)
         may_tell = isinstance(error, WrongValueError) and not self.secret
         # The text of this one never quotes the value.
         why = f" ({error})" if may_tell or isinstance(error, SecretInValueError) else ""
@@ -329,13 +336,24 @@ def _server(one: Any) -> Host:
                 raise WrongValueError(f"{text!r} is not [address]:port")
             port = port[1:] if port else 9092
         elif text.count(":") > 1:
-            host, port = text, 9092
+            host, port = _ipv6(text), 9092
         else:
             host, colon, port = text.partition(":")
             port = port if colon else 9092
-    if not isinstance(host, str) or not host or any(letter in host for letter in " /@"):
-        raise WrongValueError(f"{one!r} has no valid host name")
+    if not isinstance(host, str) or not host or any(letter in host for letter in " /@;"):
+        hint = "; addresses are separated by commas" if ";" in str(host) else ""
+        raise WrongValueError(f"{one!r} has no valid host name{hint}")
     return host, _port(port, one)
+
+
+def _ipv6(text: str) -> str:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        raise WrongValueError(
+            f"{text!r} is neither host:port nor an IPv6 address; addresses are separated by commas"
+        ) from None
+    return text
 
 
 def _port(port: Any, one: Any) -> int:

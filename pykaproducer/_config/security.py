@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._config.oauth_settings import OAuthSettings, sends_secrets_in_clear
 from pykaproducer._config.schema import FLAG, TEXT, Kind, optional, setting
-from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, upper
+from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, path, upper
 from pykaproducer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -90,20 +90,20 @@ class SecuritySettings(OAuthSettings):
     )
     ssl_cafile: str | None = setting(
         None,
-        PATH,
+        path("ssl_ca_pem"),
         "Certificates of the trusted authorities, in PEM format: a file, or a directory in "
         "OpenSSL's layout. None uses the authorities of the system.",
         aliases=("ssl.ca.location",),
     )
     ssl_certfile: str | None = setting(
         None,
-        PATH,
+        path("ssl_certificate_pem"),
         "Client certificate chain, in PEM format.",
         aliases=("ssl.certificate.location",),
     )
     ssl_keyfile: str | None = setting(
         None,
-        PATH,
+        path("ssl_key_pem"),
         "Private key of the client certificate, in PEM format. None means that ssl_certfile "
         "contains it.",
         aliases=("ssl.key.location",),
@@ -210,7 +210,7 @@ class SecuritySettings(OAuthSettings):
     )
     ssl_truststore_location: str | None = setting(
         None,
-        PATH,
+        path("ssl_ca_pem"),
         "Java's trust store, of type JKS, PKCS12 or PEM, instead of ssl_cafile. PKCS12 requires "
         "the extra pykaproducer[pkcs12].",
     )
@@ -225,7 +225,7 @@ class SecuritySettings(OAuthSettings):
     )
     ssl_keystore_location: str | None = setting(
         None,
-        PATH,
+        path("ssl_certificate_pem"),
         "Java's key store with the client certificate and its private key, of type JKS, PKCS12 or "
         "PEM, instead of ssl_certfile. PKCS12 requires the extra pykaproducer[pkcs12].",
     )

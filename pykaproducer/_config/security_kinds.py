@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Final
 
-from pykaproducer._config.schema import Kind, WrongValueError, optional, parse_text
+from pykaproducer._config.schema import (
+    Kind,
+    SecretInValueError,
+    WrongValueError,
+    optional,
+    parse_text,
+)
+
+#: The beginning of text in PEM format that does not continue on another line.
+_ONE_LINE: Final = re.compile(r"-----BEGIN [^-\n]*-----(?![ \t\r]*(?:\n|\Z))")
+#: A JWT: three parts in base64, of which the first is a JSON object.
+_JWT: Final = re.compile(r"\s*eyJ[\w-]*\.[\w-]+\.[\w-]*\s*\Z")
 
 
 def upper(names: tuple[str, ...]) -> Kind:
@@ -21,22 +33,52 @@ def upper(names: tuple[str, ...]) -> Kind:
     return Kind(", ".join(map(repr, names)), parse, str, choices=names)
 
 
-def _parse_path(value: Any) -> str:
-    path = os.fspath(value)
-    if not isinstance(path, str) or not path:
-        raise TypeError
-    return path
+def _contents(given: str) -> str:
+    """Return what *given* is if it is the contents of a file rather than a path, else ""."""
+    if "-----BEGIN" in given:
+        return "PEM text"
+    if _JWT.match(given):
+        return "a token"
+    return "text with line breaks" if "\n" in given else ""
+
+
+def path(instead: str) -> Kind:
+    """Return a kind that accepts the path of a file, or None.
+
+    Its errors never quote a value that looks like the contents of the file, which may be secret.
+    They name the setting *instead* for the contents as text; "" if there is none.
+    """
+
+    def parse(value: Any) -> str:
+        given = os.fspath(value)
+        if not isinstance(given, str) or not given:
+            raise TypeError
+        what = _contents(given)
+        if what:
+            other = f"use {instead} for it" if instead else "write it to a file"
+            raise SecretInValueError(f"this is {what}, not a path; {other}")
+        return given
+
+    return optional(Kind("the path of a file", parse, str, is_path=True))
 
 
 def _parse_pem(value: Any) -> str:
     text = parse_text(value)
     if "-----BEGIN " not in text:
         raise WrongValueError("it contains no '-----BEGIN ...-----'")
+    if _ONE_LINE.search(text):
+        # These texts do not quote the value, which may be a key.
+        if "\\n" in text:
+            raise SecretInValueError(
+                r"its lines end with the two characters '\n', not with line breaks; replace them: "
+                r"text.replace('\\n', '\n')"
+            )
+        raise SecretInValueError("it has no line break after '-----BEGIN ...-----'")
     return text
 
 
 #: The path of a file, or None.
-PATH: Final = optional(Kind("the path of a file", _parse_path, str, is_path=True))
+PATH: Final = path("")
 #: Does not use optional(), because a password may be the string "none".
 PASSWORD: Final = Kind(
     "a non-empty string, or None",

@@ -35,8 +35,11 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Packages that mechanisms require: (module, how to install it).
 _PACKAGES: Final = {
-    "GSSAPI": ("gssapi", "pip install gssapi, which requires the Kerberos libraries"),
-    "AWS_MSK_IAM": ("botocore", "pip install botocore"),
+    "GSSAPI": (
+        "gssapi",
+        "pip install 'pykaproducer[gssapi]', which requires a C compiler and Kerberos's headers",
+    ),
+    "AWS_MSK_IAM": ("botocore", "pip install 'pykaproducer[msk]'"),
 }
 #: Java's login modules: the mechanisms of each, and its options with our settings for them.
 _LOGIN_MODULES: Final[dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {

@@ -7,6 +7,7 @@ with the setting and the file. No error text contains a password.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from typing import Final, NamedTuple, Protocol
 
@@ -29,6 +30,8 @@ _KEY: Final = b"PRIVATE KEY-----"
 _CRL: Final = b"-----BEGIN X509 CRL-----"
 #: The first bytes of a Java keystore.
 _JAVA: Final = (MAGIC, JCEKS)
+#: The name of a file in OpenSSL's layout of a directory.
+_HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+\Z")
 
 
 class TlsSettings(Protocol):
@@ -162,10 +165,24 @@ def load_authorities(
             ) from None
         return
     if os.path.isdir(path):
+        _check_directory(names[0], path)
         context.load_verify_locations(capath=path)
         return
     _check_pem(names[0], path, "certificate", _CERTIFICATE, _TRUSTED_CERTIFICATE)
     _load_file(context, names[0], path)
+
+
+def _check_directory(setting: str, path: str) -> None:
+    # OpenSSL looks for a certificate by the hash of its subject, and not before it needs one.
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise _garbled(setting, path, error) from None
+    if not any(_HASHED.match(name) for name in names):
+        raise ConfigurationError(
+            f"setting {setting}: the directory {path!r} contains no certificates in OpenSSL's "
+            f"layout; run 'openssl rehash' on it, or give a file"
+        )
 
 
 def _load_revocations(context: ssl.SSLContext, settings: TlsSettings) -> None:

@@ -11,11 +11,16 @@ from pykaproducer._net.networks import network_for
 from pykaproducer._net.secure import SecureNetworkSettings
 from pykaproducer._net.transport import Network
 from pykaproducer._util.clock import Clock
+from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._wire import WireError
 from pykaproducer.errors import MetadataTimeoutError
 
+log = GuardedLogger("pykaproducer.net")
+
 #: Pause after all servers have been tried (seconds).
 _PAUSE = 0.1
+#: After this time, the reason for the lack of an answer is logged (seconds).
+_PATIENCE = 1.0
 
 T = TypeVar("T")
 
@@ -48,6 +53,7 @@ class OneRequest(Generic[T]):
         self._decode = decode
         self._about = about
         self._reason: str | None = None
+        self._logged: set[str | None] = set()
 
     def answer(
         self,
@@ -63,6 +69,7 @@ class OneRequest(Generic[T]):
                 the text has the last reason.
         """
         self._clock = clock = clock or Clock()
+        self._began = clock.monotonic()
         self._deadline = None if timeout is None else clock.monotonic() + timeout
         network = network or network_for(self._config)
         self._connection = Connection(("", 0), config=self._config, clock=clock, network=network)
@@ -78,10 +85,19 @@ class OneRequest(Generic[T]):
                 if found is not None:
                     return found
                 self._check_time()
+            self._log_reason()
             # poll() of a closed connection only waits.
             pause = self._clock.monotonic() + _PAUSE
             self._connection.poll(pause if self._deadline is None else min(pause, self._deadline))
             self._check_time()
+
+    def _log_reason(self) -> None:
+        """Log why there is no answer yet, once for each reason, if the caller waits for long."""
+        reason = self._reason
+        if reason in self._logged or self._clock.monotonic() < self._began + _PATIENCE:
+            return
+        self._logged.add(reason)
+        log.warning("%s; trying again", reason)
 
     def _check_time(self) -> None:
         if self._deadline is not None and self._clock.monotonic() >= self._deadline:

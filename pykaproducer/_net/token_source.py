@@ -198,6 +198,8 @@ class TokenSource:
             error = self._error_text(content)
             if error:
                 raise NoToken(f"the answer has no access_token, but an error: {error}")
+            if "access_token" in content:
+                raise NoToken(f"the access_token in the answer is not a token, but {_kind(text)}")
             names = ", ".join(sorted(self._shown(name) for name in content)[:10]) or "nothing"
             raise NoToken(f"the answer has no access_token; it has: {names}")
         return _made(text, content.get("expires_in"), now)
@@ -246,6 +248,15 @@ class TokenSource:
         if self._assertion is not None:
             found += [self._assertion, urllib.parse.quote_plus(self._assertion)]
         return [each for each in found if each]
+
+
+def _kind(value: object) -> str:
+    """Return what a value of JSON is, without the value, which may be a secret."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    return "an empty string" if isinstance(value, str) else "a number"
 
 
 def _basic(client: str, secret: str, encode: bool) -> str:

@@ -41,7 +41,8 @@ class Tunnel(PlainTransport):
     def doing(self) -> str:
         if not self.reached:
             return f"connecting to the proxy {self._proxy}"
-        return f"the answer of the proxy {self._proxy}"
+        speaks = "HTTP CONNECT" if self._proxy.scheme == "http" else "SOCKS5"
+        return f"the answer of the proxy {self._proxy} (does it speak {speaks}?)"
 
     def finish_connect(self) -> int:
         try:

@@ -15,6 +15,8 @@ from pykaproducer.errors import DeliveryError
 
 log = GuardedLogger("pykaproducer.producer")
 
+_NO_ANSWER = "the broker has not answered yet"
+
 
 class LastErrors:
     """The last errors of the cluster, the brokers and the partitions."""
@@ -55,6 +57,15 @@ class LastErrors:
         self.partitions.pop((topic, partition), None)
         self.rejected_topics.pop(topic, None)
 
+    def reason_for_any(self, topic: str) -> str | None:
+        """Return why messages for some partition of *topic* have not been delivered."""
+        reason = self.reason_for(topic, None)
+        view = self.view.topics.get(topic)
+        if reason is None and view is not None:
+            found = [self.reason_for(topic, partition) for partition in range(view.partitions)]
+            reason = next((each for each in found if each != _NO_ANSWER), _NO_ANSWER)
+        return reason
+
     def reason_for(self, topic: str, partition: int | None) -> str | None:
         """Return why a message for *topic*, *partition* has not been delivered."""
         view = self.view.topics.get(topic)
@@ -85,5 +96,5 @@ class LastErrors:
             or self.throttled.get(leader)
             or self.producer_id
             or self.partitions.get((topic, partition))
-            or "the broker has not answered yet"
+            or _NO_ANSWER
         )

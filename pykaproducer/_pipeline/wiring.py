@@ -239,6 +239,23 @@ class Pipeline:
 
         return in_own_thread
 
+    def reasons(self) -> Callable[[str, int | None], str | None]:
+        """Return a weak version of :meth:`LastErrors.reason_for`, for handles."""
+        reference = weakref.ref(self.last_errors)
+
+        def reason_for(topic: str, partition: int | None) -> str | None:
+            errors = reference()
+            return None if errors is None else errors.reason_for(topic, partition)
+
+        return reason_for
+
+    def why_pending(self) -> str:
+        """Return the topic of the oldest pending message and why it is pending, or ""."""
+        for chunk in self.incomplete.chunks():
+            if chunk.unsettled and (reason := self.last_errors.reason_for_any(chunk.topic)):
+                return f"{format_partition(chunk.topic)}: {reason}"
+        return ""
+
     def is_flushing(self) -> bool:
         """Return whether batches must not linger: a flush waits, or a send() found no space."""
         return len(self._barriers) > 0 or self.space_wanted()

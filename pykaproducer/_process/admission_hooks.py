@@ -72,6 +72,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             )
             pipeline = self._made.setdefault("pipeline", made)
             self._ref.in_own_thread = pipeline.own_threads()
+            self._ref.reason_for = pipeline.reasons()
             self._pipeline = pipeline
             if pipeline is made:
                 self._end_lingering_when_full(pipeline)

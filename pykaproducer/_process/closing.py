@@ -24,7 +24,7 @@ from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
-from pykaproducer.errors import DeliveryFailures
+from pykaproducer.errors import DeliveryFailures, FlushTimeoutError
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -128,11 +128,28 @@ def _flush_and_log(producer: Closable, pipeline: Pipeline, deadline: float | Non
     pending = pipeline.flush(soon)
     if not pending:
         return 0
+    why = pipeline.why_pending()
     log.warning(
-        "close(): waiting for %s without an outcome (abort() would fail what is left)",
+        "close(): waiting for %s without an outcome (abort() would fail what is left)%s",
         counted(pending, "message"),
+        f"; {why}" if why else "",
     )
     return pipeline.flush(deadline)
+
+
+def flush_timeout(pending: int, timeout: float, why: str) -> FlushTimeoutError:
+    """Return the error of a flush after which *pending* messages have no outcome.
+
+    *why* is the reason of one of them, or "".
+    """
+    they_are, them = ("it is", "it") if pending == 1 else ("they are", "them")
+    return FlushTimeoutError(
+        f"{counted(pending, 'message')} had no outcome after {max(0.0, timeout):.3g} s"
+        + (f" ({why})" if why else "")
+        + f"; {they_are} still being sent, until "
+        f"delivery_timeout_ms ends {them}",
+        pending=pending,
+    )
 
 
 def report(taken: Taken, what: str) -> None:

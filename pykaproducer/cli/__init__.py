@@ -19,6 +19,7 @@ from pykaproducer.cli import (
     load,
     perf,
     produce,
+    settings,
     top,
     topics,
     trace,
@@ -29,7 +30,7 @@ from pykaproducer.cli.common import CommandError, notify, parser_like
 from pykaproducer.errors import PykaproducerError
 
 #: The commands, in the order in which the help lists them.
-COMMANDS = (demo, produce, load, perf, verify, topics, top, trace, cluster, completion)
+COMMANDS = (demo, produce, load, perf, verify, topics, top, trace, cluster, settings, completion)
 
 _EXAMPLES = """\
 examples:

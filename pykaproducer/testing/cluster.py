@@ -96,6 +96,11 @@ class KafkaCluster:
             raise ValueError(f"brokers must be at least 1, not {brokers}")
         if disks < 1:
             raise ValueError(f"disks must be at least 1, not {disks}")
+        if isinstance(proxies, (FaultProxy, str, bytes)) or not isinstance(proxies, Sequence):
+            raise TypeError(
+                f"proxies must be a list of FaultProxy, one for each broker, not "
+                f"{type(proxies).__name__}"
+            )
         if proxies and len(proxies) != brokers:
             raise ValueError(f"{brokers} brokers need {brokers} proxies, not {len(proxies)}")
         self._security = [security] if isinstance(security, Security) else list(security)

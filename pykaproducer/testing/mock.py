@@ -159,19 +159,19 @@ class MockProducer(Producer):
         Args:
             error: a :class:`~pykaproducer.DeliveryError`, which becomes the outcome as it is; an
                 error code of Kafka, such as 29, or the error of :mod:`kafka.errors` for it: the
-                outcome is what the producer makes of a broker's answer with that code; any other
-                exception, which becomes the cause of a DeliveryError. None: a
-                DeliveryTimeoutError.
+                outcome is what the producer makes of a broker that always answers with that code,
+                a DeliveryTimeoutError if it sends the message again until its deadline; any other
+                exception, which becomes the cause of a DeliveryError. None: a DeliveryTimeoutError.
             status: whether the message may be in the log, unless *error* is a DeliveryError. None:
-                ``NOT_PERSISTED``.
+                as the code says, else ``NOT_PERSISTED``.
 
         Returns:
-            bool: False if no message is pending and none will fail.
+            bool: False if no message is pending and none will fail, as with Java's ``errorNext``.
 
         Raises:
-            TypeError, ValueError: *error* is something else, or 0.
+            TypeError, ValueError: *error* is something else, or not a failure.
         """
-        make_error = error_maker_for(error, status)
+        make_error = error_maker_for(error, status, self.config)
         if self._auto_complete:
             self._to_fail.append(make_error)
             return True
@@ -287,6 +287,8 @@ class MockProducer(Producer):
         return not self._closed
 
     def __repr__(self) -> str:
+        if "_outcomes" not in self.__dict__:  # as in Producer.__repr__
+            return f"<{type(self).__name__} without settings>"
         return f"<{type(self).__name__} {self._name} {counted(self.pending, 'pending message')}>"
 
     # What the compiled send() calls --------------------------------------------------------------

@@ -27,6 +27,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
 
+from pykaproducer.testing._errors import ClusterError
+
 _log = logging.getLogger("pykaproducer.testing")
 
 _HOST: Final = "127.0.0.1"
@@ -95,7 +97,13 @@ class TokenServer:
         tls: str | None = None,
         answer: Callable[[TokenRequest], TokenReply | None] | None = None,
     ) -> None:
-        from cryptography.hazmat.primitives.asymmetric import rsa
+        try:
+            from cryptography.hazmat.primitives.asymmetric import rsa
+        except ImportError as error:
+            raise ClusterError(
+                f"a TokenServer requires the package cryptography to sign its tokens ({error}): "
+                'pip install "pykaproducer[testing]"'
+            ) from None
 
         self.clients = dict(clients or {"alice": "alice-secret"})
         self.lifetime = lifetime

@@ -88,6 +88,15 @@ def test_a_cluster_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None
     assert err.count("\n") == 1
 
 
+def test_a_long_wait_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["list", "--bootstrap-servers", NOWHERE, "-X", "max_block_ms=1500"]
+    assert main(["topics", *arguments]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    reason = f"no connection to {NOWHERE}: connection refused: nothing listens there"
+    assert first == f"pykaproducer: {reason}; trying again"
+    assert reason in last
+
+
 def test_a_name_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topics", "describe", "no topic"]) == 2
     assert "is not a topic name" in capsys.readouterr().err

@@ -108,6 +108,7 @@ def test_it_cannot_be_changed() -> None:
         ("[::1]:19092", [("::1", 19092)]),
         ("[::1]", [("::1", 9092)]),
         ("fe80::1", [("fe80::1", 9092)]),
+        ("fe80::1%eth0", [("fe80::1%eth0", 9092)]),
         ("PLAINTEXT://broker:1", [("broker", 1)]),
         ([("broker", 1)], [("broker", 1)]),
     ],
@@ -133,12 +134,20 @@ def test_servers(given_as: Any, servers: list[tuple[str, int]]) -> None:
         None,
         b"a",
         "a b",
+        "a:1:2",
+        "a:9092:b:9092",
+        "a:9092;b:9092",
+        "a;b:9092",
+        "a;b",
+        ["a:1:2"],
     ],
 )
 def test_servers_that_are_none(wrong: Any) -> None:
     text = refusal({"bootstrap_servers": wrong})
     assert text.startswith("setting bootstrap_servers: ")
     assert "allowed: 'host:port'" in text
+    if ";" in str(wrong) or ":9092:" in str(wrong):
+        assert "addresses are separated by commas" in text
 
 
 # Wrong names ----------------------------------------------------------------------------------

@@ -49,6 +49,10 @@ PASSPHRASE = "sasl_oauthbearer_assertion_private_key_passphrase"
         ({**BASIC, "sasl_oauthbearer_method": "default"}, "set it to 'oidc'"),
         (CLIENT, "setting sasl_oauthbearer_client_secret: "),
         (
+            {**CLIENT, "sasl_oauthbearer_assertion_algorithm": "RS256"},
+            f"requires it, or an assertion: {KEY_FILE}, sasl_oauthbearer_assertion_private_key_pem",
+        ),
+        (
             {**BASIC, "sasl_oauthbearer_client_id": None},
             "setting sasl_oauthbearer_client_id: ",
         ),

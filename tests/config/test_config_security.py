@@ -95,10 +95,11 @@ def test_a_password_with_a_token_provider() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "package"), [("GSSAPI", "gssapi"), ("AWS_MSK_IAM", "botocore")]
+    ("mechanism", "package", "extra"),
+    [("GSSAPI", "gssapi", "gssapi"), ("AWS_MSK_IAM", "botocore", "msk")],
 )
 def test_a_mechanism_whose_package_is_missing(
-    monkeypatch: pytest.MonkeyPatch, mechanism: str, package: str
+    monkeypatch: pytest.MonkeyPatch, mechanism: str, package: str, extra: str
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -106,7 +107,7 @@ def test_a_mechanism_whose_package_is_missing(
     )
     text = refusal(security_protocol="SASL_SSL", sasl_mechanism=mechanism)
     assert f"setting sasl_mechanism: {mechanism!r} needs the package {package}" in text
-    assert f"pip install {package}" in text
+    assert f"pip install 'pykaproducer[{extra}]'" in text
 
 
 def test_passwords_in_the_clear_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

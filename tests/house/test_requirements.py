@@ -83,3 +83,10 @@ def test_a_build_for_another_platform_knows_its_own_python(monkeypatch: pytest.M
     assert not {"lz4", "python-snappy"} & required()
     monkeypatch.setenv("PYKAPRODUCER_WITHOUT", "")
     assert {"lz4", "python-snappy"} - required() == {"python-snappy"}
+
+
+def test_the_extra_for_the_demonstration_includes_the_one_for_tests() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(SETUP.with_name("setup.cfg"))
+    extras = parser["options.extras_require"]
+    assert set(extras["testing"].split()) <= set(extras["demo"].split())

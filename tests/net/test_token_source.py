@@ -234,7 +234,10 @@ def test_the_service_of_azure_is_the_default() -> None:
         (TokenReply(200, b"[" * 100_000, {}), "the answer is not a JSON object; is the UR", False),
         (TokenReply(200, b"[5]", {}), "the answer is not a JSON object; is the URL right?", False),
         (TokenReply.of(200, id_token="x", a=1), "has no access_token; it has: a, id_token", False),
-        (TokenReply.of(200, access_token=5), "the answer has no access_token; it has: acc", False),
+        (TokenReply.of(200, access_token=12), "in the answer is not a token, but a number", False),
+        (TokenReply.of(200, access_token=""), "is not a token, but an empty string", False),
+        (TokenReply.of(200, access_token=None), "is not a token, but null", False),
+        (TokenReply.of(200, access_token={"a": 1}), "is not a token, but an object", False),
         (TokenReply.of(200), "the answer has no access_token; it has: nothing", False),
         (
             TokenReply.of(200, error="bad", error_description="very"),

@@ -236,7 +236,7 @@ def test_a_slow_proxy() -> None:
         (lost,) = talk.connection.poll(clock.monotonic())
         assert isinstance(lost, Lost)
         assert lost.reason in (
-            f"the answer of the proxy {url} took too long",
+            f"the answer of the proxy {url} (does it speak HTTP CONNECT?) took too long",
             f"connecting to the proxy {url} took too long",
         )
         talk.close()

@@ -562,7 +562,8 @@ def test_metadata_is_asked_for_with_backoff_and_together() -> None:
     clock = FakeClock()
     with (
         ScriptedCluster(2, topics={"t": 200}) as cluster,
-        ended(cluster.producer(clock=clock)) as producer,
+        # let_pass() may advance the time while metadata is on its way.
+        ended(cluster.producer(clock=clock, delivery_timeout_ms=86_400_000)) as producer,
     ):
         cluster.stop(1)
         deliveries = [send(producer, [b"value"], partition=i)[0] for i in range(1, 200, 2)]

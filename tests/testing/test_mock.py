@@ -137,7 +137,7 @@ def test_fail_next_with_a_code_of_kafka() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [19, kafka.errors.NotEnoughReplicasError, kafka.errors.NotEnoughReplicasError()],
+    [17, kafka.errors.InvalidTopicError, kafka.errors.InvalidTopicError()],
 )
 def test_fail_next_with_an_error_of_kafka_python(error: Any) -> None:
     producer = manual()
@@ -145,13 +145,17 @@ def test_fail_next_with_an_error_of_kafka_python(error: Any) -> None:
     producer.fail_next(error)
     found = delivery.exception()
     assert isinstance(found, pykaproducer.BrokerRejectedError)
-    assert isinstance(found, kafka.errors.NotEnoughReplicasError)
-    assert (found.code, found.topic, found.retriable) == (19, "events", True)
+    assert isinstance(found, kafka.errors.InvalidTopicError)
+    assert (found.code, found.topic, found.retriable) == (17, "events", False)
 
 
 def test_fail_next_with_no_error() -> None:
     with pytest.raises(ValueError, match="0 means that there is none"):
         manual().fail_next(0)
+    with pytest.raises(
+        ValueError, match=r"after DUPLICATE_SEQUENCE_NUMBER \(46\) a message counts"
+    ):
+        manual().fail_next(46)
 
 
 def test_fail_next_with_a_delivery_error() -> None:
@@ -178,7 +182,17 @@ def test_fail_next_without_an_error_is_a_timeout() -> None:
     producer = manual()
     delivery = producer.send("events", b"value")
     producer.fail_next()
-    assert isinstance(delivery.exception(), DeliveryTimeoutError)
+    error = delivery.exception()
+    assert isinstance(error, DeliveryTimeoutError)
+    assert "not delivered within 120 s: the test called fail_next()" in str(error)
+
+
+def test_fail_next_with_a_wrong_status_or_a_class() -> None:
+    wrong: Any = "x"
+    with pytest.raises(TypeError, match=r"status must be a pykaproducer.Status, not 'x'"):
+        manual().fail_next(29, status=wrong)
+    with pytest.raises(TypeError, match=r"an instance: OSError\(\.\.\.\), not the class"):
+        manual().fail_next(OSError)
 
 
 def test_fail_next_without_a_pending_message() -> None:

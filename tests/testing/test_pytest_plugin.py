@@ -30,7 +30,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run pytest in *directory*, with the plugin as an installation has it."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "pytest_pykaproducer", "-rs", *arguments],
+        # Like the command ``pytest``, -P leaves the current directory out of sys.path.
+        [sys.executable, "-P", "-m", "pytest", "-p", "pytest_pykaproducer", "-rs", *arguments],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), "CI": "", **environment},
         capture_output=True,
@@ -49,6 +50,14 @@ def example(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_the_example_without_kafka(example: pathlib.Path) -> None:
     done = run(example, "-k", "not real_kafka")
     assert done.returncode == 0, done.stdout
+    assert "7 passed, 2 deselected" in done.stdout
+
+
+def test_the_example_in_the_repository() -> None:
+    # There, pytest would take the options of the repository's own tests.
+    done = run(EXAMPLE, "-k", "not real_kafka", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout
+    assert "configfile: pytest.ini" in done.stdout
     assert "7 passed, 2 deselected" in done.stdout
 
 
