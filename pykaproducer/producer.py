@@ -26,7 +26,6 @@ from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import spawn
 from pykaproducer._process import closing, lifecycle, producer_pickle
 from pykaproducer._process.admission_hooks import AdmissionHooks
-from pykaproducer._transactions import NoTransactions
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -37,6 +36,7 @@ from pykaproducer.errors import (
     DeliveryError,
     ProducerClosedError,
 )
+from pykaproducer.transactions import TransactionalMethods
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,7 +53,7 @@ _STOP_TIME = 0.5
 _END_TIME = 0.9
 
 
-class Producer(AdmissionHooks, NoTransactions):
+class Producer(AdmissionHooks, TransactionalMethods):
     """A Kafka producer.
 
     ``Producer(**settings)`` takes the settings of kafka-python's ``KafkaProducer`` and more (see
@@ -108,6 +108,7 @@ class Producer(AdmissionHooks, NoTransactions):
         self._budget = Budget(self.config.buffer_memory)
         self._space = BufferSpaceWaiters(self._budget, self._clock, self.config.max_block_ms)
         self._pipeline: Pipeline | None = None
+        self._refused = type(self)._refused
         self._metrics = ProducerMetrics.of(self.config)
         # The pipeline under a fixed key, for setdefault(), which no signal can interrupt.
         self._made: dict[str, Pipeline] = {}
@@ -315,21 +316,19 @@ class Producer(AdmissionHooks, NoTransactions):
         """
         self._check_topic(topic)
         self._check_may_wait("partitions_for()")
-        if not self._ready:
-            self._start()
+        self._ensure_started()
         pipeline = self._pipeline
         if pipeline is None:
             raise ProducerClosedError("the producer is closed")
         deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
-        return pipeline.metadata.partitions_for(topic, deadline, self._start)
+        return pipeline.metadata.partitions_for(topic, deadline, self._ensure_started)
 
     def connect(self) -> None:
         """Start connecting without waiting, so that the first message need not wait for metadata.
 
         Optional: the first message starts it, too.
         """
-        if not self._ready:
-            self._start()
+        self._ensure_started()
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.metadata.want()

@@ -14,8 +14,7 @@ Relies on: its bridge reports each request once, as answered, lost, or (``acks=0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from pykaproducer._kernel import Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
@@ -23,13 +22,11 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import batcher_for, lingers_since
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.window import Window
-from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.attached_buffers import AttachedBuffers
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Bridge,
     BridgeCollaborators,
-    CallerHooks,
     CallerSent,
     Down,
     GiveUp,
@@ -40,6 +37,7 @@ from pykaproducer._pipeline.bridge import (
     ResponseReceived,
     Up,
 )
+from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import (
     Enqueue,
     EnqueueNew,
@@ -52,46 +50,17 @@ from pykaproducer._pipeline.broker_events import (
 )
 from pykaproducer._pipeline.caller_paths import CallerPaths
 from pykaproducer._pipeline.connection_log import ConnectionLog
+from pykaproducer._pipeline.coordinator_items import BrokerDrained, Drain, TransactionChanged
 from pykaproducer._pipeline.held_puller import HeldPuller
-from pykaproducer._pipeline.held_slots import HeldSlots
-from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
-from pykaproducer._pipeline.reports import Settler
 from pykaproducer._pipeline.request_builder import RequestBuilder
 from pykaproducer._pipeline.responses import ProduceResponseHandler
-from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
 from pykaproducer._pipeline.throttle import Throttle
 from pykaproducer._pipeline.watch import SilenceWatch
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import earlier
-from pykaproducer._util.compression import Compressor
-from pykaproducer.config import Config
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerWorkerCollaborators:
-    """The other objects that the stage and its Bridge use."""
-
-    config: Config
-    network: Network
-    metadata: Metadata
-    retry: RetryHandler
-    settler: Settler
-    #: Compresses batches; None: they are not compressed.
-    compressor: Compressor | None
-    last_errors: LastErrors
-    #: Whether batches must not linger.
-    is_flushing: Callable[[], bool]
-    #: The messages that the dispatcher has left in open chunks.
-    held: HeldSlots
-    #: Has the dispatcher take them.
-    take_held: Callable[[], None]
-    callers: CallerHooks
-    #: Stops a worker that has long been unused.
-    end_unused: Callable[[BrokerWorker], None]
 
 
 class BrokerWorker(Worker):
@@ -137,6 +106,7 @@ class BrokerWorker(Worker):
             buffer_changed=self._buffer_changed,
             batcher=self.batcher,
             moved=self._buffers.moved,
+            coordinator=collaborators.coordinator,
         )
         self._builder = RequestBuilder(
             self,
@@ -147,7 +117,10 @@ class BrokerWorker(Worker):
             responses=self.responses,
             metadata=metadata,
             last_errors=last_errors,
+            coordinator=collaborators.coordinator,
         )
+        self._transactional = collaborators.coordinator is not None
+        self._drain: Drain | None = None
         self._up = self._quitting = self._new_view = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
         # When to ask to be stopped, unless a PartitionWorker needs this worker before that.
@@ -200,6 +173,10 @@ class BrokerWorker(Worker):
                 self.bridge.stop()  # after the requests that are in its inbox
             case FlushStarted():
                 pass  # on_inbox_drained() seals what is due now
+            case TransactionChanged():
+                self._builder.producer_id_came()
+            case Drain():
+                self._drain = item
             case Unused():
                 self._end_at = self.clock.monotonic() + unused_time(self._config)
 
@@ -215,7 +192,7 @@ class BrokerWorker(Worker):
             self.wake()  # it sleeps until self._watch is due
         slot = item.request.batches[0].parts[0].chunk.slot  # released with the last row
         self.responses.answered(item)
-        if slot is not None and self._throttle.until is None:
+        if slot is not None and self._throttle.until is None and not self._transactional:
             self._callers.offer(item.request, slot)
 
     def can_run_inline(self, item: Event) -> bool:
@@ -353,6 +330,9 @@ class BrokerWorker(Worker):
     def on_inbox_drained(self) -> None:
         """Seal the batches that are due, within the limits of the window."""
         self._seal_due()
+        if self._drain is not None and not self._requests:
+            drain, self._drain = self._drain, None
+            drain.report(BrokerDrained(drain.serial, self))
         if self._held.look():
             self._seal_due()  # with the messages that were left because the request was full
 
@@ -421,6 +401,7 @@ class BrokerWorker(Worker):
 
     def _reported(self, request: ProduceRequest) -> None:
         self._requests -= 1
+        self._builder.answered()
         self._watch.reported(request)
         self._ahead.reported(request.batches)
 

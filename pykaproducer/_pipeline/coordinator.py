@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._machines.transaction_effects import (
     DrainBatches,
     Effect,
@@ -135,9 +136,11 @@ class Coordinator(SocketWorker):
         self._address: tuple[str, int] | None = None
         self._finding = False
         self._leaving = False
-        # Rows are being failed: control calls wait, so that no new row is among them.
+        # Rows are being failed. Control calls wait, so that no new row is among them, and so do
+        # results, so that the rows have their outcome when the call returns.
         self._failing: int | None = None
         self._held_up_calls: list[Control] = []
+        self._held_up_results: list[TellCaller] = []
         # The BrokerWorkers that still have batches in flight.
         self._draining: set[Worker] = set()
 
@@ -145,6 +148,16 @@ class Coordinator(SocketWorker):
     def view(self) -> TransactionView:
         """The transaction that is open, or was the last one. May be read from any thread."""
         return self.machine.view
+
+    @property
+    def current(self) -> tuple[int, int]:
+        """The producer id and epoch of the transaction in :attr:`view`."""
+        producer = self.view.producer
+        return (-1, -1) if producer is None else (producer.producer_id, producer.epoch)
+
+    def row_failed(self, error: BaseException) -> None:
+        """Report the failure of a row, before it counts as settled. From any stage."""
+        self.put(RowFailed(self.view.serial, error))
 
     # Events --------------------------------------------------------------------------------------
 
@@ -161,7 +174,9 @@ class Coordinator(SocketWorker):
             case CoordinatorCame():
                 self._coordinator_came(item, now)
             case WantPartition():
-                self._perform(machine.partition_wanted(item.serial, item.topic, item.partition, now))
+                self._perform(
+                    machine.partition_wanted(item.serial, item.topic, item.partition, now)
+                )
             case RowFailed():
                 self._perform(
                     machine.row_failed(
@@ -209,9 +224,12 @@ class Coordinator(SocketWorker):
         if serial != self._failing:
             return
         self._failing = None
-        held_up, self._held_up_calls = self._held_up_calls, []
-        for item in held_up:
-            self.handle(item)
+        results, self._held_up_results = self._held_up_results, []
+        for result in results:
+            result.caller.tell(result)
+        calls, self._held_up_calls = self._held_up_calls, []
+        for call in calls:
+            self.handle(call)
 
     def deadline(self) -> float | None:
         return self.machine.next_due()
@@ -229,6 +247,8 @@ class Coordinator(SocketWorker):
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
+                case TellCaller() if self._failing is not None:
+                    self._held_up_results.append(effect)
                 case TellCaller():
                     effect.caller.tell(effect)
                 case OpenAdmission():
@@ -327,10 +347,15 @@ class Coordinator(SocketWorker):
             self._send(ApiKey.END_TXN, encode, at_most=4)
 
     def _send(
-        self, api_key: int, encode: Callable[[int, int], list[Any]], **bounds: int
+        self,
+        api_key: int,
+        encode: Callable[[int, int], list[Any]],
+        *,
+        at_least: int = 0,
+        at_most: int = LAST_VERSION,
     ) -> None:
         now = self.clock.monotonic()
-        if self.refuses(api_key, **bounds) is not None:
+        if self.refuses(api_key, at_least=at_least, at_most=at_most) is not None:
             self._perform(self.machine.answered(api_key, ErrorCode.UNSUPPORTED_VERSION, now))
             return
 
@@ -340,7 +365,16 @@ class Coordinator(SocketWorker):
             return buffers
 
         deadline = now + self._config.request_timeout_ms / 1000
-        self.submit(Request(api_key, counted, deadline=deadline, tag=api_key, **bounds))
+        self.submit(
+            Request(
+                api_key,
+                counted,
+                deadline=deadline,
+                tag=api_key,
+                at_least=at_least,
+                at_most=at_most,
+            )
+        )
 
     def on_answer(self, event: Answered) -> None:
         now, version, payload = self.clock.monotonic(), event.request.version, event.payload

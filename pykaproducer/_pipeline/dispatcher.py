@@ -21,8 +21,17 @@ from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import TopicView
 from pykaproducer._machines.deadlines import Deadlines, has_expired
 from pykaproducer._machines.verdicts import FATAL_TOPIC_ERRORS
+from pykaproducer._pipeline.dispatcher_items import (
+    CallersChunk,
+    FailAll,
+    FlushMark,
+    Forgotten,
+    Item,
+    TakeHeld,
+    TopicAtRest,
+)
 from pykaproducer._pipeline.held_slots import HeldSlots
-from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
+from pykaproducer._pipeline.incomplete import IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import ViewChanged
@@ -40,54 +49,6 @@ from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, del
 _SWEEP_AFTER = 2.0
 #: A message that expires within this time is not left in the open chunk (seconds).
 _SHORT_TIME = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class FlushMark:
-    """flush() has been called: *barrier* covers all chunks that were taken before this item."""
-
-    barrier: FlushBarrier
-
-
-@dataclass(frozen=True, slots=True)
-class TakeHeld:
-    """A broker can take messages again, or messages must not linger any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallersChunk:
-    """A caller has taken *chunk* and sent it, and has handed its request over to the stages."""
-
-    chunk: Chunk
-
-
-@dataclass(frozen=True, slots=True)
-class TopicAtRest:
-    """Reply to the *round*-th :class:`Rest` of a topic: nothing of it is in progress."""
-
-    topic: str
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The view of the cluster no longer has *topic*."""
-
-    topic: str
-
-
-Item = (
-    TopicSlot
-    | Batch
-    | Backlog
-    | Chaser
-    | FlushMark
-    | TakeHeld
-    | CallersChunk
-    | ViewChanged
-    | TopicAtRest
-    | Forgotten
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +134,8 @@ class Dispatcher(Worker):
                 self._incomplete.arm(item.barrier)
             case TakeHeld():
                 self._take_held()
+            case FailAll():
+                self._fail_all(item)
             case CallersChunk():
                 self._watch(item.chunk)
                 self._use(item.chunk.topic, item.chunk.opened)
@@ -184,6 +147,17 @@ class Dispatcher(Worker):
             case Forgotten():
                 self._leaving.discard(item.topic)
                 self._metadata_came()
+
+    def _fail_all(self, item: FailAll) -> None:
+        """Fail all rows without outcome, and have the stages drop them."""
+        self._take_held()
+        for chunk in self._incomplete.chunks():
+            self._settler.fail(chunk.whole(), functools.partial(item.make_error, chunk.topic))
+        self._drop_settled()
+        for topic, worker in self._topics.items():
+            for partition in list(worker.partitions):
+                worker.put(Sweep(topic, partition))
+        item.done()
 
     def announce(self, slot: TopicSlot) -> bool:
         """Have *slot* taken; return False if the dispatcher has no thread to take it.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 
 from pykaproducer._kernel import Chunk
 from pykaproducer._util import threads
@@ -25,7 +26,9 @@ _ARM_TIMEOUT = 1.0
 class FlushBarrier:
     """The chunks that one flush waits for: those that are incomplete when it is armed."""
 
-    def __init__(self) -> None:
+    def __init__(self, notify: Callable[[], None] | None = None) -> None:
+        #: Called, without a lock, when `pending` is empty.
+        self.notify = notify
         #: Serial numbers of the chunks; None before the barrier is armed.
         self.pending: set[int] | None = None
         # Released when the dispatcher has armed the barrier.
@@ -65,6 +68,7 @@ class IncompleteChunks:
 
     def leave(self, chunk: Chunk) -> None:
         """Remove *chunk*, whose last row is settled and reported."""
+        met: list[Callable[[], None]] = []
         with self._lock:
             self._live.pop(chunk.serial, None)
             for key, reference in [*self._barriers.items()] if self._barriers else ():
@@ -73,7 +77,9 @@ class IncompleteChunks:
                     self._barriers.pop(key, None)
                 elif barrier.pending is not None:
                     barrier.pending.discard(chunk.serial)
-                    self._look(barrier)
+                    met += self._look(barrier)
+        for notify in met:
+            notify()
 
     def chunks(self) -> list[Chunk]:
         """Return the incomplete chunks, oldest first."""
@@ -91,7 +97,9 @@ class IncompleteChunks:
                 if reference() is None:
                     del self._barriers[key]
             self._barriers[id(barrier)] = weakref.ref(barrier)
-            self._look(barrier)
+            met = self._look(barrier)
+        for notify in met:
+            notify()
 
     def abandon(self, chunks: list[Chunk]) -> None:
         """Remove *chunks*, which were settled because a stage has crashed."""
@@ -117,6 +125,9 @@ class IncompleteChunks:
             chunk.unsettled for chunk in self.chunks() if pending is None or chunk.serial in pending
         )
 
-    def _look(self, barrier: FlushBarrier) -> None:
-        if not barrier.pending and self._barriers.pop(id(barrier), None) is not None:
-            barrier.done.release()
+    def _look(self, barrier: FlushBarrier) -> list[Callable[[], None]]:
+        """End the wait of *barrier* if it is met; return what is then to be called."""
+        if barrier.pending or self._barriers.pop(id(barrier), None) is None:
+            return []
+        barrier.done.release()
+        return [] if barrier.notify is None else [barrier.notify]

@@ -98,6 +98,8 @@ class Settler:
         self._reports = reports
         self._incomplete = incomplete
         self._unreported = unreported
+        #: Called with the error of each failure, before the rows count as settled.
+        self.on_failure: Callable[[DeliveryError], None] | None = None
         # The stage Reports has crashed: callbacks are no longer called.
         self._no_reports = False
 
@@ -122,6 +124,8 @@ class Settler:
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """Settle *part* as failed; *make_error* is called for either status."""
         errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
+        if self.on_failure is not None and not part.is_settled:
+            self.on_failure(errors[0])
         settled = part.fail(*errors, wake=False)
         if settled is not None:
             now = self._clock.monotonic()

@@ -195,7 +195,8 @@ class RequestBuilder:
         replaces the view, (2) reads ``touch``.
         """
         view, producer, sequencer = self._view, self._sealer.transaction, buffer.sequencer
-        assert view is not None and self._coordinator is not None
+        assert view is not None
+        assert self._coordinator is not None
         if producer is not None and sequencer.producer is producer and not sequencer.stale:
             return True
         place = buffer.topic, buffer.partition
@@ -217,6 +218,11 @@ class RequestBuilder:
                 return False
             return True
         return False
+
+    def answered(self) -> None:
+        """Let the buffers try again that waited for the answer to a batch of another epoch."""
+        if self._coordinator is not None and self._without_id:
+            self.producer_id_came()
 
     def _wait(self, buffer: PartitionBuffer) -> None:
         self._without_id[buffer] = None

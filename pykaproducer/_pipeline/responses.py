@@ -20,6 +20,8 @@ from pykaproducer._machines.cluster import LeaderHint, backoff
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import Action, Verdict, classify
 from pykaproducer._pipeline.bridge import ProduceRequest, RequestsLost, ResponseReceived
+from pykaproducer._pipeline.coordinator import Coordinator
+from pykaproducer._pipeline.coordinator_items import RowFailed
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
@@ -52,6 +54,7 @@ class ProduceResponseHandler:
         buffer_changed: Callable[[PartitionBuffer], None],
         batcher: Batcher,
         moved: set[PartitionBuffer],
+        coordinator: Coordinator | None,
     ) -> None:
         # Settles what is confirmed, except for the batches of failed and of *moved* buffers.
         self._request_settler = RequestSettler(
@@ -65,6 +68,7 @@ class ProduceResponseHandler:
         self._settler = settler
         self._last_errors = last_errors
         self._buffer_changed = buffer_changed
+        self._coordinator = coordinator
 
     # Requests ------------------------------------------------------------------------------------
 
@@ -164,6 +168,8 @@ class ProduceResponseHandler:
             count=batch.count,
             sequenced=batch.sequenced,
             has_offset=answer.base_offset >= 0,
+            transactional=self._coordinator is not None,
+            retried_soon=batch.level > 0,
         )
         if verdict.possibly_persisted:
             self._mark_ambiguous(batch)
@@ -173,6 +179,8 @@ class ProduceResponseHandler:
                 if batch.sequenced:
                     buffer.sequencer.delivered(batch.number)
                 self._settler.deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
+            case Action.FAILED | Action.SPLIT_IN_PLACE if self._coordinator is not None:
+                self._fail_in_transaction(self._coordinator, batch, answer, verdict)
             case Action.FAILED:
                 if not self._fail_rejected_records(buffer, batch, answer):
                     self._fail_rejected(buffer, batch, answer, verdict)
@@ -230,6 +238,30 @@ class ProduceResponseHandler:
                 buffer.sequencer.missing(*batch.numbered)
             buffer.invalidate_sequences()
             self._fail_buffer(buffer)
+
+    def _fail_in_transaction(
+        self,
+        coordinator: Coordinator,
+        batch: Batch,
+        answer: ProducedPartition,
+        verdict: Verdict,
+    ) -> None:
+        """Fail *batch*. The transaction must be aborted, so no sequence number is corrected."""
+        make_error = _rejection(batch, answer, answer.error_message)
+        if verdict.fatal and (batch.producer_id, batch.producer_epoch) == coordinator.current:
+            error = make_error(Status.POSSIBLY_PERSISTED)
+            coordinator.put(
+                RowFailed(
+                    coordinator.view.serial,
+                    error,
+                    answer.error_code,
+                    fatal=True,
+                    fenced=verdict.fenced,
+                )
+            )
+        for part in batch.parts:
+            part.unclaim()
+            self._settler.fail(part, make_error)
 
     def _fail_rejected_records(
         self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition

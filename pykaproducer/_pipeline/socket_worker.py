@@ -23,8 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pykaproducer._machines.cluster import Backoff
-from pykaproducer._machines.session import LAST_VERSION
-from pykaproducer._machines.session import Checked
+from pykaproducer._machines.session import LAST_VERSION, Checked
 from pykaproducer._net.connection import (
     Answered,
     Connection,

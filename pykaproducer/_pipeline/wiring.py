@@ -16,28 +16,29 @@ import functools
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import copied
-from pykaproducer._kernel import Chunk, TopicSlot
+from pykaproducer._kernel import Chunk
 from pykaproducer._machines.ordering import Transitions
+from pykaproducer._machines.transaction_states import TransactionFailure
 from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.background_task import spawn_later
 from pykaproducer._pipeline.bridge import CallerHooks
-from pykaproducer._pipeline.broker import BrokerWorker, BrokerWorkerCollaborators
+from pykaproducer._pipeline.broker import BrokerWorker
+from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
-from pykaproducer._pipeline.current_thread import in_a_stage_with
-from pykaproducer._pipeline.dispatcher import (
-    CallersChunk,
-    Dispatcher,
-    DispatcherCollaborators,
-    FlushMark,
-    TakeHeld,
+from pykaproducer._pipeline.coordinator import (
+    Coordinator,
+    CoordinatorCollaborators,
 )
+from pykaproducer._pipeline.current_thread import in_a_stage_with
+from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators
+from pykaproducer._pipeline.dispatcher_items import CallersChunk, FailAll, FlushMark, TakeHeld
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.log_writer import LogWriter
@@ -48,6 +49,7 @@ from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settle
 from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
+from pykaproducer._pipeline.transaction_errors import aborted_error
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import compression
@@ -69,22 +71,6 @@ _LINGER_HOLD: Final = 0.01
 _MANY_MESSAGES: Final = 1_000
 #: How long the end of the pipeline waits for the last log lines (seconds).
 _LOG_TIMEOUT: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionFunctions:
-    """The functions of the producer's admission that its pipeline calls."""
-
-    #: Takes the open chunks of a slot.
-    take: Callable[[TopicSlot], list[Chunk]]
-    #: Takes the chunks of all slots, and of all callers.
-    take_all: Callable[[], list[Chunk]]
-    #: Takes the chunks that callers have sent and wait for.
-    take_callers: Callable[[], list[Chunk]]
-    #: Releases the slot of a topic; returns False if a message has just arrived in it.
-    release_slot: Callable[[str], bool]
-    #: Called when a stage has crashed: nothing more is admitted.
-    on_broken: Callable[[], None]
 
 
 class Pipeline:
@@ -144,6 +130,8 @@ class Pipeline:
         self.metadata = self._new_metadata()
         self.dispatcher = self._new_dispatcher()
         self.metadata.subscribe(self.dispatcher)
+        self._commit_barrier: FlushBarrier | None = None
+        self.coordinator = self._new_coordinator()
         self.retry = self._add(
             RetryHandler(self._context, RetryHandlerCollaborators(self.dispatcher.put))
         )
@@ -163,6 +151,37 @@ class Pipeline:
             self.config, self.network, self.last_errors, self.brokers.all
         )
         return self._add(Metadata(self._context, collaborators))
+
+    def _new_coordinator(self) -> Coordinator | None:
+        admission = self._admission.transactions
+        if self.config.transactional_id is None or admission is None:
+            return None
+        collaborators = CoordinatorCollaborators(
+            config=self.config,
+            network=self.network,
+            metadata=self.metadata,
+            last_errors=self.last_errors,
+            admission=admission,
+            broker_workers=self.brokers.all,
+            watch_rows=self._watch_rows,
+            fail_rows=self._fail_rows,
+        )
+        coordinator = self._add(Coordinator(self._context, collaborators))
+        self.settler.on_failure = coordinator.row_failed
+        return coordinator
+
+    def _watch_rows(self, done: Callable[[], None]) -> None:
+        """Call *done* when everything that was accepted before is settled and reported."""
+        barrier = FlushBarrier(done)
+        self._commit_barrier = barrier
+        self._barriers[id(barrier)] = barrier
+        self.dispatcher.put(FlushMark(barrier))
+        self._end_lingering()
+
+    def _fail_rows(self, failure: TransactionFailure, done: Callable[[], None]) -> None:
+        """Fail everything that was accepted and has no outcome, and then call *done*."""
+        self._commit_barrier = None
+        self.dispatcher.put(FailAll(functools.partial(aborted_error, failure), done))
 
     def _new_dispatcher(self) -> Dispatcher:
         collaborators = DispatcherCollaborators(
@@ -205,6 +224,7 @@ class Pipeline:
             held=self.dispatcher.held,
             take_held=self._take_held,
             callers=CallerHooks(self._enter_taken, self.dispatcher.announce),
+            coordinator=self.coordinator,
             end_unused=self.brokers.end_unused,
         )
         worker = BrokerWorker(self._context, collaborators, broker_id)

@@ -12,13 +12,14 @@ import _thread
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pykaproducer._errors.formatting import check_topic
 from pykaproducer._kernel import TopicSlot, Turn
 from pykaproducer._net.transport import Network
 from pykaproducer._observability.observed_producer import ObservedProducer
-from pykaproducer._pipeline.wiring import AdmissionFunctions, Pipeline
+from pykaproducer._pipeline.admission_functions import AdmissionFunctions
+from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._process import lifecycle
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.block import BlockProducer, RefusedRows
@@ -32,6 +33,9 @@ from pykaproducer.errors import (
     Status,
 )
 
+if TYPE_CHECKING:
+    from pykaproducer._machines.transaction_states import TransactionFailure
+
 log = GuardedLogger("pykaproducer.producer")
 
 
@@ -44,9 +48,25 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
     #: The pipeline under a fixed key, for setdefault(), which no signal can interrupt.
     _made: dict[str, Pipeline]
 
+    if TYPE_CHECKING:
+
+        def open_transaction(self) -> None: ...
+        def shut_transaction(self, failure: TransactionFailure) -> None: ...
+        def _check_transaction(self) -> None: ...
+
     # Starting ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        """Start on first use, or raise if no message is accepted."""
+        self._ensure_started()
+        if self.config.transactional_id is None:
+            self._admit()
+        else:
+            self._check_transaction()  # the coordinator's stage admits
+        # Check again after _admit(): close() sets _closed first and shuts admission second.
+        self._check_not_closed()
+
+    def _ensure_started(self) -> None:
         """Start on first use, or raise if closed.
 
         May run concurrently in several threads and be interrupted by a signal handler that closes
@@ -67,6 +87,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
                     take_callers=self._take_callers,
                     release_slot=self._let_go,
                     on_broken=self._broke,
+                    transactions=self,
                 ),
                 self._metrics,
             )
@@ -78,9 +99,6 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
                 self._end_lingering_when_full(pipeline)
                 self._start_observing()
                 lifecycle.warn_of_many()
-        self._admit()
-        # Check again after _admit(): close() sets _closed first and shuts admission second.
-        self._check_not_closed()
         if pipeline.broken is not None:
             self._refuse_broken(pipeline.broken)
 

@@ -18,11 +18,12 @@ import pykaproducer._kernel as _kernel
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.ordering import Ordering, Transitions
 from pykaproducer._net.connection import Answered, Request
+from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.bridge import Bridge, ProduceRequest
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
-from pykaproducer._pipeline.wiring import AdmissionFunctions, Pipeline
+from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.config import Config

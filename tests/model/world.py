@@ -14,7 +14,7 @@ from pykaproducer._kernel import Delivery
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.ordering import Transitions
 from pykaproducer._pipeline.broker_events import FlushStarted
-from pykaproducer._pipeline.dispatcher import FlushMark
+from pykaproducer._pipeline.dispatcher_items import FlushMark
 from pykaproducer._pipeline.incomplete import FlushBarrier
 from pykaproducer._util.clock import earlier
 from pykaproducer.config import Config

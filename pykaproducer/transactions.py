@@ -1,0 +1,195 @@
+"""Transactions: messages that readers see all together, or not at all.
+
+:class:`TransactionalMethods` has the methods of a producer with ``transactional_id``. They hand
+their call to the stage Coordinator and wait for its result. ``docs/transactions.rst`` is the guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pykaproducer._machines.transaction_states import (
+    FailureKind,
+    TransactionCall,
+    TransactionFailure,
+    TransactionState,
+)
+from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
+from pykaproducer._pipeline.transaction_errors import error_of
+from pykaproducer._util import threads
+from pykaproducer.errors import (
+    TransactionAbortableError,
+    TransactionStateError,
+    UnsupportedFeatureError,
+)
+
+if TYPE_CHECKING:
+    from pykaproducer._pipeline.wiring import Pipeline
+    from pykaproducer._util.clock import Clock
+    from pykaproducer.config import Config
+
+_UNINITIALIZED = TransactionFailure(
+    FailureKind.STATE, TransactionState.UNINITIALIZED, TransactionCall.SEND
+)
+
+
+class Transaction:
+    """The transaction of a ``with producer.transaction()`` block."""
+
+    def __init__(self) -> None:
+        self.aborted = False
+
+    def abort(self) -> None:
+        """End the block with an abort instead of a commit, without an error."""
+        self.aborted = True
+
+
+class TransactionalMethods:
+    """The methods for transactions. ``Producer`` inherits them."""
+
+    if TYPE_CHECKING:
+        config: Config
+        _clock: Clock
+        _pipeline: Pipeline | None
+
+        def _ensure_started(self) -> None: ...
+        def _check_may_wait(self, what: str) -> None: ...
+        def _admit(self) -> None: ...
+        def _pause(self) -> None: ...
+        def _announce_missed_slots(self) -> None: ...
+
+    #: Why ``send()`` is refused; None: a transaction is open.
+    _refused: TransactionFailure | None = _UNINITIALIZED
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Register the transactional id, and end what an earlier producer with it has left.
+
+        Other producers with the same id cannot commit any more. Call it once before the first
+        transaction. Without effect if it has been called.
+
+        Args:
+            timeout (float): seconds; None: ``max_block_ms``.
+
+        Raises:
+            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionError: the coordinator refused it, for example for lack of a right.
+        """
+        self._control(TransactionCall.INIT, timeout)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: messages are accepted from now on.
+
+        Raises:
+            TransactionStateError: ``init_transactions()`` has not been called, or a transaction is
+                open.
+        """
+        self._control(TransactionCall.BEGIN, None)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Wait until all messages of the transaction are delivered, and commit it.
+
+        ``send()`` is refused from now on. Lingering is ignored.
+
+        Args:
+            timeout (float): seconds; None waits for the deadlines of the messages, and then for
+                ``max_block_ms``.
+
+        Raises:
+            TransactionAbortableError: a message failed: the transaction can only be aborted.
+            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionFatalError: the producer cannot be used any more; ``outcome`` says what is
+                known about the transaction.
+        """
+        self._control(TransactionCall.COMMIT, timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Fail all messages of the transaction that are not delivered, and abort it.
+
+        Args:
+            timeout (float): seconds; None: ``max_block_ms``.
+
+        Raises:
+            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionFatalError: the producer cannot be used any more.
+        """
+        self._control(TransactionCall.ABORT, timeout)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Begin a transaction; commit it at the end of the block, or abort it on an exception.
+
+        Calls ``init_transactions()`` if that has not been done. If the transaction cannot be
+        committed, it is aborted, and the error is raised.
+        """
+        if self._refused is _UNINITIALIZED:
+            self.init_transactions()
+        self.begin_transaction()
+        transaction = Transaction()
+        try:
+            yield transaction
+        except BaseException:
+            self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+            raise
+        if transaction.aborted:
+            self.abort_transaction()
+            return
+        try:
+            self.commit_transaction()
+        except TransactionAbortableError:
+            self.abort_transaction()
+            raise
+
+    def send_offsets_to_transaction(self, offsets: object, group_metadata: object) -> None:
+        """Raise UnsupportedFeatureError."""
+        raise UnsupportedFeatureError("send_offsets_to_transaction() is not supported")
+
+    # Calls ---------------------------------------------------------------------------------------
+
+    def _control(self, call: TransactionCall, timeout: float | None) -> None:
+        """Hand *call* to the coordinator's stage, and return or raise its result."""
+        name = self.config.transactional_id
+        if name is None:
+            raise TransactionStateError(f"{call.value}(): set transactional_id")
+        self._check_may_wait(f"{call.value}()")
+        deadline = self._clock.after(timeout)
+        self._ensure_started()
+        pipeline = self._pipeline
+        assert pipeline is not None, "it has just been started"
+        assert pipeline.coordinator is not None, "there is one with a transactional id"
+        caller = ControlCaller()
+        try:
+            pipeline.coordinator.put(Control(call, caller, deadline))
+            threads.acquire(self._clock, caller.done, None)
+        except BaseException as error:
+            pipeline.coordinator.put(CallerLeft(caller))
+            if call is TransactionCall.COMMIT:
+                error.add_note("the commit goes on; call commit_transaction() to learn its outcome")
+            raise
+        result = caller.result
+        assert result is not None, "the stage has told the result"
+        if call in (TransactionCall.COMMIT, TransactionCall.ABORT):
+            pipeline.unreported.take()  # this call reports that the messages have failed
+        if result.failure is not None:
+            raise error_of(result.failure, name)
+
+    # For the stage -------------------------------------------------------------------------------
+
+    def open_transaction(self) -> None:
+        """Accept records from now on. Called by the coordinator's stage only."""
+        self._admit()
+        self._refused = None
+
+    def shut_transaction(self, failure: TransactionFailure) -> None:
+        """Accept none; ``send()`` raises the error that *failure* describes."""
+        self._refused = failure
+        self._pause()
+        self._announce_missed_slots()
+
+    def _check_transaction(self) -> None:
+        """Raise unless a transaction is open."""
+        refused = self._refused
+        if refused is not None:
+            assert self.config.transactional_id is not None
+            raise error_of(refused, self.config.transactional_id)
