@@ -131,15 +131,10 @@ cdef class Admission(OpenChunks):
             leave_guard(&self.guard)
 
     def _pause(self):
-        """Call ``_start()`` for each message until ``_admit()`` is called again.
-
-        On return, no more messages are appended: those accepted before have been.
-        """
+        """Call ``_start()`` for each message until ``_admit()``. The last one is appended then."""
         enter_guard(&self.guard)
-        try:
-            store_int(&self.is_ready, False)
-        finally:
-            leave_guard(&self.guard)
+        store_int(&self.is_ready, False)
+        leave_guard(&self.guard)
 
     def _begin_to_close(self):
         """Call ``_start()`` for each message from now on. Has no effect after ``_shut()``."""

@@ -13,21 +13,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pykaproducer._kernel as _kernel
-from pykaproducer._kernel import CallerLink, CallerRequest, Chunk, TopicSlot
+from pykaproducer._kernel import CallerLink, CallerRequest
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
-from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.bridge_collaborators import BridgeCollaborators
 from pykaproducer._pipeline.current_thread import DeferredWakeups
-from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import StageContext
@@ -129,28 +128,6 @@ class GiveUp:
     """Close the connection because of *reason*, and treat it as lost."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallerHooks:
-    """Functions with which the Bridge passes a caller's messages to the other stages."""
-
-    #: Makes a chunk, which a caller has taken, known to the stages.
-    enter: Callable[[Chunk], None]
-    #: Announces a slot with messages, for which no caller has come.
-    announce: Callable[[TopicSlot], object]
-
-
-@dataclass(frozen=True, slots=True)
-class BridgeCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    network: Network
-    metadata: Metadata
-    #: Puts an event into the inbox of the BrokerWorker.
-    report: Callable[[BridgeEvent], None]
-    callers: CallerHooks
 
 
 class Bridge(SocketWorker):

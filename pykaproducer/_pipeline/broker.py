@@ -26,7 +26,6 @@ from pykaproducer._pipeline.attached_buffers import AttachedBuffers
 from pykaproducer._pipeline.bridge import (
     SMALL,
     Bridge,
-    BridgeCollaborators,
     CallerSent,
     Down,
     GiveUp,
@@ -37,6 +36,7 @@ from pykaproducer._pipeline.bridge import (
     ResponseReceived,
     Up,
 )
+from pykaproducer._pipeline.bridge_collaborators import BridgeCollaborators
 from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import (
     Enqueue,
@@ -95,19 +95,7 @@ class BrokerWorker(Worker):
         self._watch = SilenceWatch(
             broker_id, metadata, window.patience, self._buffers.waiting_topics, self._give_up
         )
-        self.responses = ProduceResponseHandler(
-            config=config,
-            clock=self.clock,
-            metadata=metadata,
-            retry=collaborators.retry,
-            settler=collaborators.settler,
-            last_errors=last_errors,
-            metrics=self.metrics,
-            buffer_changed=self._buffer_changed,
-            batcher=self.batcher,
-            moved=self._buffers.moved,
-            coordinator=collaborators.coordinator,
-        )
+        self.responses = self._new_response_handler(collaborators)
         self._builder = RequestBuilder(
             self,
             config=config,
@@ -132,6 +120,23 @@ class BrokerWorker(Worker):
         network, callers = collaborators.network, collaborators.callers
         bridge = BridgeCollaborators(self._config, network, self._metadata, self.put, callers)
         return Bridge(context, bridge, self.broker_id)
+
+    def _new_response_handler(
+        self, collaborators: BrokerWorkerCollaborators
+    ) -> ProduceResponseHandler:
+        return ProduceResponseHandler(
+            config=self._config,
+            clock=self.clock,
+            metadata=self._metadata,
+            retry=collaborators.retry,
+            settler=collaborators.settler,
+            last_errors=self._last_errors,
+            metrics=self.metrics,
+            buffer_changed=self._buffer_changed,
+            batcher=self.batcher,
+            moved=self._buffers.moved,
+            coordinator=collaborators.coordinator,
+        )
 
     def handle(self, item: Event) -> None:
         match item:

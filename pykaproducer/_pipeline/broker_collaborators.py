@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykaproducer._net.transport import Network
-from pykaproducer._pipeline.bridge import CallerHooks
+from pykaproducer._pipeline.bridge_collaborators import CallerHooks
 from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.held_slots import HeldSlots
 from pykaproducer._pipeline.last_errors import LastErrors

@@ -27,7 +27,7 @@ from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
 from pykaproducer._pipeline.background_task import spawn_later
-from pykaproducer._pipeline.bridge import CallerHooks
+from pykaproducer._pipeline.bridge_collaborators import CallerHooks
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
