@@ -17,12 +17,13 @@ from pykaproducer._machines.transaction_states import (
     TransactionState,
 )
 from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
+from pykaproducer._pipeline.group import AskedOffsets
 from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._util import threads
+from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer.errors import (
     TransactionAbortableError,
     TransactionStateError,
-    UnsupportedFeatureError,
 )
 
 if TYPE_CHECKING:
@@ -141,13 +142,34 @@ class TransactionalMethods:
             self.abort_transaction()
             raise
 
-    def send_offsets_to_transaction(self, offsets: object, group_metadata: object) -> None:
-        """Raise UnsupportedFeatureError."""
-        raise UnsupportedFeatureError("send_offsets_to_transaction() is not supported")
+    def send_offsets_to_transaction(
+        self, offsets: object, group: object, *, timeout: float | None = None
+    ) -> None:
+        """Commit offsets of a consumer together with the messages of the transaction.
+
+        Args:
+            offsets: ``{TopicPartition: int or OffsetAndMetadata}``, as kafka-python's consumer
+                takes them, or a list of confluent-kafka's ``TopicPartition``. The offset is that of
+                the next message to be read. Empty: no effect.
+            group: the name of a group; the group metadata of a consumer of kafka-python or
+                confluent-kafka, taken anew for each transaction (KIP-447); or the consumer.
+            timeout (float): seconds; None: ``max_block_ms``.
+
+        Raises:
+            TypeError, ValueError: *offsets* or *group* is something else.
+            TransactionAbortableError: the group refused it, for example because the consumer has
+                lost its partitions: the transaction can only be aborted.
+            TransactionTimeoutError: it is still under way; repeat the same call to wait on.
+        """
+        asked = AskedOffsets(group_metadata(group), group_offsets(offsets))
+        if asked.offsets:
+            self._control(TransactionCall.OFFSETS, timeout, asked)
 
     # Calls ---------------------------------------------------------------------------------------
 
-    def _control(self, call: TransactionCall, timeout: float | None) -> None:
+    def _control(
+        self, call: TransactionCall, timeout: float | None, asked: AskedOffsets | None = None
+    ) -> None:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
         name = self.config.transactional_id
         if name is None:
@@ -160,7 +182,7 @@ class TransactionalMethods:
         assert pipeline.coordinator is not None, "there is one with a transactional id"
         caller = ControlCaller()
         try:
-            pipeline.coordinator.put(Control(call, caller, deadline))
+            pipeline.coordinator.put(Control(call, caller, deadline, asked=asked))
             threads.acquire(self._clock, caller.done, None)
         except BaseException as error:
             pipeline.coordinator.put(CallerLeft(caller))

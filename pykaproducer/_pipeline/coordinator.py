@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.sequencing import ProducerId
-from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._machines.transaction_effects import (
+    CommitOffsets,
     DrainBatches,
     Effect,
     FailRows,
+    GiveUpOffsets,
     OpenAdmission,
     PartitionsAdded,
+    SendAddOffsets,
     SendAddPartitions,
     SendEndTxn,
     SendFindCoordinator,
@@ -42,8 +44,9 @@ from pykaproducer._machines.transaction_states import (
     TransactionView,
 )
 from pykaproducer._machines.transactions import TransactionMachine
-from pykaproducer._net.connection import Answered, Request
+from pykaproducer._net.connection import Answered
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.coordinator_items import (
     AllSettled,
     BrokerDrained,
@@ -56,11 +59,10 @@ from pykaproducer._pipeline.coordinator_items import (
     TransactionChanged,
     WantPartition,
 )
+from pykaproducer._pipeline.group import OffsetsAnswered
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
-from pykaproducer._pipeline.metadata_events import CoordinatorCame, WantCoordinator
-from pykaproducer._pipeline.metrics import ConnectionMetrics
-from pykaproducer._pipeline.socket_worker import SocketWorker
+from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
@@ -72,7 +74,9 @@ from pykaproducer._wire.messages import (
 )
 from pykaproducer._wire.transactions import (
     CoordinatorKind,
+    add_offsets_to_txn_request,
     add_partitions_to_txn_request,
+    decode_add_offsets_to_txn,
     decode_add_partitions_to_txn,
     decode_end_txn,
     end_txn_request,
@@ -110,19 +114,28 @@ class CoordinatorCollaborators:
     watch_rows: Callable[[Callable[[], None]], None]
     #: Fails all rows without outcome, and then calls the function.
     fail_rows: Callable[[TransactionFailure, Callable[[], None]], None]
+    #: Makes the stage of a group from its name, its ordinal and the function for its results.
+    new_group: Callable[[str, int, Callable[[OffsetsAnswered], None]], Worker]
 
 
-class Coordinator(SocketWorker):
+class Coordinator(CoordinatorConnection):
     """Executes what the state machine of the producer's transactions decides."""
 
     def __init__(self, context: StageContext, collaborators: CoordinatorCollaborators) -> None:
         config = collaborators.config
-        super().__init__("coordinator", context, config, collaborators.network)
+        super().__init__(
+            "coordinator",
+            context,
+            config,
+            collaborators.network,
+            collaborators.metadata,
+            CoordinatorKind.TRANSACTION,
+        )
         assert config.transactional_id is not None, "only a transactional producer has one"
-        self._metadata = collaborators.metadata
         self._last_errors = collaborators.last_errors
         self._admission = collaborators.admission
         self._broker_workers = collaborators.broker_workers
+        self._new_group = collaborators.new_group
         self._watch_rows, self._fail_rows = collaborators.watch_rows, collaborators.fail_rows
         self.machine = TransactionMachine(
             config.transactional_id,
@@ -132,15 +145,13 @@ class Coordinator(SocketWorker):
             backoff_most=config.retry_backoff_max_ms / 1000,
             random=system_random.random,
         )
-        # The coordinator's address; the lookup of the machine is under way.
-        self._address: tuple[str, int] | None = None
-        self._finding = False
-        self._leaving = False
         # Rows are being failed. Control calls wait, so that no new row is among them, and so do
         # results, so that the rows have their outcome when the call returns.
         self._failing: int | None = None
         self._held_up_calls: list[Control] = []
         self._held_up_results: list[TellCaller] = []
+        # The stages of the groups whose offsets were sent, by name.
+        self._groups: dict[str, Worker] = {}
         # The BrokerWorkers that still have batches in flight.
         self._draining: set[Worker] = set()
 
@@ -172,7 +183,9 @@ class Coordinator(SocketWorker):
             case CallerLeft():
                 machine.caller_left(item.caller)
             case CoordinatorCame():
-                self._coordinator_came(item, now)
+                self.coordinator_came(item, now)
+            case OffsetsAnswered():
+                self._perform(machine.offsets_answered(item.serial, item.number, item.found, now))
             case WantPartition():
                 self._perform(
                     machine.partition_wanted(item.serial, item.topic, item.partition, now)
@@ -207,6 +220,11 @@ class Coordinator(SocketWorker):
                     )
                 case TransactionCall.BEGIN:
                     effects = [*machine.begin(now), TellCaller(caller)]
+                case TransactionCall.OFFSETS:
+                    assert item.asked is not None, "there are offsets"
+                    effects = machine.offsets(
+                        caller, item.asked.group.group_id, item.asked, now, item.deadline
+                    )
                 case TransactionCall.COMMIT:
                     effects = machine.commit(caller, now, item.deadline)
                 case TransactionCall.ABORT:
@@ -269,10 +287,14 @@ class Coordinator(SocketWorker):
                     for worker in self._broker_workers():
                         worker.put(TransactionChanged())
                 case SendFindCoordinator():
-                    self._finding = True
-                    self._metadata.put(
-                        WantCoordinator(CoordinatorKind.TRANSACTION, effect.transactional_id, self)
-                    )
+                    self.look_up(effect.transactional_id)
+                case SendAddOffsets():
+                    self._add_offsets(effect)
+                case CommitOffsets():
+                    self._group_stage(effect.group).put(effect)
+                case GiveUpOffsets():
+                    for stage in self._groups.values():
+                        stage.put(effect)
                 case SendInitProducerId():
                     self._init_producer_id(effect)
                 case SendAddPartitions():
@@ -289,92 +311,79 @@ class Coordinator(SocketWorker):
             now = self.clock.monotonic()
             self._perform(self.machine.drained(serial, now, spent=False))
 
+    def _group_stage(self, group: str) -> Worker:
+        stage = self._groups.get(group)
+        if stage is None:
+            stage = self._groups[group] = self._new_group(group, len(self._groups), self.put)
+        return stage
+
     # Requests ------------------------------------------------------------------------------------
 
     def _init_producer_id(self, effect: SendInitProducerId) -> None:
         producer = effect.producer or ProducerId(-1, -1)
 
-        def encode(version: int, correlation_id: int) -> list[bytes]:
-            return [
-                init_producer_id_request(
-                    version,
-                    correlation_id,
-                    self._config.client_id,
-                    effect.transactional_id,
-                    int(effect.timeout * 1000),
-                    producer.producer_id,
-                    producer.epoch,
-                )
-            ]
+        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
+            return init_producer_id_request(
+                version,
+                correlation_id,
+                client_id,
+                effect.transactional_id,
+                int(effect.timeout * 1000),
+                producer.producer_id,
+                producer.epoch,
+            )
 
         # From version 3 on it takes a producer id and an epoch (KIP-360).
-        self._send(ApiKey.INIT_PRODUCER_ID, encode, at_least=3)
+        self.send(ApiKey.INIT_PRODUCER_ID, encode, at_least=3)
 
     def _add_partitions(self, effect: SendAddPartitions) -> None:
-        def encode(version: int, correlation_id: int) -> list[bytes]:
-            return [
-                add_partitions_to_txn_request(
-                    version,
-                    correlation_id,
-                    self._config.client_id,
-                    effect.transactional_id,
-                    effect.producer.producer_id,
-                    effect.producer.epoch,
-                    effect.partitions,
-                )
-            ]
+        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
+            return add_partitions_to_txn_request(
+                version,
+                correlation_id,
+                client_id,
+                effect.transactional_id,
+                effect.producer.producer_id,
+                effect.producer.epoch,
+                effect.partitions,
+            )
 
-        self._send(ApiKey.ADD_PARTITIONS_TO_TXN, encode)
+        self.send(ApiKey.ADD_PARTITIONS_TO_TXN, encode)
+
+    def _add_offsets(self, effect: SendAddOffsets) -> None:
+        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
+            return add_offsets_to_txn_request(
+                version,
+                correlation_id,
+                client_id,
+                effect.transactional_id,
+                effect.producer.producer_id,
+                effect.producer.epoch,
+                effect.group,
+            )
+
+        self.send(ApiKey.ADD_OFFSETS_TO_TXN, encode)
 
     def _end(self, effect: SendEndTxn) -> None:
-        def encode(version: int, correlation_id: int) -> list[bytes]:
-            return [
-                end_txn_request(
-                    version,
-                    correlation_id,
-                    self._config.client_id,
-                    effect.transactional_id,
-                    effect.producer.producer_id,
-                    effect.producer.epoch,
-                    commit=effect.commit,
-                )
-            ]
+        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
+            return end_txn_request(
+                version,
+                correlation_id,
+                client_id,
+                effect.transactional_id,
+                effect.producer.producer_id,
+                effect.producer.epoch,
+                commit=effect.commit,
+            )
 
         # Version 5 ends a transaction of the second protocol, and bumps the epoch (KIP-890).
         if effect.protocol == TV2:
-            self._send(ApiKey.END_TXN, encode, at_least=5)
+            self.send(ApiKey.END_TXN, encode, at_least=5)
         else:
-            self._send(ApiKey.END_TXN, encode, at_most=4)
+            self.send(ApiKey.END_TXN, encode, at_most=4)
 
-    def _send(
-        self,
-        api_key: int,
-        encode: Callable[[int, int], list[Any]],
-        *,
-        at_least: int = 0,
-        at_most: int = LAST_VERSION,
-    ) -> None:
-        now = self.clock.monotonic()
-        if self.refuses(api_key, at_least=at_least, at_most=at_most) is not None:
-            self._perform(self.machine.answered(api_key, ErrorCode.UNSUPPORTED_VERSION, now))
-            return
-
-        def counted(version: int, correlation_id: int) -> list[Any]:
-            buffers = encode(version, correlation_id)
-            self.count_outgoing(self.clock.monotonic(), sum(map(len, buffers)))
-            return buffers
-
-        deadline = now + self._config.request_timeout_ms / 1000
-        self.submit(
-            Request(
-                api_key,
-                counted,
-                deadline=deadline,
-                tag=api_key,
-                at_least=at_least,
-                at_most=at_most,
-            )
-        )
+    def unsupported(self, api_key: int, now: float) -> None:
+        self._perform(self.machine.answered(api_key, ErrorCode.UNSUPPORTED_VERSION, now))
 
     def on_answer(self, event: Answered) -> None:
         now, version, payload = self.clock.monotonic(), event.request.version, event.payload
@@ -389,6 +398,11 @@ class Coordinator(SocketWorker):
                 case ApiKey.ADD_PARTITIONS_TO_TXN:
                     added = decode_add_partitions_to_txn(version, payload)
                     effects = self.machine.partitions_answered(added.errors, now)
+                case ApiKey.ADD_OFFSETS_TO_TXN:
+                    group = decode_add_offsets_to_txn(version, payload)
+                    effects = self.machine.answered(
+                        ApiKey.ADD_OFFSETS_TO_TXN, group.error_code, now
+                    )
                 case _:
                     ended = decode_end_txn(version, payload)
                     next_one = ProducerId(ended.producer_id, ended.producer_epoch)
@@ -405,53 +419,12 @@ class Coordinator(SocketWorker):
 
     # The connection ------------------------------------------------------------------------------
 
-    def link(self) -> ConnectionMetrics:
-        return self.metrics.coordinator
-
-    def wants_connection(self) -> bool:
-        return self._finding and self._address is not None
-
-    def next_address(self) -> tuple[str, int] | str:
-        return self._address or "the coordinator is not known"
-
-    def _coordinator_came(self, item: CoordinatorCame, now: float) -> None:
-        if not self._finding:
-            return
-        if item.address is None:
-            self._finding = False
-            self._perform(self.machine.coordinator_not_found(item.code, now))
-            return
-        address = item.address.host, item.address.port
-        if self.ready and address == self._address:
-            self._found(now)
-            return
-        self._address = address
-        self._leaving = True
-        self.drop("the coordinator is another broker")
-        self._leaving = False
-
-    def on_ready(self) -> None:
-        self._found(self.clock.monotonic())
-
-    def _found(self, now: float) -> None:
-        self._finding = False
+    def found(self, now: float) -> None:
         level = self.features.get(_FEATURE, 0)
         self._perform(self.machine.coordinator_found(TV2 if level >= _TV2_LEVEL else TV1, now))
 
-    def on_connection_idle(self) -> None:
-        self._address = None
-        self._perform(self.machine.connection_lost(self.clock.monotonic(), written=False))
+    def not_found(self, code: int | None, now: float) -> None:
+        self._perform(self.machine.coordinator_not_found(code, now))
 
-    def on_lost(self, reason: str, unanswered: list[Request], unwritten: list[Request]) -> None:
-        if self._leaving:
-            return
-        now = self.clock.monotonic()
-        self._address = None
-        if self._finding:
-            self._finding = False
-            effects = self.machine.coordinator_not_found(None, now)
-        else:
-            effects = self.machine.connection_lost(now, written=bool(unanswered))
-        if not self.stopping:
-            log.info("%s: the coordinator is not reachable: %s", self.name, reason)
-        self._perform(effects)
+    def lost(self, now: float, *, written: bool) -> None:
+        self._perform(self.machine.connection_lost(now, written=written))

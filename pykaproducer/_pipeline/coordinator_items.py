@@ -8,6 +8,7 @@ from typing import Any
 
 from pykaproducer._machines.transaction_effects import TellCaller
 from pykaproducer._machines.transaction_states import TransactionCall
+from pykaproducer._pipeline.group import AskedOffsets, OffsetsAnswered
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._util.clock import held_lock
 
@@ -37,6 +38,8 @@ class Control:
     deadline: float | None = None
     #: init_transactions(): the id from now on; None: as it is.
     transactional_id: str | None = None
+    #: send_offsets_to_transaction(): its arguments.
+    asked: AskedOffsets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +114,5 @@ CoordinatorItem = (
     | RowsFailed
     | BrokerDrained
     | CoordinatorCame
+    | OffsetsAnswered
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pykaproducer._machines.backlog import Backlog
 from pykaproducer._machines.batch import Batch, Chaser
@@ -29,6 +29,11 @@ class RetryItems:
     items: list[Item]
     #: Monotonic seconds.
     not_before: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpWaiting:
+    """All rows have been failed: pass on at once what waits, so that nothing later waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,10 @@ class RetryHandler(Worker):
         #: When the first of each partition is due.
         self._due: list[tuple[float, tuple[str, int]]] = []
 
-    def handle(self, item: RetryItems) -> None:
+    def handle(self, item: RetryItems | GiveUpWaiting) -> None:
+        if isinstance(item, GiveUpWaiting):
+            self._end_backoffs()
+            return
         place = (item.items[0].topic, item.items[0].partition)
         waiting = self._partitions.get(place)
         if waiting is None:
@@ -61,6 +69,12 @@ class RetryHandler(Worker):
                     each.detach_payload()
         if not waiting or not _join(waiting[-1], item):
             waiting.append(item)
+
+    def _end_backoffs(self) -> None:
+        now = self.clock.monotonic()
+        for place, waiting in self._partitions.items():
+            self._partitions[place] = deque(replace(item, not_before=now) for item in waiting)
+        self._due = [(now, place) for place in self._partitions]
 
     def held_items(self) -> Iterable[object]:
         return [each for line in list(self._partitions.values()) for each in copied_items(line)]

@@ -39,6 +39,7 @@ from pykaproducer._pipeline.coordinator import (
 from pykaproducer._pipeline.current_thread import in_a_stage_with
 from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators
 from pykaproducer._pipeline.dispatcher_items import CallersChunk, FailAll, FlushMark, TakeHeld
+from pykaproducer._pipeline.group import GroupCollaborators, GroupCoordinator, OffsetsAnswered
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.log_writer import LogWriter
@@ -46,7 +47,7 @@ from pykaproducer._pipeline.metadata import Metadata, MetadataCollaborators
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
-from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
+from pykaproducer._pipeline.retry import GiveUpWaiting, RetryHandler, RetryHandlerCollaborators
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
 from pykaproducer._pipeline.transaction_errors import aborted_error
@@ -165,10 +166,17 @@ class Pipeline:
             broker_workers=self.brokers.all,
             watch_rows=self._watch_rows,
             fail_rows=self._fail_rows,
+            new_group=self._new_group,
         )
         coordinator = self._add(Coordinator(self._context, collaborators))
         self.settler.on_failure = coordinator.row_failed
         return coordinator
+
+    def _new_group(
+        self, group: str, number: int, report: Callable[[OffsetsAnswered], None]
+    ) -> GroupCoordinator:
+        collaborators = GroupCollaborators(self.config, self.network, self.metadata, report)
+        return self._add(GroupCoordinator(self._context, collaborators, group, number))
 
     def _watch_rows(self, done: Callable[[], None]) -> None:
         """Call *done* when everything that was accepted before is settled and reported."""
@@ -181,7 +189,12 @@ class Pipeline:
     def _fail_rows(self, failure: TransactionFailure, done: Callable[[], None]) -> None:
         """Fail everything that was accepted and has no outcome, and then call *done*."""
         self._commit_barrier = None
-        self.dispatcher.put(FailAll(functools.partial(aborted_error, failure), done))
+
+        def failed() -> None:
+            self.retry.put(GiveUpWaiting())
+            done()
+
+        self.dispatcher.put(FailAll(functools.partial(aborted_error, failure), failed))
 
     def _new_dispatcher(self) -> Dispatcher:
         collaborators = DispatcherCollaborators(

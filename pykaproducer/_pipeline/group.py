@@ -1,0 +1,166 @@
+"""GroupCoordinator: commits the offsets of one consumer group within transactions.
+
+One per group whose offsets a producer has sent. Owns: a connection to the broker that coordinates
+the group, which need not be the one that coordinates the transactional id.
+
+Guarantees: each ``CommitOffsets`` gets one ``OffsetsAnswered``, unless it is given up. They are
+committed in their order, one request at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.coordination import TV2, Coordination
+from pykaproducer._machines.group_offsets import (
+    GroupEffect,
+    GroupOffsets,
+    ReportOffsets,
+    SendFindGroup,
+    SendTxnOffsetCommit,
+)
+from pykaproducer._machines.transaction_effects import CommitOffsets, GiveUpOffsets
+from pykaproducer._net.connection import Answered
+from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
+from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metadata_events import CoordinatorCame
+from pykaproducer._pipeline.worker import StageContext
+from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
+from pykaproducer._util.randomness import system_random
+from pykaproducer._wire import WireError
+from pykaproducer._wire.messages import ApiKey
+from pykaproducer._wire.transactions import (
+    CoordinatorKind,
+    decode_txn_offset_commit,
+    txn_offset_commit_request,
+)
+from pykaproducer.config import Config
+
+#: The first version that has the member and the generation (KIP-447).
+_HAS_MEMBER = 3
+#: The first version that adds the group to the transaction (KIP-890).
+_ADDS_GROUP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AskedOffsets:
+    """The arguments of one ``send_offsets_to_transaction()``."""
+
+    group: GroupMetadata
+    offsets: tuple[GroupOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAnswered:
+    """The result of offset request *number* of transaction *serial*."""
+
+    serial: int
+    number: int
+    found: Coordination
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCollaborators:
+    """The other objects that the stage uses."""
+
+    config: Config
+    network: Network
+    metadata: Metadata
+    report: Callable[[OffsetsAnswered], None]
+
+
+class GroupCoordinator(CoordinatorConnection):
+    """The stage of one group."""
+
+    def __init__(
+        self, context: StageContext, collaborators: GroupCollaborators, group: str, number: int
+    ) -> None:
+        config = collaborators.config
+        super().__init__(
+            f"group-{number}",
+            context,
+            config,
+            collaborators.network,
+            collaborators.metadata,
+            CoordinatorKind.GROUP,
+        )
+        self._report = collaborators.report
+        self._machine = GroupOffsets(
+            group,
+            backoff_first=config.retry_backoff_ms / 1000,
+            backoff_most=config.retry_backoff_max_ms / 1000,
+            random=system_random.random,
+        )
+
+    def handle(self, item: CommitOffsets | GiveUpOffsets | CoordinatorCame) -> None:
+        now = self.clock.monotonic()
+        match item:
+            case CommitOffsets():
+                self._perform(self._machine.commit(item, now))
+            case GiveUpOffsets():
+                self._perform(self._machine.give_up(item.serial, now))
+            case CoordinatorCame():
+                self.coordinator_came(item, now)
+
+    def deadline(self) -> float | None:
+        return self._machine.next_due()
+
+    def on_time(self, now: float) -> None:
+        due = self._machine.next_due()
+        if due is not None and due <= now:
+            self._perform(self._machine.time_passed(now))
+
+    def found(self, now: float) -> None:
+        self._perform(self._machine.coordinator_found(now))
+
+    def not_found(self, code: int | None, now: float) -> None:
+        self._perform(self._machine.coordinator_not_found(code, now))
+
+    def lost(self, now: float, *, written: bool) -> None:
+        self._perform(self._machine.connection_lost(now))
+
+    def unsupported(self, api_key: int, now: float) -> None:
+        self._perform(self._machine.answered([ErrorCode.UNSUPPORTED_VERSION], now))
+
+    def _perform(self, effects: list[GroupEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendFindGroup():
+                    self.look_up(effect.group)
+                case SendTxnOffsetCommit():
+                    self._commit(effect.ask)
+                case ReportOffsets():
+                    self._report(OffsetsAnswered(effect.serial, effect.number, effect.found))
+
+    def _commit(self, ask: CommitOffsets) -> None:
+        asked: AskedOffsets = ask.offsets
+
+        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
+            return txn_offset_commit_request(
+                version,
+                correlation_id,
+                client_id,
+                ask.transactional_id,
+                ask.producer.producer_id,
+                ask.producer.epoch,
+                asked.group,
+                asked.offsets,
+            )
+
+        if ask.protocol == TV2:
+            self.send(ApiKey.TXN_OFFSET_COMMIT, encode, at_least=_ADDS_GROUP)
+        else:
+            self.send(
+                ApiKey.TXN_OFFSET_COMMIT, encode, at_least=_HAS_MEMBER, at_most=_ADDS_GROUP - 1
+            )
+
+    def on_answer(self, event: Answered) -> None:
+        try:
+            answer = decode_txn_offset_commit(event.request.version, event.payload)
+        except WireError as error:
+            self.drop(f"malformed response: {error}")
+            return
+        self._perform(self._machine.answered(answer.errors.values(), self.clock.monotonic()))
