@@ -180,8 +180,12 @@ class Pipeline:
 
     def _watch_rows(self, done: Callable[[], None]) -> None:
         """Call *done* when everything that was accepted before is settled and reported."""
-        barrier = FlushBarrier(done)
-        self._commit_barrier = barrier
+
+        def met() -> None:
+            self._commit_barrier = None  # messages linger again
+            done()
+
+        self._commit_barrier = barrier = FlushBarrier(met)
         self._barriers[id(barrier)] = barrier
         self.dispatcher.put(FlushMark(barrier))
         self._end_lingering()
