@@ -346,6 +346,8 @@ class BlockProducer(_kernel.BlockAdmission):
         made = BlockDelivery(on_delivery)
         block, watch = made._block, None if on_delivery is None else made._on_settled
         self._send_block(block, topic, batches, delivery_timeout_ms, watch, _REFUSALS)
+        if block.refusal is not None:
+            self._block_refused(block.refusal)
         if watch is not None and (block.refusal is not None or not block.count):
             watch()
         elif block.refusal is not None:
@@ -353,6 +355,9 @@ class BlockProducer(_kernel.BlockAdmission):
             made._refused = RefusedRows(made, topic, block.refusal.with_traceback(None))
             self._rows_refused(made._refused)
         return made
+
+    def _block_refused(self, error: BaseException) -> None:
+        """React to rows that were not accepted because of *error*."""
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         """Remember *rows* as failed: no callback gets their outcome."""

@@ -226,6 +226,10 @@ class Producer(AdmissionHooks, TransactionalMethods):
         once the producer is closed. From a callback it does not wait: no more messages are
         accepted, and a background thread closes the producer.
 
+        With ``transactional_id``: aborts an open transaction, and waits for the end of one that is
+        being committed or aborted. ``close(0)`` leaves it to the coordinator, which aborts it after
+        ``transaction_timeout_ms``.
+
         Args:
             timeout (float): seconds for the flush; None waits until the last message's deadline.
                 (For messages that callbacks send in the meantime, that is ``delivery_timeout_ms``
@@ -252,7 +256,10 @@ class Producer(AdmissionHooks, TransactionalMethods):
 
     def _end_admission(self) -> None:
         self._closed = True
-        self._begin_to_close()
+        if self.config.transactional_id is None:
+            self._begin_to_close()
+        else:
+            self._shut()  # a callback cannot retry: an open transaction is aborted
         # Threads that wait for space or metadata raise ProducerClosedError.
         self._space.wake_all()
         pipeline = self._pipeline

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 from pykaproducer._machines.transaction_states import (
     FailureKind,
@@ -16,17 +17,19 @@ from pykaproducer._machines.transaction_states import (
     TransactionFailure,
     TransactionState,
 )
-from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
+from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.group import AskedOffsets
 from pykaproducer._pipeline.transaction_errors import error_of
-from pykaproducer._util import threads
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer.errors import (
+    ProducerClosedError,
     TransactionAbortableError,
+    TransactionError,
     TransactionStateError,
 )
 
 if TYPE_CHECKING:
+    from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
     from pykaproducer._pipeline.wiring import Pipeline
     from pykaproducer._util.clock import Clock
     from pykaproducer.config import Config
@@ -34,6 +37,13 @@ if TYPE_CHECKING:
 _UNINITIALIZED = TransactionFailure(
     FailureKind.STATE, TransactionState.UNINITIALIZED, TransactionCall.SEND
 )
+#: Before the first transaction.
+_INITIAL = frozenset({TransactionState.UNINITIALIZED, TransactionState.INITIALIZING})
+
+
+#: Calls, and failures of them, that tell the program of failed messages.
+_ENDS = (TransactionCall.COMMIT, TransactionCall.ABORT)
+_ABOUT_MESSAGES = (FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL)
 
 
 class Transaction:
@@ -60,6 +70,10 @@ class TransactionalMethods:
         def _admit(self) -> None: ...
         def _pause(self) -> None: ...
         def _announce_missed_slots(self) -> None: ...
+
+        _space: BufferSpaceWaiters
+
+        def _refuse_broken(self, cause: BaseException) -> NoReturn: ...
 
     #: Why ``send()`` is refused; None: a transaction is open.
     _refused: TransactionFailure | None = _UNINITIALIZED
@@ -122,16 +136,21 @@ class TransactionalMethods:
         """Begin a transaction; commit it at the end of the block, or abort it on an exception.
 
         Calls ``init_transactions()`` if that has not been done. If the transaction cannot be
-        committed, it is aborted, and the error is raised.
+        committed, it is aborted, and the error is raised. If it cannot be aborted after an
+        exception in the block, that exception gets a note about it.
         """
-        if self._refused is _UNINITIALIZED:
+        refused = self._refused
+        if refused is not None and refused.state in _INITIAL:
             self.init_transactions()
         self.begin_transaction()
         transaction = Transaction()
         try:
             yield transaction
-        except BaseException:
-            self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+        except BaseException as error:
+            try:
+                self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+            except (TransactionError, ProducerClosedError) as failed:
+                error.add_note(f"the transaction was not aborted: {failed}")
             raise
         if transaction.aborted:
             self.abort_transaction()
@@ -178,23 +197,26 @@ class TransactionalMethods:
         deadline = self._clock.after(timeout)
         self._ensure_started()
         pipeline = self._pipeline
-        assert pipeline is not None, "it has just been started"
+        if pipeline is None:
+            raise ProducerClosedError(f"{call.value}(): the producer is closed")
         assert pipeline.coordinator is not None, "there is one with a transactional id"
-        caller = ControlCaller()
         try:
-            pipeline.coordinator.put(Control(call, caller, deadline, asked=asked))
-            threads.acquire(self._clock, caller.done, None)
-        except BaseException as error:
-            pipeline.coordinator.put(CallerLeft(caller))
+            result = pipeline.coordinator.call(
+                Control(call, ControlCaller(), deadline, asked=asked)
+            )
+        except BaseException as error:  # KeyboardInterrupt
             if call is TransactionCall.COMMIT:
                 error.add_note("the commit goes on; call commit_transaction() to learn its outcome")
             raise
-        result = caller.result
-        assert result is not None, "the stage has told the result"
-        if call in (TransactionCall.COMMIT, TransactionCall.ABORT):
+        assert result is not None, "the call has waited for it"
+        failure = result.failure
+        if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             pipeline.unreported.take()  # this call reports that the messages have failed
-        if result.failure is not None:
-            raise error_of(result.failure, name)
+        if failure is None:
+            return
+        if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
+            self._refuse_broken(pipeline.broken)
+        raise error_of(replace(failure, call=call), name)
 
     # For the stage -------------------------------------------------------------------------------
 
@@ -207,6 +229,7 @@ class TransactionalMethods:
         """Accept none; ``send()`` raises the error that *failure* describes."""
         self._refused = failure
         self._pause()
+        self._space.wake_all()  # what waits for space is not accepted any more
         self._announce_missed_slots()
 
     def _check_transaction(self) -> None:

@@ -211,6 +211,7 @@ class TransactionView:
     serial: int = 0
     #: Whether records may be sealed and written.
     is_open: bool = False
+    #: The same object throughout a transaction, and another one in the next.
     producer: ProducerId | None = None
     protocol: int = TV1
     #: ``TV1``: the partitions that the coordinator has added.

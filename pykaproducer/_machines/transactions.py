@@ -52,6 +52,7 @@ precedes step 4. With ``TV1`` an abort waits for ``drained``, which reports such
 
 from __future__ import annotations
 
+from dataclasses import replace as with_changes
 from typing import Any
 
 from pykaproducer._machines.coordination import TV2, CommitOutcome, Coordination, Reaction
@@ -118,6 +119,10 @@ class TransactionMachine(TransactionCore):
         self._calls.forget_unread()
         self.serial += 1
         self.failure = self.outcome = None
+        assert self.producer is not None, "READY has a producer id"
+        # An object of its own, by which the stages know the transaction: the last one may have had
+        # the same id and epoch.
+        self.producer = with_changes(self.producer)
         self._transaction = TransactionRecord(begun_at=now)
         self._move(_M.BEGIN)
         return self._take()

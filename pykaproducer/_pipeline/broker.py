@@ -345,6 +345,7 @@ class BrokerWorker(Worker):
         """Take what is held and can be used, then seal and send requests until none is due."""
         if self._up:
             self._held.pull()
+        self._builder.look()
         if self._buffers.to_check:
             self._check_leaders()
         if not self._up:
@@ -362,6 +363,7 @@ class BrokerWorker(Worker):
             return
         # A shortage may begin while batches are sealed.
         while self.batcher.waiting and not self._quitting and self.shortage.until is None:
+            self._builder.look()
             now = self.clock.monotonic()
             opens = self._opens_at(self.batcher.fills(self._window.most))
             if opens is None or opens > now:

@@ -19,7 +19,6 @@ from typing import Protocol
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import TV1, TV2
-from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
     DrainBatches,
@@ -39,8 +38,10 @@ from pykaproducer._machines.transaction_effects import (
 )
 from pykaproducer._machines.transaction_states import (
     CallRefused,
+    FailureKind,
     TransactionCall,
     TransactionFailure,
+    TransactionState,
     TransactionView,
 )
 from pykaproducer._machines.transactions import TransactionMachine
@@ -52,6 +53,7 @@ from pykaproducer._pipeline.coordinator_items import (
     BrokerDrained,
     CallerLeft,
     Control,
+    ControlCaller,
     CoordinatorItem,
     Drain,
     RowFailed,
@@ -59,34 +61,25 @@ from pykaproducer._pipeline.coordinator_items import (
     TransactionChanged,
     WantPartition,
 )
+from pykaproducer._pipeline.coordinator_requests import request_of, tell_answer
 from pykaproducer._pipeline.group import OffsetsAnswered
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._util import threads
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
-from pykaproducer._wire.messages import (
-    ApiKey,
-    decode_init_producer_id,
-    init_producer_id_request,
-)
-from pykaproducer._wire.transactions import (
-    CoordinatorKind,
-    add_offsets_to_txn_request,
-    add_partitions_to_txn_request,
-    decode_add_offsets_to_txn,
-    decode_add_partitions_to_txn,
-    decode_end_txn,
-    end_txn_request,
-)
+from pykaproducer._wire.transactions import CoordinatorKind
 from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.transactions")
 
 #: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
 _FEATURE, _TV2_LEVEL = "transaction.version", 2
+
+_CLOSED = TransactionFailure(FailureKind.CLOSED, TransactionState.UNINITIALIZED)
 
 
 class Admission(Protocol):
@@ -154,11 +147,19 @@ class Coordinator(CoordinatorConnection):
         self._groups: dict[str, Worker] = {}
         # The BrokerWorkers that still have batches in flight.
         self._draining: set[Worker] = set()
+        # The callers that wait, and whether nothing would end their wait.
+        self._callers: dict[ControlCaller, None] = {}
+        self._gave_up = False
 
     @property
     def view(self) -> TransactionView:
         """The transaction that is open, or was the last one. May be read from any thread."""
         return self.machine.view
+
+    @property
+    def state(self) -> TransactionState:
+        """The state of the machine. May be read from any thread."""
+        return self.machine.state
 
     @property
     def current(self) -> tuple[int, int]:
@@ -169,6 +170,34 @@ class Coordinator(CoordinatorConnection):
     def row_failed(self, error: BaseException) -> None:
         """Report the failure of a row, before it counts as settled. From any stage."""
         self.put(RowFailed(self.view.serial, error))
+
+    # Calls ---------------------------------------------------------------------------------------
+
+    def call(self, control: Control, until: float | None = None) -> TellCaller | None:
+        """Hand over a control call, and return its result; None if *until* passes. By its caller.
+
+        No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
+        :meth:`give_up` (1) sets that, (2) tells all callers.
+        """
+        caller = control.caller
+        self._callers[caller] = None
+        try:
+            self.put(control)
+            if self._gave_up:
+                self.give_up()
+            threads.acquire(self.clock, caller.done, until)
+        except BaseException:  # KeyboardInterrupt
+            self.put(CallerLeft(caller))
+            raise
+        finally:
+            self._callers.pop(caller, None)
+        return caller.result
+
+    def give_up(self) -> None:
+        """End all calls, as this stage has ended, or any has crashed. From any thread."""
+        self._gave_up = True
+        for caller in list(self._callers):
+            caller.tell(TellCaller(caller, _CLOSED))
 
     # Events --------------------------------------------------------------------------------------
 
@@ -206,9 +235,11 @@ class Coordinator(CoordinatorConnection):
             case RowsFailed():
                 self._rows_failed(item.serial)
             case BrokerDrained():
-                self._draining.discard(item.worker)
-                if not self._draining:
-                    self._perform(machine.drained(item.serial, now, spent=True))
+                # A worker that was stopped meanwhile may report too, and was not waited for.
+                if item.worker in self._draining:
+                    self._draining.discard(item.worker)
+                    if not self._draining:
+                        self._perform(machine.drained(item.serial, now, spent=True))
 
     def _control(self, item: Control, now: float) -> None:
         machine, caller = self.machine, item.caller
@@ -259,6 +290,7 @@ class Coordinator(CoordinatorConnection):
 
     def on_stop(self) -> None:
         self._perform(self.machine.stop(self.clock.monotonic()))
+        self.give_up()
 
     # Effects -------------------------------------------------------------------------------------
 
@@ -288,28 +320,36 @@ class Coordinator(CoordinatorConnection):
                         worker.put(TransactionChanged())
                 case SendFindCoordinator():
                     self.look_up(effect.transactional_id)
-                case SendAddOffsets():
-                    self._add_offsets(effect)
                 case CommitOffsets():
                     self._group_stage(effect.group).put(effect)
                 case GiveUpOffsets():
                     for stage in self._groups.values():
                         stage.put(effect)
-                case SendInitProducerId():
-                    self._init_producer_id(effect)
-                case SendAddPartitions():
-                    self._add_partitions(effect)
-                case SendEndTxn():
-                    self._end(effect)
+                case SendInitProducerId() | SendAddPartitions() | SendAddOffsets() | SendEndTxn():
+                    wanted = request_of(effect)
+                    self.send(
+                        wanted.api_key,
+                        wanted.encode,
+                        at_least=wanted.at_least,
+                        at_most=wanted.at_most,
+                    )
 
     def _drain(self, serial: int) -> None:
+        """Wait until no BrokerWorker has a batch in flight.
+
+        A worker that has been stopped has none. It is not waited for, as it may have ended: this
+        method (1) puts the question, (2) reads ``stopping``; ``stop()`` (1) sets that, (2) ends the
+        inbox. So what was put before is answered.
+        """
+        self._draining = set()
         workers = list(self._broker_workers())
-        self._draining = set(workers)
         for worker in workers:
             worker.put(Drain(serial, self.put))
-        if not workers:
+            if not worker.stopping:
+                self._draining.add(worker)
+        if not self._draining:
             now = self.clock.monotonic()
-            self._perform(self.machine.drained(serial, now, spent=False))
+            self._perform(self.machine.drained(serial, now, spent=bool(workers)))
 
     def _group_stage(self, group: str) -> Worker:
         stage = self._groups.get(group)
@@ -319,101 +359,14 @@ class Coordinator(CoordinatorConnection):
 
     # Requests ------------------------------------------------------------------------------------
 
-    def _init_producer_id(self, effect: SendInitProducerId) -> None:
-        producer = effect.producer or ProducerId(-1, -1)
-
-        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
-            return init_producer_id_request(
-                version,
-                correlation_id,
-                client_id,
-                effect.transactional_id,
-                int(effect.timeout * 1000),
-                producer.producer_id,
-                producer.epoch,
-            )
-
-        # From version 3 on it takes a producer id and an epoch (KIP-360).
-        self.send(ApiKey.INIT_PRODUCER_ID, encode, at_least=3)
-
-    def _add_partitions(self, effect: SendAddPartitions) -> None:
-        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
-            return add_partitions_to_txn_request(
-                version,
-                correlation_id,
-                client_id,
-                effect.transactional_id,
-                effect.producer.producer_id,
-                effect.producer.epoch,
-                effect.partitions,
-            )
-
-        self.send(ApiKey.ADD_PARTITIONS_TO_TXN, encode)
-
-    def _add_offsets(self, effect: SendAddOffsets) -> None:
-        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
-            return add_offsets_to_txn_request(
-                version,
-                correlation_id,
-                client_id,
-                effect.transactional_id,
-                effect.producer.producer_id,
-                effect.producer.epoch,
-                effect.group,
-            )
-
-        self.send(ApiKey.ADD_OFFSETS_TO_TXN, encode)
-
-    def _end(self, effect: SendEndTxn) -> None:
-        def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
-            return end_txn_request(
-                version,
-                correlation_id,
-                client_id,
-                effect.transactional_id,
-                effect.producer.producer_id,
-                effect.producer.epoch,
-                commit=effect.commit,
-            )
-
-        # Version 5 ends a transaction of the second protocol, and bumps the epoch (KIP-890).
-        if effect.protocol == TV2:
-            self.send(ApiKey.END_TXN, encode, at_least=5)
-        else:
-            self.send(ApiKey.END_TXN, encode, at_most=4)
-
     def unsupported(self, api_key: int, now: float) -> None:
         self._perform(self.machine.answered(api_key, ErrorCode.UNSUPPORTED_VERSION, now))
 
     def on_answer(self, event: Answered) -> None:
-        now, version, payload = self.clock.monotonic(), event.request.version, event.payload
         try:
-            match event.request.api_key:
-                case ApiKey.INIT_PRODUCER_ID:
-                    given = decode_init_producer_id(version, payload)
-                    producer = ProducerId(given.producer_id, given.producer_epoch)
-                    effects = self.machine.answered(
-                        ApiKey.INIT_PRODUCER_ID, given.error_code, now, producer=producer
-                    )
-                case ApiKey.ADD_PARTITIONS_TO_TXN:
-                    added = decode_add_partitions_to_txn(version, payload)
-                    effects = self.machine.partitions_answered(added.errors, now)
-                case ApiKey.ADD_OFFSETS_TO_TXN:
-                    group = decode_add_offsets_to_txn(version, payload)
-                    effects = self.machine.answered(
-                        ApiKey.ADD_OFFSETS_TO_TXN, group.error_code, now
-                    )
-                case _:
-                    ended = decode_end_txn(version, payload)
-                    next_one = ProducerId(ended.producer_id, ended.producer_epoch)
-                    effects = self.machine.answered(
-                        ApiKey.END_TXN,
-                        ended.error_code,
-                        now,
-                        producer=next_one if ended.producer_id >= 0 else None,
-                    )
+            effects = tell_answer(self.machine, event, self.clock.monotonic())
         except WireError as error:
-            self.drop(f"malformed response: {error}")
+            self.drop_garbled(f"malformed response: {error}")
             return
         self._perform(effects)
 

@@ -43,6 +43,8 @@ class CoordinatorConnection(SocketWorker):
         self._address: tuple[str, int] | None = None
         self._finding = False
         self._leaving = False
+        # The request in flight is not counted as unanswered any more.
+        self._garbled = False
 
     # To be overridden ----------------------------------------------------------------------------
 
@@ -114,6 +116,12 @@ class CoordinatorConnection(SocketWorker):
             )
         )
 
+    def drop_garbled(self, reason: str) -> None:
+        """Close the connection because of the last response, whose request was carried out."""
+        self._garbled = True
+        self.drop(reason)
+        self._garbled = False
+
     # The connection ------------------------------------------------------------------------------
 
     def link(self) -> ConnectionMetrics:
@@ -144,4 +152,4 @@ class CoordinatorConnection(SocketWorker):
             self._finding = False
             self.not_found(None, now)
         else:
-            self.lost(now, written=bool(unanswered))
+            self.lost(now, written=bool(unanswered) or self._garbled)

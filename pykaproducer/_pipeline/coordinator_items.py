@@ -17,14 +17,19 @@ class ControlCaller:
     """A thread that waits for the result of a control call."""
 
     def __init__(self) -> None:
-        self.result: TellCaller | None = None
+        # The result under a fixed key: of two that are told at once, setdefault() keeps one.
+        self._told: dict[str, TellCaller] = {}
         # A raw lock, so that a signal can interrupt the wait.
         self.done = held_lock()
 
+    @property
+    def result(self) -> TellCaller | None:
+        """The result, once it has been told."""
+        return self._told.get("result")
+
     def tell(self, result: TellCaller) -> None:
-        """End the wait."""
-        if self.result is None:
-            self.result = result
+        """End the wait. From any thread; only the first result counts."""
+        if self._told.setdefault("result", result) is result:
             self.done.release()
 
 

@@ -65,7 +65,10 @@ class CoordinatorLookups:
 
     def answered(self, version: int, payload: Buffer) -> FindCoordinatorAnswer:
         """Decode and handle the response. Raises WireError."""
-        assert self._asked is not None, "a response without a lookup"
+        if self._asked is None:
+            # The connection was left because of a response that came together with this one. The
+            # lookup is repeated.
+            return FindCoordinatorAnswer(())
         answer = decode_find_coordinator(version, payload, [self._asked[1]])
         (found,) = answer.coordinators
         code = found.error_code

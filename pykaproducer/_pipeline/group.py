@@ -161,6 +161,6 @@ class GroupCoordinator(CoordinatorConnection):
         try:
             answer = decode_txn_offset_commit(event.request.version, event.payload)
         except WireError as error:
-            self.drop(f"malformed response: {error}")
+            self.drop_garbled(f"malformed response: {error}")
             return
         self._perform(self._machine.answered(answer.errors.values(), self.clock.monotonic()))

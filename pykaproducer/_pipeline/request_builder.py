@@ -10,7 +10,6 @@ Batches of new messages under a valid producer id are sealed by one compiled cal
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 from pykaproducer._errors.formatting import format_partition
@@ -86,8 +85,6 @@ class RequestBuilder:
         if not self._batcher.begin_round(now, flushing=flushing):
             return batches
         sealer = self._sealer
-        if self._coordinator is not None:
-            self._look_at(self._coordinator.view)
         sealer.begin(self._window.most)
         traced = self._metrics.trace is not None
         while True:
@@ -176,16 +173,21 @@ class RequestBuilder:
 
     # Transactions --------------------------------------------------------------------------------
 
-    def _look_at(self, view: TransactionView) -> None:
-        """Seal the batches of the transaction in *view* from now on; of none if it is not open."""
-        last = self._view
-        self._view = view
-        if not view.is_open or view.producer is None:
-            self._sealer.transaction = None
-        elif self._sealer.transaction is None or last is None or last.serial != view.serial:
-            # A new object: it tells the partitions of this transaction from those of the last one,
-            # which may have had the same id and epoch.
-            self._sealer.transaction = replace(view.producer)
+    def look(self) -> None:
+        """Seal the batches of the transaction that is open now, of none if none is open.
+
+        Called before each attempt to seal. A buffer that waited is tried again when the view has
+        changed, for example because the next transaction has begun.
+        """
+        if self._coordinator is None or self._coordinator.view is self._view:
+            return
+        view = self._view = self._coordinator.view
+        # The object, not its value, tells the partitions of this transaction from those of the last
+        # one, which may have had the same id and epoch. It is the same one for all brokers: a
+        # partition may move.
+        self._sealer.transaction = view.producer if view.is_open else None
+        if self._without_id:
+            self.producer_id_came()
 
     def _is_in_transaction(self, buffer: PartitionBuffer, now: float) -> bool:
         """Return whether batches of *buffer* may be sealed and sent in the open transaction.

@@ -61,7 +61,8 @@ _KINDS: dict[FailureKind, type[TransactionError]] = {
 def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
     """Return the error for the caller to whom *failure* happened."""
     if failure.kind is FailureKind.CLOSED:
-        return ProducerClosedError(f"{_call(failure.call)}: the producer was closed")
+        text = f"{_call(failure.call)}: the producer was closed{_outcome(failure)}"
+        return ProducerClosedError(text)
     kind = _KINDS[failure.kind]
     cause = failure.cause
     if isinstance(cause, TransactionFailure):

@@ -403,6 +403,8 @@ class Pipeline:
         bridges = (broker.bridge for broker in brokers)
         threads = (*stages, *brokers, *bridges, *self._gone)
         late += [worker.name for worker in threads if not worker.join(deadline)]
+        if self.coordinator is not None:
+            self.coordinator.give_up()
         self.reports.stop()
         if not self.reports.join(deadline):
             late.append(self.reports.name)
@@ -429,6 +431,8 @@ class Pipeline:
         if isinstance(worker, BrokerWorker):
             worker.bridge.stop()  # as in on_stop(), which may not be called now
         self.metadata.waiting_threads.wake_all()
+        if self.coordinator is not None:
+            self.coordinator.give_up()
         for chunk in self._admission.take_all():
             self.incomplete.enter_late(chunk)
 

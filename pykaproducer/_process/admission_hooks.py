@@ -143,6 +143,12 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             _serialized("value_serializer", self.config.value_serializer, topic, headers, value),
         )
 
+    def _block_refused(self, error: BaseException) -> None:
+        # The program learns of it from the block, so the transaction must not be committed.
+        pipeline = self._pipeline
+        if pipeline is not None and pipeline.coordinator is not None:
+            pipeline.coordinator.row_failed(error)
+
     def _rows_refused(self, rows: RefusedRows) -> None:
         pipeline = self._pipeline
         # None: close() has removed it and logged the failures.

@@ -11,6 +11,11 @@
 
 A callback that sends each time it is called would make step 3 an endless loop. After ``ROUNDS``
 flushes, or at the deadline, admission therefore ends first, and the last flush follows.
+
+**A transactional producer** accepts nothing from the beginning of ``close()`` on. An open
+transaction is aborted, as the program has not committed it; one that is being ended is waited for.
+The flush follows, for the callbacks. ``close(0)`` sends nothing: the coordinator ends the
+transaction when ``transaction_timeout_ms`` has passed.
 """
 
 from __future__ import annotations
@@ -19,12 +24,21 @@ from collections import deque
 from typing import Protocol
 
 from pykaproducer._errors.formatting import counted
+from pykaproducer._machines.transaction_states import (
+    ENDING,
+    FailureKind,
+    TransactionCall,
+    TransactionState,
+)
+from pykaproducer._pipeline.coordinator import Coordinator
+from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
+from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._pipeline.unreported import Failures, Taken
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
-from pykaproducer.errors import DeliveryFailures, FlushTimeoutError
+from pykaproducer.errors import CommitOutcome, DeliveryFailures, FlushTimeoutError
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -34,6 +48,12 @@ GIVEN_UP = "abort() was called, or close(0)"
 #: The maximum number of consecutive flushes of messages sent by callbacks.
 ROUNDS = 100
 
+#: A transaction that is not being ended.
+_OPEN = frozenset({TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE})
+#: Its end is not known.
+_UNFINISHED = frozenset({FailureKind.TIMEOUT, FailureKind.CLOSED})
+#: How much later than at its deadline close() stops waiting for the coordinator's stage (seconds).
+_SLACK = 0.5
 #: After this time, close() logs what it waits for (seconds).
 _PATIENCE = 2.0
 
@@ -78,6 +98,7 @@ class Closable(Protocol):
 
     config: Config
     _clock: Clock
+    _handover: Handover | None
 
     @property
     def accepted(self) -> int: ...
@@ -97,6 +118,8 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     deadline = producer._clock.after(timeout)
     # Without a timeout, each message has its own deadline. This one limits what callbacks send.
     last = began + producer.config.delivery_timeout_ms / 1000 if deadline is None else deadline
+    if pipeline.coordinator is not None:
+        _end_transaction(producer, pipeline, pipeline.coordinator, timeout)
     before = producer.accepted
     pending = _flush_and_log(producer, pipeline, deadline)
     rounds = 1
@@ -117,6 +140,60 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     return (
         f"close() ended after delivery_timeout_ms ({producer.config.delivery_timeout_ms:.0f} ms), "
         f"while callbacks continued to send"
+    )
+
+
+def _end_transaction(
+    producer: Closable, pipeline: Pipeline, coordinator: Coordinator, timeout: float | None
+) -> None:
+    """Abort an open transaction, or wait for the end of one that is being ended."""
+    config, clock = producer.config, producer._clock
+    state = coordinator.state
+    if state not in _OPEN | ENDING:
+        return
+    if timeout == 0:
+        log.warning(
+            "%s: transactional id %r: %s", GIVEN_UP, config.transactional_id, _left_open(config)
+        )
+        return
+    deadline = clock.after(timeout)
+    if deadline is None:
+        seconds = config.max_block_ms / 1000
+        if state is TransactionState.FLUSHING:
+            seconds += config.delivery_timeout_ms / 1000
+        deadline = clock.monotonic() + seconds
+    # The stage keeps the deadline, unless a resolver blocks it.
+    ended = coordinator.call(
+        Control(TransactionCall.CLOSE, ControlCaller(), deadline), deadline + _SLACK
+    )
+    if ended is None or (ended.failure is not None and ended.failure.kind in _UNFINISHED):
+        unsure = ended is not None and ended.outcome is CommitOutcome.POSSIBLY_COMMITTED
+        text = "its commit was not confirmed" if unsure else _left_open(config)
+        log.warning("close(): transactional id %r: %s", config.transactional_id, text)
+    elif ended.failure is not None:
+        log.warning("close(): %s", error_of(ended.failure, config.transactional_id or ""))
+    elif state in _OPEN and ended.outcome is not CommitOutcome.COMMITTED:
+        failed = 0
+        if producer._handover is None:  # otherwise the `with` block raises them
+            failed = pipeline.unreported.take().failures.count
+        log.warning(
+            "close(): transactional id %r: the open transaction was aborted%s; call "
+            "commit_transaction() before close()",
+            config.transactional_id,
+            f", and {counted(failed, 'message')} of it failed" if failed else "",
+        )
+    elif ended.outcome is not None:
+        log.info(
+            "close(): transactional id %r: the outcome of the last transaction is %s",
+            config.transactional_id,
+            ended.outcome.name,
+        )
+
+
+def _left_open(config: Config) -> str:
+    return (
+        f"a transaction is left open; its coordinator aborts it after transaction_timeout_ms "
+        f"({config.transaction_timeout_ms:.0f} ms)"
     )
 
 

@@ -26,13 +26,14 @@ _READ = 256 * 1024
 #: A throttled direction sends what the rate allows in this time (seconds).
 _SLICE = 0.02
 
-_PRODUCE = 0
+#: The number of Produce requests.
+PRODUCE = 0
 #: First version of Produce requests with tagged fields and compact strings.
 _FLEXIBLE = 9
 
 
 class Cut(enum.Enum):
-    """The point in the processing of a Produce request at which its connection is cut."""
+    """The point in the processing of a request at which its connection is cut."""
 
     #: The broker receives nothing of the request.
     BEFORE = "before"
@@ -71,6 +72,9 @@ class Desk(Protocol):
 
     def seen(self, request: ProxiedRequest) -> Cut | None:
         """Record a new Produce request, and return where to cut it."""
+
+    def cut_of(self, api_key: int) -> Cut | None:
+        """Return where to cut another request."""
 
     def answered(self, request: ProxiedRequest) -> None: ...
 
@@ -160,7 +164,8 @@ class Relay:
         self._connected = False
         self._up = _Direction(client, self._broker)
         self._down = _Direction(self._broker, client)
-        #: Unanswered Produce requests by correlation id, and where to cut each.
+        #: Unanswered Produce requests by correlation id, and where to cut each. Others if they are
+        #: to be cut.
         self._open: dict[int, tuple[ProxiedRequest, Cut | None]] = {}
         for each in (client, self._broker):
             each.setblocking(False)
@@ -274,7 +279,11 @@ class Relay:
     def _request(self, frame: bytes, due: float) -> None:
         key, version, correlation_id = struct.unpack_from(">hhi", frame.ljust(12, b"\0"), 4)
         cut = None
-        if key == _PRODUCE and _acks(frame, version) != 0:
+        if key != PRODUCE:
+            cut = self._desk.cut_of(key)
+            if cut is not None:
+                self._open[correlation_id] = ProxiedRequest(correlation_id, len(frame)), cut
+        elif _acks(frame, version) != 0:
             request = ProxiedRequest(correlation_id, len(frame))
             cut = self._desk.seen(request)
             self._open[correlation_id] = request, cut

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,12 +63,28 @@ def random_id() -> str:
             return text
 
 
+def feature_levels(changes: Mapping[str, int]) -> dict[str, int]:
+    """Return :data:`FEATURE_LEVELS` with *changes*. Raises ValueError."""
+    for name, level in changes.items():
+        if name not in FEATURE_LEVELS:
+            raise ValueError(f"unknown feature {name!r}; there are {', '.join(FEATURE_LEVELS)}")
+        if not 0 <= level <= FEATURE_LEVELS[name]:
+            raise ValueError(f"{name} must be from 0 to {FEATURE_LEVELS[name]}, not {level}")
+    return FEATURE_LEVELS | dict(changes)
+
+
 def format_directory(
-    directory: Path, cluster_id: str, node_id: int, credentials: Iterable[ScramCredential] = ()
+    directory: Path,
+    cluster_id: str,
+    node_id: int,
+    credentials: Iterable[ScramCredential] = (),
+    features: Mapping[str, int] = FEATURE_LEVELS,
 ) -> None:
     """Format *directory* for the first start of node *node_id* of cluster *cluster_id*."""
     format_disk(directory, cluster_id, node_id)
-    (directory / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint(credentials))
+    (directory / "bootstrap.checkpoint").write_bytes(
+        bootstrap_checkpoint(credentials, features=features)
+    )
 
 
 def format_disk(directory: Path, cluster_id: str, node_id: int) -> None:
@@ -80,10 +96,13 @@ def format_disk(directory: Path, cluster_id: str, node_id: int) -> None:
 
 
 def bootstrap_checkpoint(
-    credentials: Iterable[ScramCredential] = (), timestamp_ms: int = 0
+    credentials: Iterable[ScramCredential] = (),
+    timestamp_ms: int = 0,
+    features: Mapping[str, int] = FEATURE_LEVELS,
 ) -> bytes:
-    """Return the snapshot that sets :data:`FEATURE_LEVELS` and adds users."""
-    records = [_feature_level(name, level) for name, level in FEATURE_LEVELS.items()]
+    """Return the snapshot that sets the levels of *features* and adds users."""
+    # A feature of level 0 is off, and has no record.
+    records = [_feature_level(name, level) for name, level in features.items() if level]
     records += map(_scram_credential, credentials)
     # Version 0, timestamp of the last log record in the snapshot, no tagged fields.
     header = struct.pack(">hqb", 0, 0, 0)

@@ -51,7 +51,11 @@ class KafkaCluster:
 
     Requires ``pip install "pykaproducer[testing]"``. The first start downloads Kafka.
 
-    - *properties* are added to each broker's configuration (``server.properties``).
+    - *properties* are added to each broker's configuration (``server.properties``). For example,
+      ``{"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}`` has the coordinator
+      look for transactions that have timed out every 200 ms, instead of every 10 s.
+    - *features* are levels of features to use instead of Kafka's defaults. With
+      ``{"transaction.version": 0}`` clients use the transaction protocol before KIP-890.
     - *heap_mb* is Java's heap for each broker; *startup_timeout* (seconds) limits the duration of
       starts and restarts.
     - *fast_start* restricts Java to its quick compiler. This halves the processor time until the
@@ -83,6 +87,7 @@ class KafkaCluster:
         brokers: int = 1,
         *,
         properties: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
         heap_mb: int = 512,
         startup_timeout: float = 60.0,
         fast_start: bool | None = None,
@@ -112,6 +117,7 @@ class KafkaCluster:
             raise ValueError(f"port must be from 1 to {65536 - brokers}, not {port}")
         self._size = brokers
         self._properties = dict(properties or {})
+        self._features = _storage.feature_levels(features or {})
         self._heap_mb = heap_mb
         self._startup_timeout = startup_timeout
         self._fast_start = brokers > 1 if fast_start is None else fast_start
@@ -369,7 +375,7 @@ class KafkaCluster:
                 extra = self._secured.properties(ports[i], mine) | extra
             credentials = self._secured.credentials if self._secured else ()
             secured = mine if self._secured else ()
-            _storage.format_directory(data, cluster_id, i, credentials)
+            _storage.format_directory(data, cluster_id, i, credentials, self._features)
             disks = [data, *(directory / f"broker-{i}-disk-{n}" for n in range(1, self._disks))]
             for disk in disks[1:]:
                 _storage.format_disk(disk, cluster_id, i)

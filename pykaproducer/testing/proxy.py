@@ -21,7 +21,14 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pykaproducer.testing._relay import ConnectionIsOver, Cut, ProxiedRequest, Relay, Weather
+from pykaproducer.testing._relay import (
+    PRODUCE,
+    ConnectionIsOver,
+    Cut,
+    ProxiedRequest,
+    Relay,
+    Weather,
+)
 
 __all__ = ["Cut", "FaultProxy", "ProxiedRequest"]
 
@@ -38,7 +45,7 @@ class FaultProxy:
     """A proxy between clients and one server that speaks Kafka's protocol, unencrypted.
 
     It listens on :attr:`port` of loopback and forwards to :attr:`target`. Faults persist until
-    :meth:`restore`, except for cuts, which happen immediately or with the next Produce request.
+    :meth:`restore`, except for cuts, which happen immediately or with the next request.
 
     Guarantees:
 
@@ -51,9 +58,9 @@ class FaultProxy:
     """
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
-        #: Cuts for the next Produce requests. Guarded by this lock, like the counters.
+        #: Cuts for the next requests, with their API. Guarded by this lock, like the counters.
         self._changed = threading.Condition()
-        self._armed: list[Cut] = []
+        self._armed: list[tuple[int, Cut]] = []
         self._unanswered: dict[ProxiedRequest, None] = {}
         self._cuts = 0
         # Used by the thread only.
@@ -133,7 +140,7 @@ class FaultProxy:
 
     @property
     def cuts(self) -> int:
-        """Number of Produce requests cut by :meth:`cut`."""
+        """Number of requests cut by :meth:`cut`."""
         with self._changed:
             return self._cuts
 
@@ -152,13 +159,14 @@ class FaultProxy:
 
     # Faults ------------------------------------------------------------------------------------
 
-    def cut(self, where: Cut, count: int = 1) -> None:
+    def cut(self, where: Cut, count: int = 1, *, api_key: int = PRODUCE) -> None:
         """Cut the connections of the next *count* Produce requests, at the point *where*.
 
-        Both sides see a reset.
+        Both sides see a reset. *api_key*: the number in Kafka's protocol of other requests to cut,
+        for example 26 for EndTxn.
         """
         with self._changed:
-            self._armed += [where] * count
+            self._armed += [(api_key, where)] * count
 
     def cut_all(self) -> int:
         """Reset every connection, now. Return how many Produce requests were unanswered."""
@@ -231,7 +239,15 @@ class FaultProxy:
         with self._changed:
             self._unanswered[request] = None
             self._changed.notify_all()
-            return self._armed.pop(0) if self._armed else None
+        return self.cut_of(PRODUCE)
+
+    def cut_of(self, api_key: int) -> Cut | None:
+        with self._changed:
+            for armed in self._armed:
+                if armed[0] == api_key:
+                    self._armed.remove(armed)
+                    return armed[1]
+        return None
 
     def answered(self, request: ProxiedRequest) -> None:
         with self._changed:

@@ -455,6 +455,13 @@ def test_the_only_disk_of_a_broker_cannot_fail(one: KafkaCluster) -> None:
         KafkaCluster(disks=0)
 
 
+def test_features_that_there_are_not() -> None:
+    with pytest.raises(ValueError, match="unknown feature 'transactions'; there are metadata"):
+        KafkaCluster(features={"transactions": 1})
+    with pytest.raises(ValueError, match=r"transaction\.version must be from 0 to 2, not 3"):
+        KafkaCluster(features={"transaction.version": 3})
+
+
 def test_no_broker_outlives_an_owner_that_is_killed(temporary: Path) -> None:
     """Also with a paused broker, and with a forked child, which holds copies of all sockets."""
     owner = run_script(

@@ -273,6 +273,24 @@ def test_other_requests_do_not_meet_the_cut(
     assert server.receive(len(harmless)) == harmless
 
 
+def test_other_requests_are_cut_if_that_is_asked_for(
+    server: Server, proxy: FaultProxy, client: socket.socket
+) -> None:
+    proxy.cut(Cut.AFTER, api_key=METADATA)
+    client.sendall(request(1) + request(2, key=METADATA))
+    connection = server.connections.get(timeout=PATIENCE)
+    seen(proxy, 1)
+    connection.sendall(answer(1))
+    assert client.recv(65536) == answer(1)
+    connection.sendall(answer(2))
+    assert_reset(client)
+    assert proxy.cuts == 1
+    with connect(proxy) as another:
+        another.sendall(request(3, key=METADATA))
+        server.connections.get(timeout=PATIENCE).sendall(answer(3))
+        assert another.recv(65536) == answer(3)
+
+
 def test_as_many_requests_are_cut_as_were_asked_for(server: Server, proxy: FaultProxy) -> None:
     proxy.cut(Cut.BEFORE, 2)
     for _ in range(2):

@@ -1,0 +1,42 @@
+"""A broker for each transaction protocol, behind a proxy that can cut its connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pykaproducer.testing import FaultProxy, KafkaCluster
+from pykaproducer.testing._processes import tick
+from tests._support.fixtures.cluster import kafka_or_skip
+from tests.transactions.helper import FEATURES, PATIENCE, PROPERTIES, Kafka
+
+
+@pytest.fixture(scope="session", params=sorted(FEATURES))
+def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    """Yield a broker; a test that stops it, or changes the proxy, must restore it."""
+    kafka_or_skip()
+    with (
+        FaultProxy() as proxy,
+        KafkaCluster(
+            properties=PROPERTIES,
+            features=FEATURES[request.param],
+            proxies=[proxy],
+            fast_start=True,
+        ) as cluster,
+    ):
+        yield Kafka(cluster, proxy, request.param)
+
+
+@pytest.fixture
+def topic(kafka: Kafka, topic: str) -> Iterator[str]:
+    """Create a topic with three partitions; yield its name."""
+    name = f"{kafka.protocol}-{topic}"
+    kafka.cluster.create_topic(name, partitions=3)
+    yield name
+    kafka.proxy.restore()  # a test that failed may have left a cut
+    deadline = time.monotonic() + PATIENCE
+    while kafka.proxy.connections:  # it closes its side of them a little later
+        assert time.monotonic() < deadline
+        tick()

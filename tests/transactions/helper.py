@@ -1,0 +1,95 @@
+"""Producers with a transactional id, and readers that see what is committed, or everything."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+
+from pykaproducer import Producer
+from pykaproducer.testing import FaultProxy, KafkaCluster
+from pykaproducer.testing._processes import tick
+
+#: How long a test waits for what must happen (seconds); only a hang takes as long.
+PATIENCE = 60.0
+#: The protocols by name: that of ``transaction.version`` 0 and 1, and that of 2 (KIP-890).
+FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
+#: The coordinator looks often for transactions that have timed out.
+PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A broker and the proxy before it."""
+
+    cluster: KafkaCluster
+    proxy: FaultProxy
+    protocol: str
+
+    def producer(self, *, proxied: bool = False, **settings: Any) -> Producer:
+        """Return a producer with a transactional id of its own, unless one is given."""
+        cluster = self.cluster
+        return transactional(
+            cluster.proxied_servers if proxied else cluster.bootstrap_servers, **settings
+        )
+
+    def committed(self, topic: str) -> list[bytes]:
+        """Return what a reader of committed messages sees, once no transaction is open."""
+        return read(self.cluster.bootstrap_servers, topic, "read_committed")
+
+    def written(self, topic: str) -> list[bytes]:
+        """Return all messages, once no transaction is open."""
+        return read(self.cluster.bootstrap_servers, topic, "read_uncommitted")
+
+
+def transactional(servers: str, **settings: Any) -> Producer:
+    """Return a producer with a transactional id of its own, unless one is given."""
+    given = {"transactional_id": f"id-{next(_numbers)}", "retry_backoff_ms": 20} | settings
+    return Producer(bootstrap_servers=servers, **given)
+
+
+def read(servers: str, topic: str, isolation: str, partitions: Iterable[int] = (0, 1, 2)) -> Any:
+    """Return the values in *topic*, partition by partition, once no transaction is open."""
+    places = [TopicPartition(topic, partition) for partition in partitions]
+    deadline = time.monotonic() + PATIENCE
+    wait_until_ended(servers, places, deadline)
+    consumer = _consumer(servers, isolation)
+    values: dict[Any, list[bytes]] = {place: [] for place in places}
+    try:
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(places)
+        while any(consumer.position(place) < ends[place] for place in places):
+            for place, records in consumer.poll(500).items():
+                values[place] += [record.value for record in records]
+            assert time.monotonic() < deadline, f"{topic} is not readable to its end"
+    finally:
+        consumer.close()
+    return [value for place in places for value in values[place]]
+
+
+def wait_until_ended(servers: str, places: list[Any], deadline: float) -> None:
+    """Wait until no transaction is open in *places*: readers of committed messages see the end."""
+    everything, stable = (
+        _consumer(servers, each) for each in ("read_uncommitted", "read_committed")
+    )
+    try:
+        ends = everything.end_offsets(places)
+        while any(end < ends[place] for place, end in stable.end_offsets(places).items()):
+            assert time.monotonic() < deadline, f"a transaction is open in {places}"
+            tick()
+    finally:
+        everything.close()
+        stable.close()
+
+
+def _consumer(servers: str, isolation: str) -> Any:
+    return KafkaConsumer(
+        bootstrap_servers=servers, isolation_level=isolation, enable_auto_commit=False
+    )

@@ -1,0 +1,170 @@
+"""Calls that do not fit: the error names the call, what is the matter, and what to call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer.errors import (
+    CallbackThreadError,
+    ProducerClosedError,
+    TransactionAbortableError,
+    TransactionStateError,
+    TransactionTimeoutError,
+)
+from tests.transactions.helper import PATIENCE, Kafka
+
+CONTROLS: dict[str, Callable[[Producer], Any]] = {
+    "begin_transaction": lambda producer: producer.begin_transaction(),
+    "commit_transaction": lambda producer: producer.commit_transaction(),
+    "abort_transaction": lambda producer: producer.abort_transaction(),
+}
+EVERY = CONTROLS | {"init_transactions": lambda producer: producer.init_transactions()}
+SENDS: dict[str, Callable[[Producer], Any]] = {
+    "send": lambda producer: producer.send("refused", b"value"),
+    "send_many": lambda producer: producer.send_many("refused", [b"value"]),
+}
+
+
+def assert_refused(producer: Producer, *names: str, because: str, advice: str) -> None:
+    for name in names:
+        call = (CONTROLS | SENDS)[name]
+        with pytest.raises(TransactionStateError) as raised:
+            call(producer)
+        # Blocks are refused as their messages are.
+        assert f"{name.removesuffix('_many')}(): {because}" in str(raised.value)
+        assert str(raised.value).endswith(f"; call {advice}()")
+        assert repr(producer.config.transactional_id) in str(raised.value)
+        assert not (raised.value.fatal)
+        assert not (raised.value.abortable)
+        assert not (raised.value.retriable)
+
+
+def test_before_init_transactions(kafka: Kafka) -> None:
+    with kafka.producer() as producer:
+        assert_refused(
+            producer,
+            *CONTROLS,
+            *SENDS,
+            because="init_transactions() has not been called",
+            advice="init_transactions",
+        )
+
+
+def test_without_a_transaction(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        for end in (None, "commit_transaction", "abort_transaction"):
+            if end is not None:
+                producer.begin_transaction()
+                producer.send(topic, b"value", partition=0)
+                CONTROLS[end](producer)
+            assert_refused(
+                producer,
+                "commit_transaction",
+                "abort_transaction",
+                *SENDS,
+                because="there is no transaction",
+                advice="begin_transaction",
+            )
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_in_a_transaction(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for call in (producer.begin_transaction, producer.init_transactions):
+            with pytest.raises(TransactionStateError, match=r"\(\): a transaction is open$"):
+                call()
+        producer.send(topic, b"value")
+        producer.commit_transaction()
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_in_a_transaction_that_has_failed(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"value", partition=99).exception(PATIENCE)
+        calls = (
+            producer.init_transactions,
+            producer.begin_transaction,
+            producer.commit_transaction,
+            lambda: producer.send(topic, b"value"),
+            lambda: producer.send_many(topic, [b"value"]),
+        )
+        for call in calls:
+            with pytest.raises(TransactionAbortableError, match=r"must be aborted: .*partition 99"):
+                call()
+        producer.abort_transaction()
+        assert_refused(
+            producer, "send", because="there is no transaction", advice="begin_transaction"
+        )
+
+
+def test_without_a_transactional_id(kafka: Kafka) -> None:
+    with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
+        for name, call in EVERY.items():
+            with pytest.raises(TransactionStateError, match=rf"^{name}\(\): set transactional_id"):
+                call(producer)
+
+
+def test_after_close(kafka: Kafka, topic: str) -> None:
+    producer = kafka.producer()
+    with producer.transaction():
+        producer.send(topic, b"value")
+    producer.close()
+    for call in EVERY.values():
+        with pytest.raises(ProducerClosedError, match="the producer is closed"):
+            call(producer)
+
+
+def test_in_a_callback(kafka: Kafka, topic: str) -> None:
+    errors: list[str] = []
+
+    def on_delivery(_error: Any, _delivery: Any) -> None:
+        for name, call in EVERY.items():
+            with pytest.raises(CallbackThreadError) as raised:
+                call(producer)
+            errors.append(f"{name}() was called from a callback")
+            assert str(raised.value).startswith(errors[-1])
+
+    with kafka.producer() as producer, producer.transaction():
+        producer.send(topic, b"value", on_delivery=on_delivery)
+    assert len(errors) == len(EVERY)
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_calls_while_a_commit_waits_for_a_callback(kafka: Kafka, topic: str) -> None:
+    """The same call waits for the same end, another one is refused."""
+    started, go_on = threading.Event(), threading.Event()
+
+    def on_delivery(_error: Any, _delivery: Any) -> None:
+        started.set()
+        go_on.wait(PATIENCE)
+
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"value", on_delivery=on_delivery)
+        with pytest.raises(TransactionTimeoutError, match=r"commit_transaction\(\) has not ended"):
+            producer.commit_transaction(0.001)
+        for call in (producer.abort_transaction, producer.begin_transaction):
+            with pytest.raises(
+                TransactionStateError, match=r"commit_transaction\(\) is under way; call that again"
+            ):
+                call()
+        commit = threading.Thread(target=producer.commit_transaction)
+        commit.start()
+        assert started.wait(PATIENCE)
+        go_on.set()
+        producer.commit_transaction()
+        commit.join(PATIENCE)
+        producer.begin_transaction()
+        producer.abort_transaction()
+    assert kafka.committed(topic) == [b"value"]

@@ -1,0 +1,182 @@
+"""Closing a producer, and the end of a process, with an open transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer.errors import (
+    DeliveryFailures,
+    ProducerClosedError,
+    TransactionAbortedError,
+)
+from tests._support.programs import run
+from tests.transactions.helper import PATIENCE, Kafka
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    levels = ("WARNING", "ERROR")
+    return [each.getMessage() for each in caplog.records if each.levelname in levels]
+
+
+def begun(kafka: Kafka, **settings: Any) -> Producer:
+    producer = kafka.producer(**settings)
+    producer.init_transactions()
+    producer.begin_transaction()
+    return producer
+
+
+def test_close_aborts_an_open_transaction(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = begun(kafka, linger_ms=60_000)
+    lingers = producer.send(topic, b"lingers", partition=1)
+    producer.send(topic, b"written", partition=0)
+    producer.flush()
+    lost = producer.send(topic, b"lost", partition=0)
+    producer.send(topic, b"lost, too", partition=0)
+    producer.close(PATIENCE)
+    assert lingers.exception(0) is None
+    assert isinstance(lost.exception(0), TransactionAbortedError)
+    (line,) = warnings(caplog)
+    assert line.endswith(
+        f"{producer.config.transactional_id!r}: the open transaction was aborted, and 2 messages "
+        f"of it failed; call commit_transaction() before close()"
+    )
+    assert kafka.committed(topic) == []  # it is over: this does not wait for a timeout
+    assert kafka.written(topic) == [b"written", b"lingers"]
+
+
+def test_close_of_a_failed_transaction(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = begun(kafka)
+    producer.send(topic, b"written", partition=0).result(PATIENCE)
+    assert producer.send(topic, b"nowhere", partition=99).exception(PATIENCE) is not None
+    producer.close()
+    (line,) = warnings(caplog)
+    assert "the open transaction was aborted; call" in line
+    assert kafka.committed(topic) == []
+
+
+def test_the_end_of_with_raises_what_failed(kafka: Kafka, topic: str) -> None:
+    with (
+        pytest.raises(DeliveryFailures, match=r"1 message was not delivered.*was aborted"),
+        begun(kafka, linger_ms=60_000) as producer,
+    ):
+        producer.send(topic, b"never committed")
+    assert kafka.written(topic) == []
+
+
+@pytest.mark.parametrize("close", [Producer.abort, lambda producer: producer.close(0)])
+def test_close_at_once_leaves_it_to_the_coordinator(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture, close: Callable[[Producer], None]
+) -> None:
+    producer = begun(kafka, transaction_timeout_ms=1_000)
+    producer.send(topic, b"written", partition=0).result(PATIENCE)
+    close(producer)
+    (line,) = warnings(caplog)
+    assert "a transaction is left open; its coordinator aborts it" in line
+    assert "transaction_timeout_ms (1000 ms)" in line
+    assert kafka.committed(topic) == []
+
+
+def test_close_while_nothing_is_reachable(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = begun(kafka, proxied=True, transaction_timeout_ms=1_000)
+    producer.send(topic, b"written", partition=0).result(PATIENCE)
+    kafka.proxy.black_hole()
+    try:
+        producer.close(0.2)
+    finally:
+        kafka.proxy.restore()
+    assert any("a transaction is left open" in line for line in warnings(caplog))
+    assert kafka.committed(topic) == []
+
+
+def test_close_waits_for_a_commit(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_callback, go_on = threading.Event(), threading.Event()
+
+    def on_delivery(_error: Any, _delivery: Any) -> None:
+        in_callback.set()
+        go_on.wait(PATIENCE)
+
+    producer = begun(kafka)
+    producer.send(topic, b"value", on_delivery=on_delivery)
+    ended: list[str] = []
+
+    def commit() -> None:
+        producer.commit_transaction()
+        ended.append("commit")
+
+    committing = threading.Thread(target=commit)
+    committing.start()
+    assert in_callback.wait(PATIENCE)
+    while producer._refused is None:  # until the commit has been asked for
+        committing.join(0.01)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    while not producer._closed:
+        closing.join(0.01)
+    go_on.set()
+    committing.join(PATIENCE)
+    closing.join(PATIENCE)
+    assert ended == ["commit"]
+    assert warnings(caplog) == []
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_close_from_a_callback(kafka: Kafka, topic: str) -> None:
+    producer = begun(kafka)
+    producer.send(topic, b"value", on_delivery=lambda _error, _delivery: producer.close()).result(
+        PATIENCE
+    )
+    with pytest.raises(ProducerClosedError):
+        producer.commit_transaction()
+    producer.close()
+    assert kafka.committed(topic) == []
+
+
+def test_close_between_transactions_is_quiet(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.producer().close()
+    for end in (Producer.commit_transaction, Producer.abort_transaction):
+        producer = begun(kafka)
+        producer.send(topic, b"value")
+        end(producer)
+        producer.close()
+    unused = kafka.producer()
+    unused.init_transactions()
+    unused.close()
+    assert warnings(caplog) == []
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_the_end_of_a_process_aborts_an_open_transaction(kafka: Kafka, topic: str) -> None:
+    output = run(
+        """
+        import logging, sys
+        from pykaproducer import Producer
+        logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+        servers, topic = sys.argv[1:]
+        producer = Producer(bootstrap_servers=servers, transactional_id=f"process {topic}")
+        with producer.transaction():
+            producer.send(topic, b"kept", partition=0)
+        producer.begin_transaction()
+        producer.send(topic, b"dropped", partition=0).result(60)
+        """,
+        kafka.cluster.bootstrap_servers,
+        topic,
+    )
+    assert "WARNING close(): transactional id" in output
+    assert "the open transaction was aborted; call commit_transaction() before close()" in output
+    assert kafka.committed(topic) == [b"kept"]
+    assert kafka.written(topic) == [b"kept", b"dropped"]

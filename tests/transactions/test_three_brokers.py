@@ -1,0 +1,72 @@
+"""Transactions over several leaders, some of which are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer.testing import KafkaCluster
+from tests._support.fixtures.cluster import kafka_or_skip
+from tests.transactions.helper import FEATURES, PATIENCE, PROPERTIES, read, transactional
+
+PARTITIONS = range(6)
+
+
+@pytest.fixture(scope="module", params=sorted(FEATURES))
+def brokers(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    kafka_or_skip()
+    with KafkaCluster(3, properties=PROPERTIES, features=FEATURES[request.param]) as cluster:
+        yield cluster
+
+
+def send(producer: Producer, topic: str, name: str) -> None:
+    for partition in PARTITIONS:
+        producer.send(topic, b"%s-%d" % (name.encode(), partition), partition=partition)
+
+
+def test_each_leader_in_turn_is_killed(brokers: KafkaCluster) -> None:
+    """One of them is the coordinator, too."""
+    topic = "killed"
+    brokers.create_topic(topic, partitions=len(PARTITIONS))
+    names = []
+    with transactional(brokers.bootstrap_servers, request_timeout_ms=5_000) as producer:
+        producer.init_transactions(PATIENCE)
+        for victim in range(3):
+            producer.begin_transaction()
+            for step in ("first", "second", "third"):
+                send(producer, topic, f"{victim} {step}")
+                names.append(f"{victim} {step}")
+                if step == "first":
+                    producer.flush()
+                    brokers.kill(victim)
+                elif step == "second" and victim % 2:
+                    producer.flush()
+            producer.commit_transaction(PATIENCE)
+            producer.begin_transaction()
+            send(producer, topic, f"{victim} aborted")
+            if victim % 2:
+                producer.flush()
+            producer.abort_transaction(PATIENCE)
+            brokers.restart(victim)
+    values = read(brokers.bootstrap_servers, topic, "read_committed", PARTITIONS)
+    assert values == [b"%s-%d" % (name.encode(), p) for p in PARTITIONS for name in names]
+
+
+def test_a_leader_that_steps_down(brokers: KafkaCluster) -> None:
+    """A partition that moves within a transaction continues with its numbers."""
+    topic = "moved"
+    brokers.create_topic(topic, partitions=len(PARTITIONS))
+    with transactional(brokers.bootstrap_servers) as producer:
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        send(producer, topic, "before")
+        producer.flush()
+        leader = brokers.leader_of(topic, 0)
+        brokers.terminate(leader)
+        send(producer, topic, "after")
+        producer.commit_transaction(PATIENCE)
+        brokers.restart(leader)
+    values = read(brokers.bootstrap_servers, topic, "read_committed", PARTITIONS)
+    assert values == [b"%s-%d" % (n, p) for p in PARTITIONS for n in (b"before", b"after")]
