@@ -358,13 +358,13 @@ class KafkaProducer(Producer):
         if self._ref.in_own_thread():
             return False
         if not self._ready:
-            self._start()
+            self._ensure_started()
         pipeline = self._pipeline
         if pipeline is None or self._bootstrapped:
             return False
         self._bootstrapped = True
         deadline = self._clock.monotonic() + self._bootstrap_timeout / 1000
-        return pipeline.metadata.wait_for_brokers(deadline, self._start)
+        return pipeline.metadata.wait_for_brokers(deadline, self._ensure_started)
 
     @classmethod
     def max_usable_produce_magic(cls, api_version: object = None) -> int:

@@ -24,8 +24,6 @@ NOWHERE = "127.0.0.1:1"
 ABORTED = getattr(kafka.errors, "TransactionAbortedError", kafka.errors.KafkaError)
 CALLS = ("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction")
 
-State = Callable[[], KafkaProducer]
-
 
 @pytest.fixture
 def make(cluster: KafkaCluster, topic: str) -> Iterator[Callable[..., KafkaProducer]]:
@@ -76,6 +74,16 @@ def test_readers_see_what_is_committed(
     servers = cluster.bootstrap_servers
     assert read_through(servers, topic, committed=True) == [b"kept", b"last"]
     assert read_through(servers, topic, committed=False) == [b"kept", b"sent", b"last"]
+
+
+def test_what_does_not_send_needs_no_transaction(
+    topic: str, make: Callable[..., KafkaProducer]
+) -> None:
+    producer = make()
+    assert producer.bootstrap_connected()
+    assert producer.partitions_for(topic) == {0}
+    producer.flush(timeout=1)
+    assert producer.metrics()
 
 
 @needs_kafka_python_3
