@@ -35,6 +35,7 @@ from pykaproducer._config.schema import (
     SERIALIZER,
     SERVERS,
     TEXT,
+    TRANSACTIONAL_ID,
     Host,
     Setting,
     choice,
@@ -119,9 +120,9 @@ class Config(SecuritySettings, NetworkSettings):
     )
     transactional_id: str | None = setting(
         None,
-        optional(TEXT),
-        "Makes the producer transactional: see docs/transactions.rst. The id names the producer "
-        "across restarts, and only one producer at a time may use it. Implies idempotence.",
+        optional(TRANSACTIONAL_ID),
+        "Makes the producer transactional. The id names the producer across restarts, and only one "
+        "producer at a time may use it. Implies idempotence. See docs/transactions.rst.",
     )
     transaction_timeout_ms: float = setting(
         60_000,

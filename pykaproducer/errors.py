@@ -20,9 +20,11 @@ from typing import Any, Self
 
 from pykaproducer._errors.base import PykaproducerError as PykaproducerError
 from pykaproducer._errors.base import new_timeout
+from pykaproducer._errors.combined import combined, combined_again
 from pykaproducer._errors.commit_outcome import CommitOutcome as CommitOutcome
 from pykaproducer._errors.formatting import format_error_code, format_partition, kafka_class
 from pykaproducer._errors.hints import ADVICE
+from pykaproducer._errors.kafka_python import TheirAbortedError
 from pykaproducer._errors.kafka_python import errors as kafka_errors
 from pykaproducer._errors.tracebacks import without_frames
 
@@ -254,7 +256,7 @@ class ProducerBrokenError(DeliveryError):
     """
 
 
-class TransactionAbortedError(AbortedError):
+class TransactionAbortedError(AbortedError, TheirAbortedError):
     """The message's transaction was aborted before it was delivered.
 
     Either on request, or because another message of the transaction failed; then that failure is
@@ -272,10 +274,10 @@ class BrokerRejectedError(DeliveryError):
     """
 
     code: int
+    made_of: tuple[type[BrokerRejectedError], int, bool]
 
     def _recipe(self) -> tuple[Any, ...]:
-        base = RetriesExhaustedError if isinstance(self, RetriesExhaustedError) else None
-        return (_combined, base or BrokerRejectedError, self.code)
+        return (combined_again, *self.made_of)
 
 
 class RetriesExhaustedError(BrokerRejectedError):
@@ -292,12 +294,15 @@ class TransactionError(PykaproducerError):
     ``transactional_id`` is the producer's. ``code`` is Kafka's error code, None if no broker sent
     one. ``outcome`` says what is known about the transaction, None if the error is not about one.
     ``abortable``: call ``abort_transaction()``, and begin again. ``fatal``: close the producer.
-    ``retriable``: repeat the same call.
+    ``retriable``: repeat the same call. With a ``code`` the object is also an instance of
+    kafka-python's class for it.
     """
 
     abortable = False
     fatal = False
     retriable = False
+    #: See ``combined()``; None: the class is not made for a code.
+    made_of: tuple[type[TransactionError], int, bool] | None = None
 
     def __init__(
         self,
@@ -315,12 +320,19 @@ class TransactionError(PykaproducerError):
         if cause is not None:
             self.__cause__ = without_frames(cause)
 
+    def _recipe(self) -> tuple[Any, ...]:
+        return super()._recipe() if self.made_of is None else (combined_again, *self.made_of)
+
 
 class TransactionStateError(TransactionError, kafka_errors.IllegalStateError):
     """A call does not fit the state of the producer; nothing has changed.
 
-    Raised immediately. The text names the state and the call that would fit.
+    Raised immediately. The text names the state and the call that would fit. ``under_way`` is the
+    name of another call that has to be repeated first, because its result is not known yet; None
+    if there is none.
     """
+
+    under_way: str | None = None
 
 
 class TransactionTimeoutError(TransactionError, kafka_errors.KafkaTimeoutError, TimeoutError):
@@ -386,7 +398,7 @@ def delivery_error_for(
         text += f" (after {retries_used} retries)"
     if code in ADVICE:
         text += f"; {ADVICE[code]}"
-    error = _combined(base, code)(
+    error = combined(base, code, named_by_code=base is BrokerRejectedError)(
         text,
         status=status,
         topic=topic,
@@ -396,22 +408,6 @@ def delivery_error_for(
     )
     error.code = code
     return error
-
-
-#: The classes made by _combined(). If two threads make the same class at once, setdefault() keeps
-#: the first one for both.
-_COMBINED: dict[tuple[type[BrokerRejectedError], int], type[BrokerRejectedError]] = {}
-
-
-def _combined(base: type[BrokerRejectedError], code: int) -> type[BrokerRejectedError]:
-    """Return the class that is both *base* and kafka-python's class for *code*."""
-    made = _COMBINED.get((base, code))
-    if made is None:
-        kind = kafka_class(code)
-        body = {"__module__": __name__, "__doc__": base.__doc__, "errno": code}
-        name = base.__name__ if base is RetriesExhaustedError else kind.__name__
-        made = _COMBINED.setdefault((base, code), type(name, (base, kind), body))
-    return made
 
 
 def _failures_text(count: int, errors: tuple[BaseException, ...]) -> str:

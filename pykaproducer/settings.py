@@ -28,6 +28,8 @@ class ProducerSettings(TypedDict, total=False):
     enable_idempotence: bool | None
     retries: float
     delivery_timeout_ms: float
+    transactional_id: str | None
+    transaction_timeout_ms: float
     key_serializer: Serializer
     value_serializer: Serializer
     partitioner: str | Callable[[bytes | None, list[int], list[int]], int]
@@ -123,8 +125,6 @@ class ProducerSettings(TypedDict, total=False):
     ssl_keystore_location: str | None
     ssl_keystore_type: str | None
     ssl_keystore_password: str | None
-    transactional_id: str | None
-    transaction_timeout_ms: float
     sasl_login_callback_handler_class: str | None
     kafka_client: Any
     selector: Any

@@ -133,8 +133,16 @@ _HONOURED = [
         **_whole(0),
         ours="delivery_timeout_ms",
         default=300_000,
-        note="0 means 24 days",
+        note="0 means 24 days; with ``transactional.id`` at most ``transaction.timeout.ms``, and "
+        "that by default",
     ),
+    Known(
+        "transactional.id",
+        **_TEXT,
+        ours="transactional_id",
+        note="makes ``enable.idempotence`` true",
+    ),
+    Known("transaction.timeout.ms", **_whole(1000), ours="transaction_timeout_ms"),
     Known(
         "partitioner",
         **_choice(
@@ -350,12 +358,10 @@ _NO_EFFECT: Final = {
     "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin",
     "the brokers choose the claim (their own ``sasl.oauthbearer.sub.claim.name``)": ""
     "sasl.oauthbearer.sub.claim.name",
-    "it belongs to transactions, which are not supported": "transaction.timeout.ms",
 }
 
 #: Reason -> names.
 _REFUSED: Final = {
-    "transactions are not supported": "transactional.id",
     "batches after a failed one are still sent": "enable.gapless.guarantee",
     "messages are sent in order": "queuing.strategy",
     "TCP_NODELAY is always set": "socket.nagle.disable",
@@ -375,7 +381,6 @@ _REFUSED: Final = {
 
 #: Accepted values of unsupported settings: they ask for what is the case anyway.
 _HARMLESS: Final = {
-    "transactional.id": ("",),
     "topic.blacklist": ("",),
     "enable.gapless.guarantee": ("false", "f", "0"),
     "queuing.strategy": ("fifo",),

@@ -40,7 +40,7 @@ _NOT_MEANT_FOR_US = {
     "the partitioner sticky ignores keys": "partitioner.ignore.keys",
     "use partitioner_adaptive_partitioning_enable": "partitioner.availability.timeout.ms",
     "there is only one level": "metrics.recording.level",
-    "it belongs to transactions, which are not supported": "transaction.two.phase.commit.enable",
+    "two-phase commit (KIP-939) is not supported": "transaction.two.phase.commit.enable",
     "Python's ssl and its OpenSSL decide": "ssl.protocol ssl.provider ssl.enabled.protocols "
     "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",
     "tokens are renewed after 80 to 85 % of their lifetime": "sasl.login.refresh.window.factor "

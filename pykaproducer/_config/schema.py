@@ -19,6 +19,8 @@ from pykaproducer.errors import ConfigurationError
 
 #: The upper limit of most settings in the protocol and the Java client.
 INT_MAX = 2**31 - 1
+#: The upper limit of the length of a string in the protocol's older versions (bytes).
+_LONGEST_STRING = 2**15 - 1
 
 Host = tuple[str, int]
 
@@ -263,6 +265,13 @@ def parse_text(value: Any) -> str:
     return value
 
 
+def _parse_transactional_id(value: Any) -> str:
+    text = parse_text(value)
+    if (size := len(text.encode())) > _LONGEST_STRING:
+        raise WrongValueError(f"it has {size} bytes")
+    return text
+
+
 def _parse_acks(value: Any) -> int:
     if isinstance(value, str):
         value = -1 if value == "all" else int(value)
@@ -384,6 +393,10 @@ def named_or_callable(names: tuple[str, ...]) -> Kind:
 
 FLAG = Kind("True or False", _parse_flag, _read_flag, choices=("true", "false"))
 TEXT = Kind("a non-empty string", parse_text, str)
+#: In Kafka a transactional id is a string with a length of two bytes.
+TRANSACTIONAL_ID = Kind(
+    "a non-empty string of at most 32767 bytes in UTF-8", _parse_transactional_id, str
+)
 ANYTHING = Kind("anything", lambda value: value, str)
 BYTES = optional(integer(1), "None for the system's default")
 ACKS = Kind("0, 1 or 'all' (also as -1)", _parse_acks, str, choices=("0", "1", "all"))

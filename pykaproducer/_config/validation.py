@@ -60,8 +60,8 @@ def validate_combination(config: Decided) -> None:
         if conflicts:
             raise ConfigurationError(
                 f"setting transactional_id: {config.transactional_id!r} conflicts with "
-                f"{' and '.join(conflicts)}: transactions require idempotence (Cannot set "
-                f"transactional_id without enable_idempotence)"
+                f"{' and '.join(conflicts)}; there is no transactional_id without "
+                f"enable_idempotence, acks='all', retries above 0 and at most 5 requests in flight"
             )
     if config.enable_idempotence and (conflicts := idempotence_conflicts(config)):
         raise ConfigurationError(

@@ -34,6 +34,10 @@ ADVICE: Final[dict[int, str]] = {
     43: "the topic's message format is older than v2; raise it on the broker",
     # POLICY_VIOLATION
     44: "a policy of the cluster forbids it; ask its administrator",
+    # INVALID_TRANSACTION_TIMEOUT
+    50: "transaction_timeout_ms is above the brokers' transaction.max.timeout.ms; lower it",
+    # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    53: "grant this client Write on the transactional id",
     # KAFKA_STORAGE_ERROR
     56: "the broker cannot write to its disk; check its log",
     # UNSUPPORTED_COMPRESSION_TYPE

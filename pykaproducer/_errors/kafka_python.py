@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafka import errors
+    from kafka.errors import TransactionAbortedError as TheirAbortedError
     from kafka.structs import TopicPartition
 
-__all__ = ["TopicPartition", "errors"]
+__all__ = ["TheirAbortedError", "TopicPartition", "errors"]
 
 
 class ExecutedModules:
@@ -117,3 +118,5 @@ def _load(*names: str) -> list[ModuleType]:
 if not TYPE_CHECKING:
     errors, _structs = _load("kafka.errors", "kafka.structs")
     TopicPartition = _structs.TopicPartition
+    # kafka-python 2 has no such class.
+    TheirAbortedError = getattr(errors, "TransactionAbortedError", errors.KafkaError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.hints import ADVICE
 from pykaproducer._machines.transaction_states import (
@@ -67,14 +68,18 @@ def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
     cause = failure.cause
     if isinstance(cause, TransactionFailure):
         cause = error_of(cause, transactional_id)
-    text = f"transactional id {transactional_id!r}: {_text(failure)}"
-    return kind(
-        text,
+    if failure.code is not None:
+        kind = combined(kind, failure.code)
+    error = kind(
+        f"transactional id {transactional_id!r}: {_text(failure)}",
         transactional_id=transactional_id,
         code=failure.code,
         outcome=failure.outcome,
         cause=cause if isinstance(cause, BaseException) else None,
     )
+    if isinstance(error, TransactionStateError) and failure.other is not None:
+        error.under_way = failure.other.value
+    return error
 
 
 def _text(failure: TransactionFailure) -> str:

@@ -196,7 +196,8 @@ def resolve_settings(
         resolved = _resolved(file, config or "")
         resolved = {name: value for name, value in resolved.items() if name not in given}
         resolved = _with_login_options(resolved, given)
-        settings = {"client_id": "pykaproducer-cli", **resolved, **resolve(texts, texts=True)}
+        own = _without_transactions(resolve(texts, texts=True))
+        settings = {"client_id": "pykaproducer-cli", **resolved, **own}
         Config(**settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:
         raise UserError(str(error)) from None
@@ -220,9 +221,19 @@ def _resolved(texts: dict[str, str], file: str) -> dict[str, Any]:
     """
     with log_shown(lambda text: notify(f"{file}: {text}"), "pykaproducer.config"):
         try:
-            return resolve(texts, texts=True, file=True)
+            return _without_transactions(resolve(texts, texts=True, file=True))
         except (ConfigurationError, UnsupportedFeatureError) as error:
             raise UserError(f"{file}: {error}") from None
+
+
+def _without_transactions(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return *settings*; raise if they make the producer transactional."""
+    if settings.get("transactional_id") is not None:
+        raise UnsupportedFeatureError(
+            "setting transactional_id: transactions are not supported on the command line; remove "
+            "the setting"
+        )
+    return settings
 
 
 def _setting_of(pair: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The methods of a producer for the cluster, and those for transactions, which raise."""
+"""The methods of a producer for the cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pykaproducer._net.inspect import list_cluster
 from pykaproducer.confluent.arguments import seconds
 from pykaproducer.confluent.errors import KafkaError, exception, text_of
 from pykaproducer.confluent.metadata import ClusterMetadata, cluster_metadata
-from pykaproducer.errors import MetadataTimeoutError, UnsupportedFeatureError
+from pykaproducer.errors import MetadataTimeoutError
 
 if TYPE_CHECKING:
     from pykaproducer.confluent.settings import Translated
@@ -74,33 +74,3 @@ class ClusterMethods:
         for name, value in changed.items():
             # The object is otherwise immutable; each authentication reads these two again.
             object.__setattr__(core.config, name, value)
-
-    # Unsupported methods --------------------------------------------------------------------------
-
-    def init_transactions(self, timeout: float = -1) -> NoReturn:
-        """Raise KafkaException."""
-        self._refuse("init_transactions()")
-
-    def begin_transaction(self) -> NoReturn:
-        """Raise KafkaException."""
-        self._refuse("begin_transaction()")
-
-    def send_offsets_to_transaction(
-        self, positions: object, group_metadata: object, timeout: float = -1
-    ) -> NoReturn:
-        """Raise KafkaException."""
-        self._refuse("send_offsets_to_transaction()")
-
-    def commit_transaction(self, timeout: float = -1) -> NoReturn:
-        """Raise KafkaException."""
-        self._refuse("commit_transaction()")
-
-    def abort_transaction(self, timeout: float = -1) -> NoReturn:
-        """Raise KafkaException."""
-        self._refuse("abort_transaction()")
-
-    def _refuse(self, method: str) -> NoReturn:
-        if self._core is None:
-            refuse_closed()
-        reason = f"{method}: transactions are not supported"
-        raise exception(KafkaError._NOT_IMPLEMENTED, reason) from UnsupportedFeatureError(reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer.confluent.codes import Codes
 from pykaproducer.errors import (
     AbortedError,
@@ -17,7 +18,11 @@ from pykaproducer.errors import (
     MessageTooLargeError,
     PartitionerError,
     ProducerBrokenError,
+    ProducerFencedError,
     Status,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
     UnsupportedFeatureError,
 )
 
@@ -50,6 +55,8 @@ _TEXTS: Final[dict[int, str]] = {
     Codes._PURGE_QUEUE: "Local: Purged in queue",
     Codes._PURGE_INFLIGHT: "Local: Purged in flight",
     Codes._FATAL: "Local: Fatal error",
+    Codes._FENCED: "Local: This instance has been fenced by a newer instance",
+    Codes._INCONSISTENT: "Local: Inconsistent state",
     Codes._NOT_CONFIGURED: "Local: Functionality not configured",
 }
 
@@ -119,7 +126,7 @@ class KafkaError(KafkaException, Codes):
         return self._retriable
 
     def txn_requires_abort(self) -> bool:
-        """Return the flag given at construction; False in all errors of this package."""
+        """Return whether the transaction has failed, so that ``abort_transaction()`` is next."""
         return self._txn_requires_abort
 
     def _number(self, other: object) -> int | None:
@@ -195,6 +202,43 @@ def _code_of(error: BaseException) -> int:
             return Codes._NOT_IMPLEMENTED
         case _:
             return Codes._FAIL
+
+
+def transaction_error(error: TransactionError, code: int | None = None) -> KafkaError:
+    """Translate an error of a call for transactions to librdkafka's terms.
+
+    *code* replaces the one that librdkafka has for the error.
+    """
+    if code is None:
+        code = _transaction_code_of(error)
+    made = KafkaError(
+        code,
+        f"{text_of(code)}: {error}",
+        fatal=error.fatal,
+        # librdkafka's word for both: the call may be repeated.
+        retriable=code in (Codes._TIMED_OUT, Codes._CONFLICT),
+        txn_requires_abort=error.abortable,
+    )
+    made.origin = error
+    return made
+
+
+def _transaction_code_of(error: TransactionError) -> int:
+    match error:
+        case TransactionTimeoutError():
+            return Codes._TIMED_OUT
+        case TransactionStateError():
+            return Codes._STATE if error.under_way is None else Codes._CONFLICT
+        case ProducerFencedError():
+            return Codes._FENCED
+        case _ if error.code == ErrorCode.UNSUPPORTED_VERSION:
+            return Codes._UNSUPPORTED_FEATURE
+        case _ if error.code is not None:
+            return error.code
+        case _ if error.abortable:
+            return Codes._INCONSISTENT  # a message failed
+        case _:
+            return Codes._FATAL if error.fatal else Codes._FAIL
 
 
 def error_code_for(reason: str) -> int:

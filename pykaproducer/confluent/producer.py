@@ -26,12 +26,14 @@ from pykaproducer.confluent.delivery_queue import Events
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, text_of
 from pykaproducer.confluent.rejections import RejectionHandling
 from pykaproducer.confluent.settings import log, translate
+from pykaproducer.confluent.transactions import TransactionMethods
 from pykaproducer.errors import (
     BufferFullError,
     ConfigurationError,
     DeliveryFailures,
     FlushTimeoutError,
     ProducerClosedError,
+    TransactionError,
     UnsupportedFeatureError,
 )
 from pykaproducer.producer import Producer as Core
@@ -40,7 +42,7 @@ from pykaproducer.producer import Producer as Core
 _SERVE_EVERY: Final = 0.1
 
 
-class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
+class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmission):
     """A producer with the interface of confluent-kafka's.
 
     ``Producer(config)`` or ``Producer(config, logger=...)``: a dictionary of librdkafka's settings.
@@ -52,7 +54,14 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
     """
 
     #: The errors of ``send()`` that ``produce()`` translates.
-    _refusals = (TypeError, ValueError, RuntimeError, BufferFullError, ProducerClosedError)
+    _refusals = (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        BufferFullError,
+        ProducerClosedError,
+        TransactionError,
+    )
     #: Replaced by tests.
     _core_type: type[Core] = Core
 
@@ -292,12 +301,17 @@ class Producer(RejectionHandling, ClusterMethods, PolledAdmission):
             in_queue: False purges nothing; messages in flight get their outcome.
             in_flight: must be true together with *in_queue*, as both are purged together here.
             blocking: ignored; purging takes milliseconds.
+
+        Raises:
+            KafkaException: with a ``transactional.id``, ``abort_transaction()`` purges; or
+                *in_flight* is false.
         """
         core = self._core
         if core is None:
             refuse_closed()
         if not in_queue:
             return
+        self._refuse_purge(core)
         if not in_flight:
             raise exception(
                 KafkaError._NOT_IMPLEMENTED,

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pykaproducer._config.schema import INT_MAX
 from pykaproducer.confluent.arguments import is_topic
-from pykaproducer.confluent.errors import KafkaError, exception, text_of
+from pykaproducer.confluent.errors import (
+    KafkaError,
+    KafkaException,
+    exception,
+    text_of,
+    transaction_error,
+)
 from pykaproducer.confluent.message import Message
 from pykaproducer.confluent.settings import log
 from pykaproducer.errors import (
@@ -14,6 +20,7 @@ from pykaproducer.errors import (
     MessageTooLargeError,
     ProducerBrokenError,
     ProducerClosedError,
+    TransactionError,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +57,9 @@ class RejectionHandling:
             case BufferFullError():
                 text = f"{text_of(KafkaError._QUEUE_FULL)} (queue.buffering.max.kbytes): {error}"
                 raise BufferError(text) from error
+            case TransactionError():
+                code = KafkaError._FATAL if error.fatal else KafkaError._STATE
+                raise KafkaException(transaction_error(error, code)) from error
             case ProducerBrokenError():
                 raise exception(KafkaError._FATAL, str(error), fatal=True) from error
             case ProducerClosedError():

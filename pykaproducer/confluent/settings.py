@@ -23,6 +23,9 @@ log = logging.getLogger("pykaproducer.confluent")
 #: The default maximum number of messages without an outcome.
 MAX_MESSAGES: Final = 100_000
 
+#: The default of ``transaction.timeout.ms``, librdkafka's and ours.
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+
 #: Settings that must be callable, and the exceptions for other values.
 _CALLBACKS: Final[dict[str, Callable[[str], Exception]]] = {
     "error_cb": TypeError,
@@ -66,6 +69,7 @@ def translate(given: Mapping[Any, Any]) -> Translated:
     """
     found = Translated()
     values = _values(_flattened(given), found)
+    _complete_for_transactions(values)
     for row in LIBRDKAFKA.values():
         if row.default is not None and not row.alias_of:
             values.setdefault(row.name, row.default)
@@ -181,6 +185,25 @@ def _refused(row: Known) -> KafkaException:
     made = exception(KafkaError._INVALID_ARG, reason)
     made.__cause__ = UnsupportedFeatureError(reason)
     return made
+
+
+def _complete_for_transactions(values: dict[str, Any]) -> None:
+    """Set what ``transactional.id`` implies; raise if something explicit contradicts it."""
+    if "transactional.id" not in values:
+        return
+    if not values.setdefault("enable.idempotence", True):
+        raise exception(
+            KafkaError._INVALID_ARG,
+            "Failed to create producer: `transactional.id` requires `enable.idempotence=true`",
+        )
+    timeout = values.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    of_message = LIBRDKAFKA["message.timeout.ms"].default
+    if values.setdefault("message.timeout.ms", min(timeout, of_message)) > timeout:
+        raise exception(
+            KafkaError._INVALID_ARG,
+            "Failed to create producer: `message.timeout.ms` must be set <= "
+            "`transaction.timeout.ms`",
+        )
 
 
 def _linger_fits(values: dict[str, Any], given: Mapping[Any, Any]) -> None:

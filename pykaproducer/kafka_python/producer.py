@@ -130,15 +130,17 @@ class KafkaPythonConfig(Config):
         given = {canonical_name(name): value for name, value in settings.items()}
         version = _broker_version(given.get("api_version"))
         old = version is not None and version < _IDEMPOTENT_SINCE
-        if old and given.get("enable_idempotence") is None:
+        transactional = given.get("transactional_id") is not None
+        if old and given.get("enable_idempotence") is None and not transactional:
             log.warning("idempotence is off because of api_version=%r", version)
             kept = {n: v for n, v in settings.items() if canonical_name(n) != "enable_idempotence"}
             settings = {**kept, "enable_idempotence": False}
         config = super().from_kwargs(settings)
         if old and config.idempotent:
+            found = "transactional_id" if transactional else "enable_idempotence: True"
             raise ConfigurationError(
-                f"setting enable_idempotence: True conflicts with api_version={version!r}; it "
-                f"requires brokers of version 0.11 or later: remove api_version"
+                f"setting {found} conflicts with api_version={version!r}; it requires brokers of "
+                f"version 0.11 or later: remove api_version"
             )
         if config.delivery_timeout_ms < config.linger_ms + config.request_timeout_ms:
             raise ConfigurationError(
@@ -222,6 +224,8 @@ class KafkaProducer(Producer):
         super()._reset()
         # Whether bootstrap_connected() has already waited.
         self._bootstrapped = False
+        # Whether init_transactions() has succeeded.
+        self._initialized = False
 
     def send(  # type: ignore[override]  # this class exists to return another kind of handle
         self,
@@ -334,6 +338,15 @@ class KafkaProducer(Producer):
             if isinstance(serializer, ObjectSerializer):
                 serializer.close()
 
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Call :meth:`Producer.init_transactions`, unless it has succeeded before.
+
+        As in kafka-python it can be called again at any time, also in a transaction.
+        """
+        if not self._initialized:
+            super().init_transactions(timeout)
+            self._initialized = True
+
     def bootstrap_connected(self) -> bool:
         """Return whether a server of the cluster has answered.
 
@@ -345,13 +358,13 @@ class KafkaProducer(Producer):
         if self._ref.in_own_thread():
             return False
         if not self._ready:
-            self._start()
+            self._ensure_started()
         pipeline = self._pipeline
         if pipeline is None or self._bootstrapped:
             return False
         self._bootstrapped = True
         deadline = self._clock.monotonic() + self._bootstrap_timeout / 1000
-        return pipeline.metadata.wait_for_brokers(deadline, self._start)
+        return pipeline.metadata.wait_for_brokers(deadline, self._ensure_started)
 
     @classmethod
     def max_usable_produce_magic(cls, api_version: object = None) -> int:

@@ -87,12 +87,16 @@ class SinkOptions:
 def _checked(settings: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """Return validated *settings* by canonical name."""
     try:
-        Config(**resolve(settings, texts=True))
+        transactional = Config(**resolve(settings, texts=True)).transactional_id is not None
     except (ConfigurationError, UnsupportedFeatureError) as error:
         text = str(error)
         if text.startswith("setting "):
             text = f"option {_PREFIX}{text.removeprefix('setting ')}"
         raise SinkError(text) from None
+    if transactional:
+        raise SinkError(
+            f"option {_PREFIX}transactional.id: the sink does not use transactions; remove it"
+        )
     found = {canonical_name(name) or name: text for name, text in settings.items()}
     if _SERVERS not in found:
         raise SinkError(_NO_SERVERS)

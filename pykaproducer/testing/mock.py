@@ -35,6 +35,7 @@ from pykaproducer.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
     Status,
+    UnsupportedFeatureError,
 )
 from pykaproducer.kafka_python.producer import KafkaProducer
 from pykaproducer.producer import Producer
@@ -80,6 +81,7 @@ class MockProducer(Producer):
 
     Raises:
         ConfigurationError: as :class:`~pykaproducer.Producer`.
+        UnsupportedFeatureError: ``transactional_id`` was given; there are no mock transactions.
         TypeError, ValueError: an invalid *auto_complete* or *partitions*.
     """
 
@@ -95,6 +97,10 @@ class MockProducer(Producer):
         self._auto_complete = auto_complete
         self._counts, self._default_count = checked_partitions(partitions)
         super().__init__(*arguments, **settings)
+        if self.config.transactional_id is not None:
+            raise UnsupportedFeatureError(
+                "setting transactional_id: a mock has no transactions; use a KafkaCluster"
+            )
 
     def _reset(self) -> None:
         super()._reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,35 @@ from kafka import KafkaConsumer, TopicPartition
 def consume(servers: str, topic: str, count: int, partitions: Sequence[int] = (0,)) -> list[Any]:
     """Return the first *count* messages of a topic; fail if they do not arrive."""
     return list(_records(servers, topic, count, partitions))
+
+
+def read_through(
+    servers: str, topic: str, partitions: Sequence[int] = (0,), *, committed: bool
+) -> list[Any]:
+    """Return the values in a topic up to its present end.
+
+    With *committed*, those of aborted transactions are missing, and it waits for open ones.
+    """
+    places = [TopicPartition(topic, partition) for partition in partitions]
+    every = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
+    level = "read_committed" if committed else "read_uncommitted"
+    reader = KafkaConsumer(
+        bootstrap_servers=servers, enable_auto_commit=False, isolation_level=level
+    )
+    try:
+        ends = every.end_offsets(places)
+        reader.assign(places)
+        reader.seek_to_beginning()
+        found: list[Any] = []
+        deadline = time.monotonic() + 30
+        while any(reader.position(place) < ends[place] for place in places):
+            assert time.monotonic() < deadline, "a transaction remains open"
+            for records in reader.poll(100).values():
+                found += [record.value for record in records]
+        return found
+    finally:
+        every.close()
+        reader.close()
 
 
 def _records(servers: str, topic: str, count: int, partitions: Sequence[int]) -> Iterator[Any]:

@@ -40,7 +40,7 @@ def lines(tmp_path: pathlib.Path) -> str:
         (["-X", "linger.ms=x"], "setting linger.ms: 'x' was given; allowed: a number"),
         (["-X", "acks=2"], "setting acks: '2' was given; allowed: 0, 1 or 'all'"),
         (["-X", "value_serializer=str"], "value_serializer: it cannot be given as a string"),
-        (["-X", "transactional_id=t"], "transactions are not supported"),
+        (["-X", "transactional_id=t"], "setting transactional_id: transactions are not supported"),
         (["-X", "client_id=\udcff"], "-X client_id: the value is not valid UTF-8"),
         (["--bootstrap-servers", ""], "setting bootstrap_servers: '' was given"),
         (["--bootstrap-servers", "h:0"], "the port of 'h:0'"),

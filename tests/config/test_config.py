@@ -389,7 +389,6 @@ def test_a_serializer_is_a_function_of_the_value_or_an_object() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("transactional_id", "mine"),
         ("kafka_client", object),
         ("metric_reporters", [object]),
     ],

@@ -176,7 +176,7 @@ def test_a_file_that_other_programs_share(
     ("line", "kind", "text"),
     [
         ("linger.ms=soon", ConfigurationError, "setting linger.ms: 'soon' was given; allowed: "),
-        ("transactional.id=t", UnsupportedFeatureError, "setting transactional.id: "),
+        ("kafka.client=a", UnsupportedFeatureError, "setting kafka.client: "),
         (
             "enable.gapless.guarantee=true",
             ConfigurationError,

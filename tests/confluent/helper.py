@@ -9,6 +9,9 @@ from typing import Any
 from pykaproducer.confluent import KafkaError, KafkaException, Producer
 from pykaproducer.testing import ScriptedCluster
 
+#: A code, and whether it is fatal, retriable, and requires an abort.
+Flags = tuple[int, bool, bool, bool]
+
 #: How long an operation may take (seconds): tests wait for the event, not for the clock.
 SOON = 30
 
@@ -53,6 +56,16 @@ def outcome(call: Callable[[], object], error: type[Any], exception: type[Any]) 
     except Exception as raised:
         return type(raised).__name__
     return "fine"
+
+
+def flags_of(call: Callable[[], object], kind: type[Exception] = KafkaException) -> Flags | None:
+    """Return the code and the flags of the error that *call* raises, or None."""
+    try:
+        call()
+    except kind as raised:
+        error = raised.args[0]
+        return (error.code(), error.fatal(), error.retriable(), error.txn_requires_abort())
+    return None
 
 
 def our_outcome(call: Callable[[], object]) -> Any:

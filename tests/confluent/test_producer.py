@@ -24,7 +24,7 @@ from pykaproducer.confluent import (
     Producer,
 )
 from pykaproducer.confluent.errors import error_code_for
-from pykaproducer.errors import DeliveryTimeoutError, Status, UnsupportedFeatureError
+from pykaproducer.errors import DeliveryTimeoutError, Status
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
 from pykaproducer.testing.scripted import Hold, Refuse
 from tests._support.callers import needs_callers
@@ -327,17 +327,6 @@ def test_a_forked_child_begins_empty(refusing: str) -> None:
             os._exit(0 if fine and producer.flush(SOON) == 0 else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert producer.flush() == 0
-
-
-@pytest.mark.parametrize(
-    "method", ["init_transactions", "begin_transaction", "commit_transaction", "abort_transaction"]
-)
-def test_transactions_are_refused(method: str) -> None:
-    with Producer({}) as producer, pytest.raises(KafkaException, match="not supported") as raised:
-        getattr(producer, method)()
-    assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
-    with pytest.raises(KafkaException, match="transactions are not supported"):
-        Producer({"transactional.id": "x"})
 
 
 @pytest.mark.parametrize(("value", "key"), [(1, None), (None, 1)])

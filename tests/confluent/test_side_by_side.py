@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from pykaproducer import confluent
 from pykaproducer.confluent.errors import text_of
 from pykaproducer.testing import KafkaCluster
 
-from .helper import SOON, Calls, our_outcome, outcome
+from .helper import SOON, Calls, flags_of, our_outcome, outcome
 
 #: Refuses connections.
 NOWHERE: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
@@ -258,3 +259,89 @@ def test_keys_keep_their_partitions(
         found.append({key: place for key, place in places.items() if key not in random})
     assert len(found[0]) == len(KEYS) - len(random)
     assert found[1] == found[0]
+
+
+# Transactions -------------------------------------------------------------------------------------
+
+TRANSACTIONAL = [
+    f"{call}_{noun}"
+    for call, noun in (
+        ("init", "transactions"),
+        ("begin", "transaction"),
+        ("commit", "transaction"),
+        ("abort", "transaction"),
+    )
+]
+
+
+def steps(producer: Any, other: Any, topic: str, kind: type[Exception]) -> list[Any]:
+    """Return the outcome of each call in each state; *other* takes the id over."""
+    found: list[Any] = []
+
+    def record(call: str, *arguments: Any) -> None:
+        found.append((call, flags_of(lambda: getattr(producer, call)(*arguments), kind)))
+
+    for call in TRANSACTIONAL[1:]:
+        record(call)
+    record("init_transactions", SOON)
+    for call in TRANSACTIONAL[2:]:
+        record(call)
+    record("produce", topic, b"no")
+    record("begin_transaction")
+    record("begin_transaction")
+    record("init_transactions", SOON)
+    record("produce", topic, b"yes")
+    record("commit_transaction", SOON)
+    record("commit_transaction")
+    for call in ("begin_transaction", "commit_transaction", "begin_transaction"):
+        record(call)
+    record("abort_transaction", SOON)
+    record("begin_transaction")
+    producer.produce(topic, b"lost")
+    producer.flush(SOON)
+    other.init_transactions(SOON)
+    for call in TRANSACTIONAL[2:] + TRANSACTIONAL[1:]:
+        record(call)
+    return found
+
+
+def test_each_call_in_each_state_has_the_outcome_of_theirs(
+    cluster: KafkaCluster, topic: str
+) -> None:
+    cluster.create_topic(topic)
+
+    def settings(name: str) -> dict[str, Any]:
+        servers = cluster.bootstrap_servers
+        return {"bootstrap.servers": servers, "transactional.id": name, "log_level": 0}
+
+    found: list[Any] = []
+    for kind, error in (
+        (confluent_kafka.Producer, confluent_kafka.KafkaException),
+        (confluent.Producer, confluent.KafkaException),
+    ):
+        given = settings(f"{topic}-{len(found)}")
+        one, two = kind(given), kind(given)
+        found.append(steps(one, two, topic, error))
+        for producer in (one, two):
+            with contextlib.suppress(error):  # theirs raises if it was fenced
+                producer.close()
+    assert found[1] == found[0]
+
+
+def test_a_call_after_a_timeout_has_the_outcome_of_theirs() -> None:
+    def found(kind: type[Any], error: type[Exception]) -> list[Any]:
+        producer = kind({**NOWHERE, "transactional.id": "a"})
+        outcomes = [
+            flags_of(lambda: producer.init_transactions(0.2), error),
+            flags_of(producer.begin_transaction, error),
+            flags_of(lambda: producer.commit_transaction(0.2), error),
+            flags_of(lambda: producer.abort_transaction(0.2), error),
+            flags_of(lambda: producer.init_transactions(0.2), error),
+            flags_of(lambda: producer.produce("t", b"v"), error),
+        ]
+        with contextlib.suppress(SystemError):  # as theirs does with a call under way
+            producer.close()
+        return outcomes
+
+    theirs = found(confluent_kafka.Producer, confluent_kafka.KafkaException)
+    assert found(confluent.Producer, confluent.KafkaException) == theirs

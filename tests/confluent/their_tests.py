@@ -40,8 +40,8 @@ HELPERS = (
     "tests/common/__init__.py",
     "tests/common/schema_registry/__init__.py",
 )
-#: test_transaction_api needs transactions; the others of Wakeable test its consumer and functions
-#: of its C module.
+#: test_transaction_api sends offsets of a consumer; the others of Wakeable test its consumer and
+#: functions of its C module.
 SELECTED = (
     "not test_transaction_api and (not test_Wakeable or test_producer_wakeable) "
     "and not test_consumer and not test_avro"

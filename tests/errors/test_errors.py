@@ -12,11 +12,20 @@ import pytest
 from kafka import errors as kafka_errors
 
 from pykaproducer import errors
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.transaction_states import (
+    FailureKind,
+    TransactionCall,
+    TransactionFailure,
+    TransactionState,
+)
+from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer.errors import (
     AbortedError,
     BrokerRejectedError,
     BufferFullError,
     CallbackThreadError,
+    CommitOutcome,
     ConfigurationError,
     DeliveryError,
     DeliveryFailures,
@@ -29,9 +38,16 @@ from pykaproducer.errors import (
     PartitionerError,
     ProducerBrokenError,
     ProducerClosedError,
+    ProducerFencedError,
     PykaproducerError,
     RetriesExhaustedError,
     Status,
+    TransactionAbortableError,
+    TransactionAbortedError,
+    TransactionError,
+    TransactionFatalError,
+    TransactionStateError,
+    TransactionTimeoutError,
     UnsupportedFeatureError,
     delivery_error_for,
 )
@@ -70,7 +86,45 @@ ONE_OF_EACH: list[PykaproducerError] = [
     TIMEOUT,
     REFUSED,
     EXHAUSTED,
+    TransactionAbortedError("text", status=POSSIBLY, topic="events", cause=REFUSED),
+    TransactionError("text", transactional_id="app-1"),
+    TransactionStateError("text", transactional_id="app-1"),
+    TransactionTimeoutError(
+        "text", transactional_id="app-1", outcome=CommitOutcome.POSSIBLY_COMMITTED
+    ),
+    TransactionAbortableError("text", transactional_id="app-1", cause=TIMEOUT),
+    TransactionFatalError(
+        "text", transactional_id="app-1", outcome=CommitOutcome.POSSIBLY_COMMITTED
+    ),
+    ProducerFencedError(
+        "text", transactional_id="app-1", code=90, outcome=CommitOutcome.NOT_COMMITTED
+    ),
 ]
+
+#: Of the coordinator, with kafka-python's class for the code.
+UNDER_WAY = error_of(
+    TransactionFailure(
+        FailureKind.CONFLICT,
+        TransactionState.ENDING_COMMIT,
+        TransactionCall.BEGIN,
+        other=TransactionCall.COMMIT,
+    ),
+    "app-1",
+)
+
+
+def refused(kind: FailureKind, code: int) -> Any:
+    """Return the error for a request that the coordinator refused with *code*."""
+    failure = TransactionFailure(
+        kind,
+        TransactionState.ENDING_COMMIT,
+        TransactionCall.COMMIT,
+        api_key=26,
+        code=code,
+        outcome=CommitOutcome.NOT_COMMITTED,
+        cause=REFUSED,
+    )
+    return error_of(failure, "app-1")
 
 
 class UnpicklableError(Exception):
@@ -94,6 +148,57 @@ def by_type(error: PykaproducerError) -> str:
 
 
 # Pickling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "ours", "theirs"),
+    [
+        (FailureKind.INITIALIZATION, 53, TransactionError, "TransactionalIdAuthorizationFailed"),
+        (FailureKind.INITIALIZATION, 50, TransactionError, "InvalidTransactionTimeout"),
+        (FailureKind.ABORTABLE, 48, TransactionAbortableError, "InvalidTxnState"),
+        (FailureKind.FATAL, 47, TransactionFatalError, "InvalidProducerEpoch"),
+        (FailureKind.FENCED, 90, ProducerFencedError, "ProducerFenced"),
+        (FailureKind.FENCED, 47, ProducerFencedError, "InvalidProducerEpoch"),
+        (FailureKind.FATAL, 32_000, TransactionFatalError, "Unknown"),
+    ],
+)
+def test_an_error_of_a_transaction_is_also_their_class_and_pickled_with_everything(
+    kind: FailureKind, code: int, ours: type[TransactionError], theirs: str
+) -> None:
+    error = refused(kind, code)
+    for found in (error, over_there(error), copy.copy(error)):
+        assert isinstance(found, ours)
+        assert isinstance(found, getattr(kafka_errors, f"{theirs}Error"))
+        assert type(found).__name__ == ours.__name__
+        assert (found.transactional_id, found.code) == ("app-1", code)
+        assert found.outcome is CommitOutcome.NOT_COMMITTED
+        assert (found.abortable, found.fatal, found.retriable) == (
+            ours.abortable,
+            ours.fatal,
+            False,
+        )
+        assert found == error
+        assert str(found.__cause__) == str(REFUSED)
+    assert f"END_TXN returned {kafka_name(code)}" in str(error)
+
+
+def kafka_name(code: int) -> str:
+    """Return Kafka's name of an error code, as texts have it."""
+    return {32_000: "unknown error code"}.get(code) or ErrorCode(code).name
+
+
+def test_a_call_that_another_one_prevents_is_told_its_name() -> None:
+    for found in (UNDER_WAY, over_there(UNDER_WAY)):
+        assert isinstance(found, TransactionStateError)
+        assert found.under_way == "commit_transaction"
+    assert TransactionStateError("text").under_way is None
+
+
+def test_an_aborted_message_is_caught_as_by_kafka_python() -> None:
+    theirs = getattr(kafka_errors, "TransactionAbortedError", kafka_errors.KafkaError)
+    error = TransactionAbortedError("text", status=NEVER)
+    assert isinstance(error, theirs)
+    assert isinstance(over_there(error), theirs)
 
 
 def test_there_is_one_of_each() -> None:

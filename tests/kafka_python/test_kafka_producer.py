@@ -24,7 +24,6 @@ from pykaproducer import (
     MessageTooLargeError,
     Producer,
     TopicPartition,
-    UnsupportedFeatureError,
 )
 from pykaproducer.kafka_python.producer import FutureRecordMetadata
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
@@ -418,21 +417,6 @@ def test_a_pickled_one_is_one_again() -> None:
 
 
 # Other methods ---------------------------------------------------------------------------------
-
-
-def test_transactions_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="transactional_id"):
-        KafkaProducer(transactional_id="t")
-    with idle() as producer:
-        for call in (
-            producer.init_transactions,
-            producer.begin_transaction,
-            lambda: producer.send_offsets_to_transaction({}, group_metadata="g"),
-            producer.commit_transaction,
-            producer.abort_transaction,
-        ):
-            with pytest.raises(UnsupportedFeatureError, match="transaction"):
-                call()
 
 
 def test_flush_logs_what_nobody_was_told(

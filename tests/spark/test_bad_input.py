@@ -68,6 +68,7 @@ def test_a_wrong_column_is_named_when_the_write_is_planned(
             {"kafka.key.serializer": "x"},
             "option kafka.key.serializer: it cannot be given as a string",
         ),
+        ({"kafka.transactional.id": "t"}, "option kafka.transactional.id: the sink does not use"),
         ({"linger.ms": "5"}, "write it as kafka.linger.ms"),
         ({"topics": "t"}, "option topics is unknown; did you mean topic?"),
         ({"onError": "ignore"}, "option onError: 'ignore' was given; allowed: fail, or dead"),

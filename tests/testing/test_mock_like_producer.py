@@ -23,6 +23,7 @@ from pykaproducer import (
     MetadataTimeoutError,
     PartitionerError,
     Producer,
+    TransactionStateError,
     UnsupportedFeatureError,
 )
 from pykaproducer.interceptors import Interceptor
@@ -270,7 +271,9 @@ def test_without_metrics() -> None:
 
 
 def test_transactions_are_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError):
+    with pytest.raises(UnsupportedFeatureError, match="transactional_id: a mock has no"):
+        MockProducer(transactional_id="t")
+    with pytest.raises(TransactionStateError, match="set transactional_id"):
         MockProducer().begin_transaction()
 
 

@@ -1,0 +1,168 @@
+"""The drop-in for confluent-kafka's Producer: transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer.confluent import KafkaError, KafkaException, Message, Producer
+from pykaproducer.errors import TransactionError, UnsupportedFeatureError
+from pykaproducer.testing import KafkaCluster
+from tests._support.consumer import read_through
+
+from .helper import SOON, flags_of
+
+NOWHERE = "127.0.0.1:1"
+CALLS = ("init_transactions", "begin_transaction", "commit_transaction", "abort_transaction")
+
+
+@pytest.fixture
+def make(cluster: KafkaCluster, topic: str) -> Iterator[Callable[..., Producer]]:
+    """Yield a function that makes producers, with the topic's name as their id."""
+    cluster.create_topic(topic)
+    made: list[Producer] = []
+
+    def make_one(**settings: Any) -> Producer:
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        servers = cluster.bootstrap_servers
+        made.append(Producer({"bootstrap.servers": servers, "transactional.id": topic, **given}))
+        return made[-1]
+
+    yield make_one
+    for producer in made:
+        producer.close()
+
+
+def test_readers_see_what_is_committed(
+    cluster: KafkaCluster, topic: str, make: Callable[..., Producer]
+) -> None:
+    reports: list[tuple[bytes | None, int | None]] = []
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        reports.append((message.value(), None if error is None else error.code()))
+
+    producer = make(linger_ms=60_000)
+    producer.init_transactions(SOON)
+    producer.begin_transaction()
+    producer.produce(topic, b"lingering", partition=0, on_delivery=report)
+    producer.abort_transaction()
+    assert reports == [(b"lingering", KafkaError._PURGE_QUEUE)], "reported within the abort"
+    assert len(producer) == 0
+    producer.begin_transaction()
+    producer.produce(topic, b"kept", partition=0, on_delivery=report)
+    producer.commit_transaction(SOON)
+    assert reports[1:] == [(b"kept", None)], "reported within the commit"
+    producer.begin_transaction()
+    producer.produce(topic, b"sent", partition=0, on_delivery=report)
+    assert producer.flush(SOON) == 0
+    producer.abort_transaction()
+    assert reports[2:] == [(b"sent", None)]
+    with_none: Any = None
+    producer.begin_transaction()
+    producer.produce(topic, b"last", partition=0)
+    producer.commit_transaction(with_none)
+    servers = cluster.bootstrap_servers
+    assert read_through(servers, topic, committed=True) == [b"kept", b"last"]
+    assert read_through(servers, topic, committed=False) == [b"kept", b"sent", b"last"]
+
+
+def test_an_abort_tells_that_another_producer_has_the_id(
+    topic: str, make: Callable[..., Producer]
+) -> None:
+    older, newer = make(), make()
+    older.init_transactions(SOON)
+    newer.init_transactions(SOON)
+    older.begin_transaction()
+    older.produce(topic, b"lost")
+    # A broker refuses the message's epoch in the same way after a timeout of the transaction.
+    assert flags_of(older.commit_transaction) == (KafkaError._INCONSISTENT, False, False, True)
+    fenced = (KafkaError._FENCED, True, False, False)
+    assert flags_of(older.abort_transaction) == fenced
+    assert flags_of(older.begin_transaction) == fenced
+    assert flags_of(lambda: older.produce(topic, b"no")) == (KafkaError._FATAL, True, False, False)
+
+
+def test_a_failed_message_makes_an_abort_necessary(
+    cluster: KafkaCluster, topic: str, make: Callable[..., Producer]
+) -> None:
+    producer = make()
+    producer.init_transactions(SOON)
+    producer.begin_transaction()
+    producer.produce(topic, b"fine", partition=0)
+    producer.produce(topic, b"nowhere", partition=99)
+    with pytest.raises(KafkaException, match="partition 99") as raised:
+        producer.commit_transaction(SOON)
+    error = raised.value.args[0]
+    assert error == KafkaError._INCONSISTENT
+    assert (error.txn_requires_abort(), error.retriable(), error.fatal()) == (True, False, False)
+    assert isinstance(raised.value.__cause__, TransactionError)
+    assert error.origin is raised.value.__cause__
+    assert flags_of(lambda: producer.produce(topic, b"no")) == (
+        KafkaError._STATE,
+        False,
+        False,
+        True,
+    )
+    producer.abort_transaction(SOON)
+    producer.begin_transaction()
+    producer.produce(topic, b"again", partition=0)
+    producer.commit_transaction(SOON)
+    assert read_through(cluster.bootstrap_servers, topic, committed=True) == [b"again"]
+
+
+def test_what_the_brokers_refuse_has_their_code(make: Callable[..., Producer]) -> None:
+    producer = make(transaction_timeout_ms=2**31 - 1)
+    with pytest.raises(KafkaException, match=r"transaction\.max\.timeout\.ms") as raised:
+        producer.init_transactions(SOON)
+    error = raised.value.args[0]
+    assert error == KafkaError.INVALID_TRANSACTION_TIMEOUT
+    assert not error.retriable()
+
+
+def test_a_call_under_way_is_a_conflict() -> None:
+    producer = Producer({"bootstrap.servers": NOWHERE, "transactional.id": "a"})
+    timed_out = (KafkaError._TIMED_OUT, False, True, False)
+    conflict = (KafkaError._CONFLICT, False, True, False)
+    assert flags_of(lambda: producer.init_transactions(0.2)) == timed_out
+    assert flags_of(producer.begin_transaction) == conflict
+    assert flags_of(lambda: producer.commit_transaction(0.2)) == conflict
+    assert flags_of(lambda: producer.abort_transaction(0.2)) == conflict
+    assert flags_of(lambda: producer.init_transactions(0.2)) == timed_out
+    assert flags_of(lambda: producer.produce("t", b"v")) == (KafkaError._STATE, False, False, False)
+    producer.close()
+
+
+def test_a_timeout_is_a_number() -> None:
+    producer = Producer({"bootstrap.servers": NOWHERE, "transactional.id": "a"})
+    for call in CALLS[:1] + CALLS[2:]:
+        with pytest.raises(TypeError, match="must be real number, not str"):
+            getattr(producer, call)("1")
+    producer.close()
+
+
+def test_without_an_id_the_calls_are_not_configured() -> None:
+    with Producer({}) as producer:
+        for call in CALLS:
+            with pytest.raises(KafkaException, match=r"requires transactional\.id") as raised:
+                getattr(producer, call)()
+            assert raised.value.args[0] == KafkaError._NOT_CONFIGURED
+    for call in CALLS:
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            getattr(producer, call)()
+
+
+def test_offsets_are_refused() -> None:
+    with Producer({}) as producer, pytest.raises(KafkaException, match="not supported") as raised:
+        producer.send_offsets_to_transaction([], "group")
+    assert raised.value.args[0] == KafkaError._NOT_IMPLEMENTED
+    assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
+
+
+def test_messages_of_a_transaction_are_purged_by_an_abort_only() -> None:
+    producer = Producer({"bootstrap.servers": NOWHERE, "transactional.id": "a"})
+    with pytest.raises(KafkaException, match=r"abort_transaction\(\) purges") as raised:
+        producer.purge()
+    assert raised.value.args[0] == KafkaError._NOT_IMPLEMENTED
+    producer.close()
