@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from pykaproducer._config.schema import INT_MAX
 from pykaproducer.confluent.arguments import seconds
 from pykaproducer.confluent.cluster import refuse_closed
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, transaction_error
-from pykaproducer.errors import ProducerClosedError, TransactionError, UnsupportedFeatureError
+from pykaproducer.errors import ProducerClosedError, TransactionError
 
 if TYPE_CHECKING:
     from pykaproducer._util.clock import Clock
@@ -107,13 +107,25 @@ class TransactionMethods:
             self._serve()
 
     def send_offsets_to_transaction(
-        self, positions: object, group_metadata: object, timeout: float = -1
-    ) -> NoReturn:
-        """Raise KafkaException."""
-        if self._core is None:
-            refuse_closed()
-        reason = "send_offsets_to_transaction(): offsets of consumers are not supported"
-        raise exception(KafkaError._NOT_IMPLEMENTED, reason) from UnsupportedFeatureError(reason)
+        self, positions: object, group_metadata: object, timeout: float | None = -1
+    ) -> None:
+        """Commit offsets of a consumer together with the messages of the transaction.
+
+        Args:
+            positions: a list of ``TopicPartition``; those with a negative offset are left out.
+            group_metadata: ``consumer.consumer_group_metadata()``, taken anew for each transaction.
+            timeout: seconds; a negative number or None waits for the brokers.
+
+        Raises:
+            KafkaException: ``_TIMED_OUT`` (``retriable()``: call it again), ``_STATE``, the reason
+                of a broker (``txn_requires_abort()``), or an error that is ``fatal()``.
+        """
+        core = self._transactional()
+        allowed = _seconds(timeout)
+        left = self._left(None if allowed is None else self._clock.monotonic() + allowed)
+        self._translated(
+            lambda: core.send_offsets_to_transaction(positions, group_metadata, timeout=left)
+        )
 
     def _transactional(self) -> Core:
         """Return the producer below, or raise if there are no transactions."""

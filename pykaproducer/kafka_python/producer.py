@@ -347,6 +347,12 @@ class KafkaProducer(Producer):
             super().init_transactions(timeout)
             self._initialized = True
 
+    def send_offsets_to_transaction(
+        self, offsets: object, group_metadata: object, *, timeout: float | None = None
+    ) -> None:
+        """Call :meth:`Producer.send_offsets_to_transaction`, with kafka-python's names."""
+        super().send_offsets_to_transaction(offsets, group_metadata, timeout=timeout)
+
     def bootstrap_connected(self) -> bool:
         """Return whether a server of the cluster has answered.
 

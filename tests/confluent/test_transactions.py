@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pykaproducer.confluent import KafkaError, KafkaException, Message, Producer
-from pykaproducer.errors import TransactionError, UnsupportedFeatureError
+from pykaproducer.errors import TransactionError
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import read_through
 
@@ -151,13 +151,6 @@ def test_without_an_id_the_calls_are_not_configured() -> None:
     for call in CALLS:
         with pytest.raises(RuntimeError, match="Producer has been closed"):
             getattr(producer, call)()
-
-
-def test_offsets_are_refused() -> None:
-    with Producer({}) as producer, pytest.raises(KafkaException, match="not supported") as raised:
-        producer.send_offsets_to_transaction([], "group")
-    assert raised.value.args[0] == KafkaError._NOT_IMPLEMENTED
-    assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
 
 
 def test_messages_of_a_transaction_are_purged_by_an_abort_only() -> None:

@@ -13,7 +13,6 @@ from pykaproducer import (
     KafkaProducer,
     TransactionAbortableError,
     TransactionTimeoutError,
-    UnsupportedFeatureError,
 )
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import read_through
@@ -152,8 +151,8 @@ def test_without_an_id_the_calls_are_an_illegal_state() -> None:
     for name in CALLS:
         with pytest.raises(kafka.errors.IllegalStateError, match="set transactional_id"):
             getattr(producer, name)()
-    with pytest.raises(UnsupportedFeatureError, match="send_offsets_to_transaction"):
-        producer.send_offsets_to_transaction({}, group_metadata="g")
+    with pytest.raises(kafka.errors.IllegalStateError, match="set transactional_id"):
+        producer.send_offsets_to_transaction({kafka.TopicPartition("a", 0): 1}, group_metadata="g")
     producer.close()
 
 

@@ -1,0 +1,187 @@
+"""Offsets of consumers that are committed together with the messages of a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+import pykaproducer.confluent as drop_in
+from pykaproducer import KafkaProducer, Producer
+from pykaproducer.errors import TransactionAbortableError, TransactionStateError
+from pykaproducer.testing import FaultProxy
+from tests._support.peers import needs_kafka_python_3
+from tests.transactions.helper import PATIENCE, Kafka
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:8]}"
+
+
+@contextlib.contextmanager
+def consumer_of(kafka: Kafka, group: str, *topics: str) -> Iterator[Any]:
+    consumer = KafkaConsumer(
+        *topics,
+        bootstrap_servers=kafka.cluster.bootstrap_servers,
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def committed(kafka: Kafka, group: str, topic: str) -> list[int | None]:
+    with consumer_of(kafka, group) as consumer:
+        return [consumer.committed(TopicPartition(topic, partition)) for partition in range(3)]
+
+
+def test_a_commit_has_both_and_an_abort_none(kafka: Kafka, topic: str, group: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        for number, keep in enumerate((True, False, True), 1):
+            producer.begin_transaction()
+            producer.send(topic, b"%d" % number, partition=0)
+            producer.send_offsets_to_transaction({TopicPartition(topic, 1): number}, group)
+            producer.send_offsets_to_transaction({}, group)
+            if keep:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+            assert committed(kafka, group, topic) == [None, number if keep else 1, None]
+    assert kafka.committed(topic) == [b"1", b"3"]
+
+
+def test_offsets_alone_and_of_two_groups(kafka: Kafka, topic: str, group: str) -> None:
+    with kafka.producer() as producer, producer.transaction():
+        producer.send_offsets_to_transaction({TopicPartition(topic, 0): 5}, group)
+        producer.send_offsets_to_transaction({TopicPartition(topic, 2): 7}, f"{group}-2")
+    assert committed(kafka, group, topic) == [5, None, None]
+    assert committed(kafka, f"{group}-2", topic) == [None, None, 7]
+
+
+@needs_kafka_python_3
+def test_consume_transform_produce(kafka: Kafka, topic: str, group: str) -> None:
+    sources = f"{topic}-in"
+    kafka.cluster.create_topic(sources, partitions=3)
+    with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
+        for number in range(30):
+            producer.send(sources, b"%d" % number, partition=number % 3)
+    with kafka.producer() as producer, consumer_of(kafka, group, sources) as consumer:
+        done = 0
+        while done < 30:
+            found = consumer.poll(1_000)
+            with producer.transaction():
+                for records in found.values():
+                    for record in records:
+                        producer.send(topic, record.value + b"!")
+                offsets = {place: records[-1].offset + 1 for place, records in found.items()}
+                producer.send_offsets_to_transaction(offsets, consumer)
+            done += sum(map(len, found.values()))
+    assert committed(kafka, group, sources) == [10, 10, 10]
+    assert sorted(kafka.committed(topic)) == sorted(b"%d!" % number for number in range(30))
+
+
+class Stranger:
+    """The group metadata of a consumer that is no member any more."""
+
+    generation_id = 3
+    member_id = "somebody"
+    group_instance_id = None
+
+    def __init__(self, group: str) -> None:
+        self.group_id = group
+
+
+def test_a_consumer_that_has_lost_its_partitions(kafka: Kafka, topic: str, group: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"dropped", partition=0)
+        for call in (
+            lambda: producer.send_offsets_to_transaction(
+                {TopicPartition(topic, 0): 1}, Stranger(group)
+            ),
+            producer.commit_transaction,
+        ):
+            with pytest.raises(TransactionAbortableError, match="TXN_OFFSET_COMMIT returned"):
+                call()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"kept", partition=0)
+    assert kafka.committed(topic) == [b"kept"]
+    assert committed(kafka, group, topic) == [None, None, None]
+
+
+def test_outside_of_a_transaction(kafka: Kafka, topic: str, group: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        with pytest.raises(TransactionStateError, match=r"call begin_transaction\(\)"):
+            producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, group)
+
+
+def test_a_cut_connection_does_not_lose_offsets(kafka: Kafka, topic: str, group: str) -> None:
+    proxy: FaultProxy = kafka.proxy
+    with kafka.producer(proxied=True) as producer:
+        producer.init_transactions()
+        for number in range(1, 4):
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction({TopicPartition(topic, 0): number}, group)
+            proxy.cut_all()
+            producer.commit_transaction(PATIENCE)
+    assert committed(kafka, group, topic) == [3, None, None]
+
+
+@needs_kafka_python_3
+def test_with_kafka_producer(kafka: Kafka, topic: str, group: str) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.cluster.bootstrap_servers, transactional_id=f"id-{group}"
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"value", partition=0)
+    producer.send_offsets_to_transaction({TopicPartition(topic, 0): 9}, group_metadata=group)
+    producer.commit_transaction()
+    producer.close()
+    assert committed(kafka, group, topic) == [9, None, None]
+
+
+def test_with_the_drop_in_for_confluent_kafka(kafka: Kafka, topic: str, group: str) -> None:
+    servers = kafka.cluster.bootstrap_servers
+    with Producer(bootstrap_servers=servers) as source:
+        source.send(topic, b"in", partition=0).result(PATIENCE)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    producer = drop_in.Producer({"bootstrap.servers": servers, "transactional.id": f"id-{group}"})
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(PATIENCE)
+        assert message is not None
+        assert message.value() == b"in"
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(topic, b"out", partition=1)
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata()
+        )
+        producer.commit_transaction()
+    finally:
+        consumer.close()
+        producer.close()
+    assert committed(kafka, group, topic) == [1, None, None]
+    assert kafka.committed(topic) == [b"in", b"out"]
