@@ -11,6 +11,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.errors import (
     CallbackThreadError,
+    ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortableError,
     TransactionStateError,
@@ -122,6 +123,29 @@ def test_after_close(kafka: Kafka, topic: str) -> None:
     for call in EVERY.values():
         with pytest.raises(ProducerClosedError, match="the producer is closed"):
             call(producer)
+
+
+@pytest.mark.parametrize("call", ["commit", "abort"])
+def test_after_an_error_in_the_library(
+    kafka: Kafka, topic: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing hangs, if the coordinator's stage dies."""
+
+    def crash(*_arguments: Any) -> None:
+        raise ArithmeticError("a bug")
+
+    producer = kafka.producer()
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"value").result(PATIENCE)
+    assert producer._pipeline is not None
+    assert producer._pipeline.coordinator is not None
+    monkeypatch.setattr(producer._pipeline.coordinator.machine, call, crash)
+    for _ in range(2):
+        with pytest.raises(ProducerBrokenError) as raised:
+            CONTROLS[f"{call}_transaction"](producer)
+        assert isinstance(raised.value.__cause__, ArithmeticError)
+    producer.close()
 
 
 def test_in_a_callback(kafka: Kafka, topic: str) -> None:

@@ -133,6 +133,31 @@ def test_close_waits_for_a_commit(
     assert kafka.committed(topic) == [b"value"]
 
 
+def test_a_commit_that_close_does_not_wait_for(kafka: Kafka, topic: str) -> None:
+    """The call raises, and does not hang."""
+    told: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction(PATIENCE)
+        except ProducerClosedError as error:
+            told.append(error)
+
+    producer = begun(kafka, proxied=True, transaction_timeout_ms=1_000)
+    producer.send(topic, b"written", partition=0).result(PATIENCE)
+    kafka.proxy.black_hole()
+    committing = threading.Thread(target=commit)
+    committing.start()
+    while producer._refused is None:  # until the commit has been asked for
+        committing.join(0.01)
+    producer.close(0)
+    committing.join(PATIENCE)
+    kafka.proxy.restore()
+    (error,) = told
+    assert str(error).startswith("commit_transaction(): the producer was closed")
+    assert kafka.committed(topic) in ([], [b"written"])
+
+
 def test_close_from_a_callback(kafka: Kafka, topic: str) -> None:
     producer = begun(kafka)
     producer.send(topic, b"value", on_delivery=lambda _error, _delivery: producer.close()).result(

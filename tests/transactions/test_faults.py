@@ -84,6 +84,8 @@ def test_init_transactions_while_nothing_is_reachable(kafka: Kafka, topic: str) 
             match=r"begin_transaction\(\): init_transactions\(\) is under way",
         ):
             producer.begin_transaction()
+        with pytest.raises(TransactionTimeoutError), producer.transaction():
+            raise AssertionError("there is no transaction")
         assert_lasted(began)
         proxy.restore()
         producer.init_transactions(PATIENCE)
