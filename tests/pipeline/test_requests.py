@@ -24,6 +24,7 @@ from .helper import (
     numbers,
     offsets,
     outcomes,
+    pipeline_of,
     send,
     sent,
     under_way,
@@ -127,6 +128,16 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
         for partition in range(busy):
             deliveries += send(producer, [bytes(4_000)] * 20, partition=partition)
         quiet = send(producer, [b"quiet"], partition=busy)
+        pipeline = pipeline_of(producer)
+        (worker,) = pipeline.brokers.all()
+        until(
+            lambda: (
+                bool(pipeline.dispatcher.held)
+                or any(
+                    buffer.partition == busy and buffer.pending for buffer in worker._buffers.all()
+                )
+            )
+        )
         held.release()
         offsets([*deliveries, *quiet])
         order = [batch.partition for batch in sent(cluster)[before:]]
