@@ -130,14 +130,15 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
         quiet = send(producer, [b"quiet"], partition=busy)
         pipeline = pipeline_of(producer)
         (worker,) = pipeline.brokers.all()
-        until(
-            lambda: (
-                bool(pipeline.dispatcher.held)
-                or any(
-                    buffer.partition == busy and buffer.pending for buffer in worker._buffers.all()
-                )
-            )
-        )
+
+        def arrived() -> bool:
+            under_way = [
+                batch for request in worker.bridge.held_items() for batch in request.batches
+            ]
+            items = [*worker.held_items(), *under_way]
+            return bool(pipeline.dispatcher.held) or any(i.partition == busy for i in items)
+
+        until(arrived)
         held.release()
         offsets([*deliveries, *quiet])
         order = [batch.partition for batch in sent(cluster)[before:]]
