@@ -131,7 +131,9 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     from pykaproducer import Producer
 
     values = payloads.text_values(100)
-    records = [{"number": n, "text": value.decode()} for n, value in enumerate(values)]
+    records = [
+        {"number": n, "text": value.decode("utf-8", "ignore")} for n, value in enumerate(values)
+    ]
     each = job["messages"] // job["threads"]
     failed: list[object] = []
     start = threading.Barrier(job["threads"] + 1)

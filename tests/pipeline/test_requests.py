@@ -24,6 +24,7 @@ from .helper import (
     numbers,
     offsets,
     outcomes,
+    pipeline_of,
     send,
     sent,
     under_way,
@@ -127,6 +128,17 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
         for partition in range(busy):
             deliveries += send(producer, [bytes(4_000)] * 20, partition=partition)
         quiet = send(producer, [b"quiet"], partition=busy)
+        pipeline = pipeline_of(producer)
+        (worker,) = pipeline.brokers.all()
+
+        def arrived() -> bool:
+            under_way = [
+                batch for request in worker.bridge.held_items() for batch in request.batches
+            ]
+            items = [*worker.held_items(), *under_way]
+            return bool(pipeline.dispatcher.held) or any(i.partition == busy for i in items)
+
+        until(arrived)
         held.release()
         offsets([*deliveries, *quiet])
         order = [batch.partition for batch in sent(cluster)[before:]]
