@@ -8,6 +8,7 @@ import pytest
 
 from pykaproducer import Producer
 from pykaproducer.testing import KafkaCluster
+from pykaproducer.testing._processes import tick
 from tests._support.fixtures.cluster import kafka_or_skip
 from tests.transactions.helper import FEATURES, PATIENCE, PROPERTIES, read, transactional
 
@@ -17,7 +18,9 @@ PARTITIONS = range(6)
 @pytest.fixture(scope="module", params=sorted(FEATURES))
 def brokers(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     kafka_or_skip()
-    with KafkaCluster(3, properties=PROPERTIES, features=FEATURES[request.param]) as cluster:
+    with KafkaCluster(
+        3, properties=PROPERTIES, features=FEATURES[request.param], startup_timeout=180
+    ) as cluster:
         yield cluster
 
 
@@ -55,7 +58,7 @@ def test_each_leader_in_turn_is_killed(brokers: KafkaCluster) -> None:
 
 
 def test_a_leader_that_steps_down(brokers: KafkaCluster) -> None:
-    """A partition that moves within a transaction continues with its numbers."""
+    """A partition that moves in a transaction continues with its numbers."""
     topic = "moved"
     brokers.create_topic(topic, partitions=len(PARTITIONS))
     with transactional(brokers.bootstrap_servers) as producer:
@@ -70,3 +73,29 @@ def test_a_leader_that_steps_down(brokers: KafkaCluster) -> None:
         brokers.restart(leader)
     values = read(brokers.bootstrap_servers, topic, "read_committed", PARTITIONS)
     assert values == [b"%s-%d" % (n, p) for p in PARTITIONS for n in (b"before", b"after")]
+
+
+def test_batches_in_flight_move_to_another_leader(brokers: KafkaCluster) -> None:
+    """They keep their numbers, and are not dropped as those of another transaction are."""
+    topic = "in-flight"
+    brokers.create_topic(topic, partitions=len(PARTITIONS))
+    with transactional(brokers.bootstrap_servers) as producer:
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        send(producer, topic, "before")
+        producer.flush()
+        leader = brokers.leader_of(topic, 0)
+        brokers.pause(leader)
+        send(producer, topic, "in flight")
+        assert producer._pipeline is not None
+        worker = producer._pipeline.brokers.find(leader)
+        assert worker is not None
+        while not worker.requests:
+            tick()
+        brokers.kill(leader)
+        send(producer, topic, "after")
+        producer.commit_transaction(PATIENCE)
+        brokers.restart(leader)
+    values = read(brokers.bootstrap_servers, topic, "read_committed", PARTITIONS)
+    names = (b"before", b"in flight", b"after")
+    assert values == [b"%s-%d" % (name, p) for p in PARTITIONS for name in names]
