@@ -179,8 +179,6 @@ class Pipeline:
         return self._add(GroupCoordinator(self._context, collaborators, group, number))
 
     def _watch_rows(self, done: Callable[[], None]) -> None:
-        """Call *done* when everything that was accepted before is settled and reported."""
-
         def met() -> None:
             self._commit_barrier = None  # messages linger again
             done()
@@ -191,7 +189,6 @@ class Pipeline:
         self._end_lingering()
 
     def _fail_rows(self, failure: TransactionFailure, done: Callable[[], None]) -> None:
-        """Fail everything that was accepted and has no outcome, and then call *done*."""
         self._commit_barrier = None
 
         def failed() -> None:

@@ -160,9 +160,14 @@ def test_a_commit_that_close_does_not_wait_for(kafka: Kafka, topic: str) -> None
 
 def test_close_from_a_callback(kafka: Kafka, topic: str) -> None:
     producer = begun(kafka)
-    producer.send(topic, b"value", on_delivery=lambda _error, _delivery: producer.close()).result(
-        PATIENCE
-    )
+    closed = threading.Event()
+
+    def close(_error: object, _delivery: object) -> None:
+        producer.close()
+        closed.set()
+
+    producer.send(topic, b"value", on_delivery=close)
+    assert closed.wait(PATIENCE)
     with pytest.raises(ProducerClosedError):
         producer.commit_transaction()
     producer.close()
