@@ -1,4 +1,4 @@
-"""What is known about the end of a transaction."""
+"""The outcome of a transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class CommitOutcome(enum.Enum):
-    """What is known about a transaction."""
+    """The outcome of a transaction, as far as this client knows."""
 
     __module__ = "pykaproducer.errors"  # where users find it
 

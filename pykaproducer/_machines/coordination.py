@@ -60,7 +60,7 @@ class Coordination:
     fenced: bool = False
     #: EndTxn: it may have been carried out.
     unconfirmed: bool = False
-    #: EndTxn: what is known about the transaction, None as long as nothing has been decided.
+    #: EndTxn: the outcome of the transaction; None until it is decided.
     outcome: CommitOutcome | None = None
 
     @property

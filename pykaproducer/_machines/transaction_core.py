@@ -88,7 +88,7 @@ class TransactionCore:
         self.view = TransactionView()
         #: Led to ABORTABLE or FATAL, or back to UNINITIALIZED.
         self.failure: TransactionFailure | None = None
-        #: What is known about the last transaction that was ended.
+        #: The outcome of the last transaction that has ended.
         self.outcome: CommitOutcome | None = None
         self.hold = IntroductionHold()
         self._timeout, self._max_block, self._random = timeout, max_block, random

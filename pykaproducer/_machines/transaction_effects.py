@@ -16,7 +16,7 @@ from pykaproducer._wire.messages import ApiKey
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A prepared transaction: what is needed to end it."""
+    """A prepared transaction, with everything that another process needs to end it."""
 
     transactional_id: str
     producer: ProducerId

@@ -120,8 +120,8 @@ class TransactionMachine(TransactionCore):
         self.serial += 1
         self.failure = self.outcome = None
         assert self.producer is not None, "READY has a producer id"
-        # An object of its own, by which the stages know the transaction: the last one may have had
-        # the same id and epoch.
+        # A new object, by which the stages recognize the transaction: the last one may have had the
+        # same id and epoch.
         self.producer = with_changes(self.producer)
         self._transaction = TransactionRecord(begun_at=now)
         self._move(_M.BEGIN)

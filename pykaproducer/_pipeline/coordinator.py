@@ -235,7 +235,7 @@ class Coordinator(CoordinatorConnection):
             case RowsFailed():
                 self._rows_failed(item.serial)
             case BrokerDrained():
-                # A worker that was stopped meanwhile may report too, and was not waited for.
+                # A worker that has just been stopped may report, too.
                 if item.worker in self._draining:
                     self._draining.discard(item.worker)
                     if not self._draining:

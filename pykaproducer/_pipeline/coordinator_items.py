@@ -17,19 +17,19 @@ class ControlCaller:
     """A thread that waits for the result of a control call."""
 
     def __init__(self) -> None:
-        # The result under a fixed key: of two that are told at once, setdefault() keeps one.
-        self._told: dict[str, TellCaller] = {}
+        # The result under a fixed key. If two threads set it at once, setdefault() keeps one.
+        self._results: dict[str, TellCaller] = {}
         # A raw lock, so that a signal can interrupt the wait.
         self.done = held_lock()
 
     @property
     def result(self) -> TellCaller | None:
-        """The result, once it has been told."""
-        return self._told.get("result")
+        """The result; None while the call is under way."""
+        return self._results.get("result")
 
     def tell(self, result: TellCaller) -> None:
         """End the wait. From any thread; only the first result counts."""
-        if self._told.setdefault("result", result) is result:
+        if self._results.setdefault("result", result) is result:
             self.done.release()
 
 

@@ -1,4 +1,4 @@
-"""The requests of Coordinator: what its machine wants sent, and what it is told of the answers."""
+"""The requests of Coordinator: encoding them, and passing the answers to its machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CoordinatorRequest:
 def request_of(
     effect: SendInitProducerId | SendAddPartitions | SendAddOffsets | SendEndTxn,
 ) -> CoordinatorRequest:
-    """Return the request that *effect* wants."""
+    """Return the request for *effect*."""
     match effect:
         case SendInitProducerId():
             # From version 3 on it takes a producer id and an epoch (KIP-360).
@@ -114,7 +114,7 @@ def _end(effect: SendEndTxn) -> Encode:
 
 
 def tell_answer(machine: TransactionMachine, event: Answered, now: float) -> list[Effect]:
-    """Tell *machine* the answer to its request. Raises WireError if it is malformed."""
+    """Pass the answer to *machine*. Raises WireError if it is malformed."""
     api_key, version, payload = event.request.api_key, event.request.version, event.payload
     if api_key == ApiKey.INIT_PRODUCER_ID:
         given = decode_init_producer_id(version, payload)

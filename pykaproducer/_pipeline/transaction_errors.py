@@ -1,4 +1,4 @@
-"""Errors of transactions: what a failure of the state machine means to the program."""
+"""The errors of transactions, made from the failures of the state machine."""
 
 from __future__ import annotations
 

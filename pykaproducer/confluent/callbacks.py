@@ -35,7 +35,7 @@ class CallbackWatch:
         self._born = clock.monotonic()
         #: The last reported error of each broker; of the whole cluster under None.
         self._reported: dict[int | None, str] = {}
-        # Held during a check, so that a change is reported once. Nobody waits for it: a thread
+        # Held during a check, so that a change is reported once. No thread waits for it: a thread
         # may hold it when the process is forked, or when a signal handler interrupts it.
         self._checking = threading.Lock()
         # Whether no broker was reachable at the last check.

@@ -82,8 +82,8 @@ def _answered(code: int, status: Status | None, config: Config) -> MakeError:
     if verdict.action is Action.RETRY and config.retries < INT_MAX:
         retries = config.retries
     elif verdict.action is not Action.FAILED:
-        # With sequence numbers, a sealed batch goes again for as long as one of its messages has
-        # time left, so one that expires may be in the log (docs/design.rst).
+        # A sealed batch with sequence numbers is retried until all of its messages have expired, so
+        # a message that expires may be in the log (docs/design.rst).
         uncertain = uncertain or config.idempotent
         given = _status(uncertain) if status is None else status
         reason = f"the broker's last response: {format_error_code(code)}"
