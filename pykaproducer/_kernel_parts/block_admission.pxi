@@ -134,13 +134,19 @@ cdef class BlockAdmission(Admission):
                 raise no_memory_for_block()
 
     cdef list slots_of(self, list segments):
-        """Return the slot of each segment, adding missing ones to the table."""
+        """Return the slot of each segment, adding missing ones to the table.
+
+        The chunk of a new topic was made for a slot that is not in the table. ``_is_at_rest()``
+        would not see that it is in progress.
+        """
         cdef list slots = []
         cdef TopicSlot slot
+        cdef Segment segment
         for segment in segments:
             slot = TopicSlot.__new__(TopicSlot)
-            slot.topic = (<Segment>segment).chunk.topic
-            slots.append(self.entered(slot))
+            slot.topic = segment.chunk.topic
+            segment.chunk.origin = self.entered(slot)
+            slots.append(segment.chunk.origin)
         return slots
 
     cdef bint publish(self, SentBlock block, list segments, list slots, Budget budget) except -1:

@@ -300,3 +300,15 @@ def test_whichever_allocation_fails_a_block_is_accepted_or_not(allocation: int) 
     assert (door.budget.used > before) == bool(block.accepted)
     assert [len(chunk) for chunk in door._take_all()] == [1, 2][: 1 + bool(block.accepted)]
     assert len(block.segments) == bool(block.accepted)
+
+
+def test_a_block_to_a_new_topic_is_in_progress_until_it_is_reported() -> None:
+    """Otherwise flush() may return between the steps in which the dispatcher takes it."""
+    door = Door()
+    block = _kernel.SentBlock()
+    door._send_block(block, "new", [_kernel.columns_of([b"a", b"b"])], None, None, ())
+    assert not door._is_at_rest()
+    chunk = door.chunk()
+    assert not door._is_at_rest()
+    deliver(chunk.whole())
+    assert door._is_at_rest()
