@@ -214,13 +214,14 @@ cdef arrow_headers(Columns columns, HeaderCells *headers, ArrowSchema *schema, A
 cdef int64_t header_key(ArrowSchema *entry, bint is_map, str subject) except -1:
     """Return the index of the field with a header's name: a map's first, a struct's ``key``."""
     cdef int64_t i
-    cdef list names
+    cdef list names = []
     if entry.n_children != 2:
         raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
                         f"not of structs of {entry.n_children} fields")
     if is_map:
         return 0
-    names = [text_of(child_schema(entry, i).name) for i in range(2)]
+    for i in range(2):
+        names.append(text_of(child_schema(entry, i).name))
     if sorted(names) != ["key", "value"]:
         raise TypeError(f"{subject} must be a list of structs of key and value, or a map, "
                         f"not of structs of {names[0]!r} and {names[1]!r}")

@@ -23,7 +23,7 @@ cdef class BlockAdmission(Admission):
         # No row may be larger than a request, nor than the whole buffer.
         cdef int64_t most = min(self.max_request_size,
                                 self.budget.limit - _ROW_COST + _HEADER + _RECORD)
-        cdef list parts = []
+        cdef list parts = [], whole = []
         if not load_int(&self.is_ready):
             self._start()
         self.check_terms(&terms, None, None, delivery_timeout_ms, None)
@@ -42,8 +42,9 @@ cdef class BlockAdmission(Admission):
         if not parts:
             return
         if total <= self.budget.limit:
-            self.admit_piece(block, [(*part, 0, (<Columns>part[0]).count) for part in parts],
-                             total, &terms, watch)
+            for part in parts:
+                whole.append((*part, 0, (<Columns>part[0]).count))
+            self.admit_piece(block, whole, total, &terms, watch)
             return
         try:
             for part in parts:

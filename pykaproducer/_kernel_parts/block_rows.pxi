@@ -121,7 +121,8 @@ cdef class SentBlock:
         failed.sort(key=_first_of)
         if self.accepted < self.count:
             refusal = _delivery_functions.copied(self.refusal)
-            failed += [(row, refusal) for row in range(self.accepted, self.count)]
+            for row in range(self.accepted, self.count):
+                failed.append((row, refusal))
         return tallies.end(), failed
 
 

@@ -180,8 +180,9 @@ cdef class Chunk:
         cdef uint32_t *hits
         cdef int32_t *places
         cdef dict by_partition = {}
+        cdef list slices = []
         if count == 0:
-            return []
+            return slices
         hits = <uint32_t *>new_numbers((count + 1) * sizeof(uint32_t))
         places = <int32_t *>new_numbers((count + 1) * sizeof(int32_t))
         try:
@@ -202,7 +203,9 @@ cdef class Chunk:
             leave_guard(&self.lock)
             for i in range(found):
                 by_partition.setdefault(places[i], []).append(hits[i])
-            return [self.pick(rows, partition) for partition, rows in by_partition.items()]
+            for partition, rows in by_partition.items():
+                slices.append(self.pick(rows, partition))
+            return slices
         finally:
             free(hits)
             free(places)
@@ -289,6 +292,7 @@ cdef class Chunk:
     def unassigned(self):
         """Return the rows with neither partition nor outcome (for a user's partitioner)."""
         cdef uint32_t i, found = 0, count = self.count
+        cdef list rows = []
         cdef uint32_t *hits = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
         if hits == NULL:
             raise MemoryError()
@@ -299,7 +303,9 @@ cdef class Chunk:
                 found += 1
         leave_guard(&self.lock)
         try:
-            return [hits[i] for i in range(found)]
+            for i in range(found):
+                rows.append(hits[i])
+            return rows
         finally:
             free(hits)
 

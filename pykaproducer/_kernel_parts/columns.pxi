@@ -230,7 +230,7 @@ cdef int64_t take_cells(Columns columns, Cells *cells, data, str name) except -1
     items = items_of(data, name, "bytes")
     for row, item in enumerate(items):
         if item is not None and type(item) is not bytes:
-            items = tuple([as_cell(one, name, number) for number, one in enumerate(items)])
+            items = as_cells(items, name)
             break
     columns.objects.append(items)
     cells.kind = OBJECTS
@@ -256,6 +256,13 @@ cdef tuple items_of(data, str name, str what):
     if isinstance(data, (str, bytes)) or not hasattr(data, "__len__"):
         raise TypeError(f"{name} must be a sequence of {what}, not {type(data).__name__}")
     return tuple(data)
+
+
+cdef tuple as_cells(tuple items, str name):
+    cdef list cells = []
+    for number, item in enumerate(items):
+        cells.append(as_cell(item, name, number))
+    return tuple(cells)
 
 
 cdef as_cell(item, str name, row):

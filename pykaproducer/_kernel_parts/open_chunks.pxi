@@ -329,6 +329,10 @@ cdef class OpenChunks:
 
         A KeyboardInterrupt has interrupted it, or the sending thread has not reached it yet.
         """
+        cdef list slots = []
         enter_guard(&self.guard)        # wait for a row that is being appended now
         leave_guard(&self.guard)
-        return [slot for slot in self.all_slots() if not (<TopicSlot>slot).is_empty]
+        for slot in self.all_slots():
+            if not (<TopicSlot>slot).is_empty:
+                slots.append(slot)
+        return slots

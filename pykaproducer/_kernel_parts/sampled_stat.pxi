@@ -173,10 +173,12 @@ cdef class SampledStat:
         *bounds* are in seconds, ascending. The result has one more number: the durations above the
         last bound. Accurate within one bucket (7 %).
         """
-        cdef list limits = [as_ns(bound) for bound in bounds]
-        cdef list found = [0] * (len(limits) + 1)
+        cdef list limits = [], found
         cdef uint64_t[640] counts
         cdef int i, place = 0
+        for bound in bounds:
+            limits.append(as_ns(bound))
+        found = [0] * (len(limits) + 1)
         if self.ever == NULL:
             return found
         enter_short_guard(&self.guard)
@@ -221,6 +223,7 @@ cdef class SampledStat:
         cdef double largest = 0
         cdef Sample *sample
         cdef int i, j
+        cdef list found = []
         memset(sums, 0, sizeof(sums))
         enter_short_guard(&self.guard)
         last = self.last_number(now)
@@ -234,7 +237,9 @@ cdef class SampledStat:
         leave_guard(&self.guard)
         if not count:
             return [None] * len(fractions)
-        return [min(percentile(sums, count, fraction), largest) for fraction in fractions]
+        for fraction in fractions:
+            found.append(min(percentile(sums, count, fraction), largest))
+        return found
 
     cdef int64_t last_number(self, double now) noexcept nogil:
         cdef int64_t number

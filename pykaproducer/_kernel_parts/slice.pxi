@@ -40,7 +40,10 @@ cdef class Slice:
 
     def row_numbers(self):
         """Return the row numbers in the chunk, in order."""
-        return [self.at(i) for i in range(self.count)]
+        cdef list rows = []
+        for i in range(self.count):
+            rows.append(self.at(i))
+        return rows
 
     def waiting(self):
         """Return the number of rows without an outcome."""

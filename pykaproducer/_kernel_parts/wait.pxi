@@ -43,6 +43,7 @@ def poll_events(list watched not None, int timeout_ms):
     """
     cdef pollfd fds[MOST_WATCHED]
     cdef int count = len(watched), i, found, problem
+    cdef list events = []
     if count > MOST_WATCHED:
         raise ValueError(f"cannot poll {count} descriptors: the maximum is {MOST_WATCHED}")
     for i in range(count):
@@ -56,7 +57,9 @@ def poll_events(list watched not None, int timeout_ms):
     got_gil()
     if found < 0:
         raise OSError(problem, "poll")
-    return [fds[i].revents for i in range(count)]
+    for i in range(count):
+        events.append(fds[i].revents)
+    return events
 
 
 def read_into(int fd, into):

@@ -94,6 +94,9 @@ def test_every_module_says_what_it_is_and_is_readable(path: pathlib.Path) -> Non
 #: Declarations of C functions are in separate blocks and do not begin with "cdef".
 _CYTHON_FUNCTION = re.compile(r" *(?:def|cp?def(?! class))\b[^=(]*?(\w+)\(")
 
+#: Cython 3.3 drops a reference to the item twice when the list of a comprehension cannot grow.
+_COMPREHENSION = re.compile(r"\[[^\[\]\n]*(?:\[[^\]\n]*\][^\[\]\n]*)*\bfor\b.*\bin\b.*\]")
+
 _DOCSTRING = re.compile(r'\s*""".*?"""\n', re.DOTALL)
 
 
@@ -147,6 +150,7 @@ def test_the_kernel_is_as_readable(path: pathlib.Path) -> None:
     assert len(source.splitlines()) <= 400
     for name, size in _cython_functions(source):
         assert size <= LONGEST, f"{name} is too long"
+    assert not _COMPREHENSION.search(source), "append in a loop instead"
 
 
 @pytest.mark.parametrize(

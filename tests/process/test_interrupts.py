@@ -45,7 +45,8 @@ def test_what_is_sent_after_an_interrupted_flush_lingers(scripted: ScriptedClust
         assert not pipeline.is_flushing()
         assert not pipeline._barriers
         # A stage may refer to one for a moment.
-        until(lambda: not any(barrier() for barrier in pipeline.incomplete._barriers.values()))
+        barriers = pipeline.incomplete._barriers
+        until(lambda: not any(barrier() for barrier in list(barriers.values())))
 
     interrupt_everywhere(scripted, OPERATIONS["flush(0)"], check)
 

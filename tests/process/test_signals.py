@@ -155,11 +155,26 @@ STORM = """
     """
 
 WAIT = """
-    import os, signal, threading
+    import os, pathlib, signal, sys, threading
     from pykaproducer.testing import ScriptedCluster
+    from pykaproducer.testing._processes import tick
     from pykaproducer.testing.scripted import Hold
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+
+    state = pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+
+    def is_waiting(thread):
+        "Return whether it sleeps in a call: Python sees an earlier signal when the wait ends."
+        frame = sys._current_frames()[thread.ident]
+        while frame is not None and frame.f_code.co_name != "start":
+            frame = frame.f_back
+        return frame is None and state.read_text().rpartition(")")[2].split()[0] == "S"
+
+    def strike():
+        while not is_waiting(threading.main_thread()):
+            tick()
+        os.kill(os.getpid(), signal.SIGINT)
 
     with ScriptedCluster(topics={"events": 1}) as cluster:
         producer = cluster.producer()
@@ -168,7 +183,7 @@ WAIT = """
         delivery = producer.send("events", b"value")
         hold.wait_until_held()
         for wait in (delivery.result, delivery.exception, producer.flush, producer.close):
-            killer = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
+            killer = threading.Thread(target=strike)
             try:
                 killer.start()
                 wait()
