@@ -6,6 +6,7 @@ import gzip
 import struct
 from typing import Any
 
+import kafka.codec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -115,7 +116,8 @@ def test_any_rows_of_a_chunk_make_a_batch(messages: list[Message], data: st.Data
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_a_compressed_batch(codec: str) -> None:
     messages: list[Message] = [(b"k", b"value %d" % i * 9, [("h", None)], i) for i in range(50)]
-    if not compression.CODECS[codec].is_installed():
+    readable = getattr(kafka.codec, f"has_{codec}")()
+    if not (readable and compression.CODECS[codec].is_installed()):
         pytest.skip(f"no package for {codec} is installed")
     compressor = compression.compressor(codec, None)
     assert compressor is not None
