@@ -66,6 +66,7 @@ from pykaproducer._pipeline.group import OffsetsAnswered
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
+from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import threads
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -137,6 +138,9 @@ class Coordinator(CoordinatorConnection):
             backoff_first=config.retry_backoff_ms / 1000,
             backoff_most=config.retry_backoff_max_ms / 1000,
             random=system_random.random,
+        )
+        self.observer = TransactionObserver(
+            self.machine, self.metrics.transactions, lambda: self.address
         )
         # Rows are being failed. Control calls wait, so that no new row is among them, and so do
         # results, so that the rows have their outcome when the call returns.
@@ -295,6 +299,7 @@ class Coordinator(CoordinatorConnection):
     # Effects -------------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect]) -> None:
+        self.observer.look(self.clock.monotonic())
         for effect in effects:
             match effect:
                 case TellCaller() if self._failing is not None:
