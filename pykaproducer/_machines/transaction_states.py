@@ -157,7 +157,7 @@ class FailureKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionFailure:
-    """What an error for a caller is made of."""
+    """The content of an error that a caller gets."""
 
     kind: FailureKind
     #: The state when it happened.
@@ -261,7 +261,7 @@ class OffsetsAsk:
 
 @dataclass(slots=True)
 class TransactionRecord:
-    """What is known about the transaction that is open, or was the last one."""
+    """The progress of the transaction that is open, or was the last one."""
 
     begun_at: float = 0.0
     touch: Touch = field(default_factory=Touch)

@@ -1,8 +1,8 @@
 """Coordinator: takes a producer through its transactions. One per transactional producer.
 
 Owns: the state machine (``_machines/transactions.py``) and a connection to the broker that
-coordinates the transactional id. The connection is not the Bridge's to the same broker, so that the
-end of a transaction never waits behind a large Produce request.
+coordinates the transactional id. It does not share the Bridge's connection to that broker, so that
+the end of a transaction never waits for a large Produce request.
 
 Guarantees: one request to the coordinator at a time. Each control call gets one result, by its
 deadline. No record of a transaction is accepted before the records of the last one have their
@@ -344,7 +344,7 @@ class Coordinator(CoordinatorConnection):
 
         A worker that has been stopped has none. It is not waited for, as it may have ended: this
         method (1) puts the question, (2) reads ``stopping``; ``stop()`` (1) sets that, (2) ends the
-        inbox. So what was put before is answered.
+        inbox. So it answers all questions put before.
         """
         self._draining = set()
         workers = list(self._broker_workers())
