@@ -320,7 +320,9 @@ class TransactionControl:
 
         Args:
             groups: the names of the groups.
-            topics: only these topics, or topic -> only these partitions; None: all.
+            topics: only these topics, or topic -> only these partitions; None: all. A partition
+                for which the group has never committed an offset is only waited for if it is
+                named.
             stable (bool): whether to wait for open transactions that have offsets of the group.
             timeout (float): seconds.
         """

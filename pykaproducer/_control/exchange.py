@@ -59,13 +59,14 @@ class ControlExchange:
             self._poll()  # a broker may have closed an idle connection
             while True:
                 self._assign(self._clock.monotonic())
+                # An ask may be over at once, if the broker does not support it.
                 self._asks = [ask for ask in self._asks if not ask.is_over]
                 if not self._asks or self._clock.monotonic() >= deadline:
                     return
                 self._wait(deadline)
         finally:
             # An answer that comes later belongs to no call.
-            for link in [each for each in self._links if each.asks]:
+            for link in [each for each in self._links if not each.is_free]:
                 self._drop(link)
             self._lookups.clear()
 
@@ -85,7 +86,7 @@ class ControlExchange:
         sent = {id(ask) for link in self._links for ask in link.asks}
         waiting: dict[Address | None, list[Question]] = {}
         for ask in self._asks:
-            if ask.due > now or id(ask) in sent:
+            if ask.is_over or ask.due > now or id(ask) in sent:
                 continue
             place = ask.address
             if ask.coordinator is not None:
