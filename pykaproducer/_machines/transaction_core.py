@@ -443,6 +443,7 @@ class TransactionCore:
             self._transaction.added,
             self._not_before,
             self._transaction.touch,
+            self.transactional_id,
         )
         if view != self.view:
             self.view = view

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._machines.coordination import TV1, TV2
+from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
     DrainBatches,
@@ -72,13 +72,15 @@ from pykaproducer._util import threads
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
+from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import CoordinatorKind
 from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.transactions")
 
-#: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
-_FEATURE, _TV2_LEVEL = "transaction.version", 2
+#: The least versions that transactions need: with a producer id and epoch (KIP-360), and with the
+#: member of a group (KIP-447). Both came with Kafka 2.5.
+_REQUIRED = ((ApiKey.INIT_PRODUCER_ID, 3), (ApiKey.TXN_OFFSET_COMMIT, 3))
 
 _CLOSED = TransactionFailure(FailureKind.CLOSED, TransactionState.UNINITIALIZED)
 
@@ -164,6 +166,11 @@ class Coordinator(CoordinatorConnection):
     def state(self) -> TransactionState:
         """The state of the machine. May be read from any thread."""
         return self.machine.state
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that ``init_transactions()`` was given last. May be read from any thread."""
+        return self.machine.transactional_id
 
     @property
     def current(self) -> tuple[int, int]:
@@ -262,6 +269,8 @@ class Coordinator(CoordinatorConnection):
                     )
                 case TransactionCall.COMMIT:
                     effects = machine.commit(caller, now, item.deadline)
+                case TransactionCall.PREPARE:
+                    effects = machine.prepare(caller, now, item.deadline)
                 case TransactionCall.ABORT:
                     effects = machine.abort(caller, now, item.deadline)
                 case TransactionCall.CLOSE:
@@ -378,10 +387,20 @@ class Coordinator(CoordinatorConnection):
     # The connection ------------------------------------------------------------------------------
 
     def found(self, now: float) -> None:
-        level = self.features.get(_FEATURE, 0)
-        self._perform(self.machine.coordinator_found(TV2 if level >= _TV2_LEVEL else TV1, now))
+        if self.state is TransactionState.INITIALIZING:
+            for api_key, version in _REQUIRED:
+                if (reason := self.refuses(api_key, at_least=version)) is not None:
+                    host, port = self._address or ("", 0)
+                    reason = f"the broker at {host}:{port} is older: {reason}"
+                    self._perform(self.machine.unsupported(reason, now))
+                    return
+        self._perform(self.machine.coordinator_found(protocol_of(self.features), now))
 
     def not_found(self, code: int | None, now: float) -> None:
+        if code == ErrorCode.UNSUPPORTED_VERSION and self.state is TransactionState.INITIALIZING:
+            reason = "the brokers are older: they have no FIND_COORDINATOR requests for it"
+            self._perform(self.machine.unsupported(reason, now))
+            return
         self._perform(self.machine.coordinator_not_found(code, now))
 
     def lost(self, now: float, *, written: bool) -> None:

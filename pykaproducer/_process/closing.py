@@ -171,7 +171,10 @@ def end_transaction(
         return
     if timeout == 0:
         log.warning(
-            "%s: transactional id %r: %s", GIVEN_UP, config.transactional_id, _left_open(config)
+            "%s: transactional id %r: %s",
+            GIVEN_UP,
+            coordinator.transactional_id,
+            _left_open(config),
         )
         return
     deadline = clock.after(timeout)
@@ -187,9 +190,9 @@ def end_transaction(
     if ended is None or (ended.failure is not None and ended.failure.kind in _UNFINISHED):
         unsure = ended is not None and ended.outcome is CommitOutcome.POSSIBLY_COMMITTED
         text = "its commit was not confirmed" if unsure else _left_open(config)
-        log.warning("close(): transactional id %r: %s", config.transactional_id, text)
+        log.warning("close(): transactional id %r: %s", coordinator.transactional_id, text)
     elif ended.failure is not None:
-        log.warning("close(): %s", error_of(ended.failure, config.transactional_id or ""))
+        log.warning("close(): %s", error_of(ended.failure, coordinator.transactional_id))
     elif state in _OPEN and ended.outcome is not CommitOutcome.COMMITTED:
         failed = 0
         if producer._handover is None:  # otherwise the `with` block raises them
@@ -197,13 +200,13 @@ def end_transaction(
         log.warning(
             "close(): transactional id %r: the open transaction was aborted%s; call "
             "commit_transaction() before close()",
-            config.transactional_id,
+            coordinator.transactional_id,
             f", and {counted(failed, 'message')} of it failed" if failed else "",
         )
     elif ended.outcome is not None:
         log.info(
             "close(): transactional id %r: the outcome of the last transaction is %s",
-            config.transactional_id,
+            coordinator.transactional_id,
             ended.outcome.name,
         )
 
