@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -51,9 +52,11 @@ from pykaproducer.errors import (
     UnsupportedFeatureError,
 )
 from pykaproducer.producer import Producer
+from pykaproducer.transactions import PreparedTransaction
 
 if TYPE_CHECKING:
     from pykaproducer.kafka_python.producer import KafkaProducer
+    from pykaproducer.transaction_control import Ended, EndState, TransactionControl
 
 del _kernel
 
@@ -73,6 +76,8 @@ __all__ = [
     "DeliveryError",
     "DeliveryFailures",
     "DeliveryTimeoutError",
+    "EndState",
+    "Ended",
     "FlushTimeoutError",
     "ForkedProducerError",
     "KafkaProducer",
@@ -80,6 +85,7 @@ __all__ = [
     "MetadataTimeoutError",
     "OutcomeTimeoutError",
     "PartitionerError",
+    "PreparedTransaction",
     "Producer",
     "ProducerBrokenError",
     "ProducerClosedError",
@@ -91,6 +97,7 @@ __all__ = [
     "TopicPartition",
     "TransactionAbortableError",
     "TransactionAbortedError",
+    "TransactionControl",
     "TransactionError",
     "TransactionFatalError",
     "TransactionStateError",
@@ -98,15 +105,21 @@ __all__ = [
     "UnsupportedFeatureError",
 ]
 
+#: Imported on first use, as few programs need them.
+_LATER = {
+    "Ended": "pykaproducer.transaction_control",
+    "EndState": "pykaproducer.transaction_control",
+    "KafkaProducer": "pykaproducer.kafka_python.producer",
+    "TransactionControl": "pykaproducer.transaction_control",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # The drop-in is imported on first use; few programs use both classes.
-    if name != "KafkaProducer":
+    module = _LATER.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pykaproducer.kafka_python.producer import KafkaProducer
-
-    globals()[name] = KafkaProducer
-    return KafkaProducer
+    found = globals()[name] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pykaproducer._machines.transaction_states import (
     FailureKind,
@@ -21,6 +21,7 @@ from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.group import AskedOffsets
 from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
+from pykaproducer.config import resolve
 from pykaproducer.errors import (
     ProducerClosedError,
     TransactionAbortableError,
@@ -29,6 +30,7 @@ from pykaproducer.errors import (
 )
 
 if TYPE_CHECKING:
+    from pykaproducer._machines.transaction_effects import TellCaller
     from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
     from pykaproducer._pipeline.wiring import Pipeline
     from pykaproducer._util.clock import Clock
@@ -39,11 +41,31 @@ _UNINITIALIZED = TransactionFailure(
 )
 #: Before the first transaction.
 _INITIAL = frozenset({TransactionState.UNINITIALIZED, TransactionState.INITIALIZING})
+#: ``init_transactions()`` is needed before the next transaction.
+NEEDS_INIT = _INITIAL | {TransactionState.PREPARED}
 
 
 #: Calls, and failures of them, that tell the program of failed messages.
-_ENDS = (TransactionCall.COMMIT, TransactionCall.ABORT)
+_ENDS = (TransactionCall.COMMIT, TransactionCall.PREPARE, TransactionCall.ABORT)
+#: Calls whose result must not be missed.
+_GO_ON = (TransactionCall.COMMIT, TransactionCall.PREPARE)
 _ABOUT_MESSAGES = (FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL)
+
+
+class PreparedTransaction(NamedTuple):
+    """A transaction that any process can commit or abort, with :class:`TransactionControl`.
+
+    It can be pickled. Every client with the right *Write* on the transactional id can end the
+    transaction with it, until the coordinator aborts it because of its timeout.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    #: The transaction protocol: 2 with KIP-890 part 2 (``transaction.version`` 2), else 1.
+    protocol: int
+    #: Nothing was written in it, so there is nothing to end.
+    empty: bool = False
 
 
 class Transaction:
@@ -78,20 +100,30 @@ class TransactionalMethods:
     #: Why ``send()`` is refused; None: a transaction is open.
     _refused: TransactionFailure | None = _UNINITIALIZED
 
-    def init_transactions(self, timeout: float | None = None) -> None:
+    def init_transactions(
+        self, timeout: float | None = None, *, transactional_id: str | None = None
+    ) -> None:
         """Register the transactional id, and end what an earlier producer with it has left.
 
         Other producers with the same id cannot commit any more. Call it once before the first
-        transaction. Without effect if it has been called.
+        transaction, and again after :meth:`prepare_transaction`. Otherwise it is without effect if
+        it has been called.
 
         Args:
             timeout (float): seconds; None: ``max_block_ms``.
+            transactional_id (str): the id from now on; None: as before. It cannot be changed while
+                a transaction is open.
 
         Raises:
             TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionStateError: a transaction is open.
             TransactionError: the coordinator refused it, for example for lack of a right.
+            UnsupportedFeatureError: the brokers are older than Kafka 2.5.
+            ConfigurationError: *transactional_id* is not one.
         """
-        self._control(TransactionCall.INIT, timeout)
+        if transactional_id is not None:
+            transactional_id = resolve({"transactional_id": transactional_id})["transactional_id"]
+        self._control(TransactionCall.INIT, timeout, transactional_id=transactional_id)
 
     def begin_transaction(self) -> None:
         """Begin a transaction: messages are accepted from now on.
@@ -130,6 +162,35 @@ class TransactionalMethods:
             TransactionFatalError: the producer cannot be used any more.
         """
         self._control(TransactionCall.ABORT, timeout)
+
+    def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
+        """Wait until all messages of the transaction are delivered, and leave its end to others.
+
+        As ``commit_transaction()``, but the transaction stays open, and this producer has no more
+        to do with it. :meth:`TransactionControl.complete` commits or aborts it, in any process.
+        Before its next transaction this producer needs ``init_transactions()``, with another id:
+        with the same one that aborts the prepared transaction. ``close()`` leaves it open.
+
+        Args:
+            timeout (float): seconds; None waits for the deadlines of the messages.
+
+        Returns:
+            PreparedTransaction: what the other process needs.
+
+        Raises:
+            TransactionAbortableError: a message failed: the transaction can only be aborted.
+            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionFatalError: the producer cannot be used any more.
+        """
+        found = self._control(TransactionCall.PREPARE, timeout).prepared
+        assert found is not None, "a prepared transaction is described"
+        return PreparedTransaction(
+            found.transactional_id,
+            found.producer.producer_id,
+            found.producer.epoch,
+            found.protocol,
+            found.empty,
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -187,11 +248,14 @@ class TransactionalMethods:
     # Calls ---------------------------------------------------------------------------------------
 
     def _control(
-        self, call: TransactionCall, timeout: float | None, asked: AskedOffsets | None = None
-    ) -> None:
+        self,
+        call: TransactionCall,
+        timeout: float | None,
+        asked: AskedOffsets | None = None,
+        transactional_id: str | None = None,
+    ) -> TellCaller:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
-        name = self.config.transactional_id
-        if name is None:
+        if self.config.transactional_id is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
         self._check_may_wait(f"{call.value}()")
         deadline = self._clock.after(timeout)
@@ -202,21 +266,21 @@ class TransactionalMethods:
         assert pipeline.coordinator is not None, "there is one with a transactional id"
         try:
             result = pipeline.coordinator.call(
-                Control(call, ControlCaller(), deadline, asked=asked)
+                Control(call, ControlCaller(), deadline, transactional_id, asked)
             )
         except BaseException as error:  # KeyboardInterrupt
-            if call is TransactionCall.COMMIT:
-                error.add_note("the commit goes on; call commit_transaction() to learn its outcome")
+            if call in _GO_ON:
+                error.add_note(f"it goes on; call {call.value}() again to learn its outcome")
             raise
         assert result is not None, "the call has waited for it"
         failure = result.failure
         if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             pipeline.unreported.take()  # this call reports that the messages have failed
         if failure is None:
-            return
+            return result
         if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
             self._refuse_broken(pipeline.broken)
-        raise error_of(replace(failure, call=call), name)
+        raise error_of(replace(failure, call=call), pipeline.coordinator.transactional_id)
 
     # For the stage -------------------------------------------------------------------------------
 
@@ -236,5 +300,7 @@ class TransactionalMethods:
         """Raise unless a transaction is open."""
         refused = self._refused
         if refused is not None:
-            assert self.config.transactional_id is not None
-            raise error_of(refused, self.config.transactional_id)
+            name = self.config.transactional_id
+            if self._pipeline is not None and self._pipeline.coordinator is not None:
+                name = self._pipeline.coordinator.transactional_id
+            raise error_of(refused, name or "")

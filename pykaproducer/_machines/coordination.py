@@ -71,7 +71,7 @@ class Coordination:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What decides about an answer to EndTxn, besides its code."""
+    """The circumstances that decide, with the code, how to handle an answer to EndTxn."""
 
     commit: bool
     #: The protocol of the transaction: ``TV1`` or ``TV2``.

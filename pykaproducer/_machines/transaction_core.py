@@ -226,7 +226,7 @@ class TransactionCore:
                 self._transaction.unconfirmed = False
                 self._ended(found.outcome, now, producer)
 
-    # What to ask ---------------------------------------------------------------------------------
+    # The next request ----------------------------------------------------------------------------
 
     def _run(self, now: float) -> list[Effect]:
         """Make the moves that are due, send what is needed, and return all effects."""
@@ -443,6 +443,7 @@ class TransactionCore:
             self._transaction.added,
             self._not_before,
             self._transaction.touch,
+            self.transactional_id,
         )
         if view != self.view:
             self.view = view

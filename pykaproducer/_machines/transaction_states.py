@@ -147,6 +147,8 @@ class FailureKind(enum.Enum):
     TIMEOUT = enum.auto()
     #: Raised by ``init_transactions()``, which may be called again.
     INITIALIZATION = enum.auto()
+    #: As INITIALIZATION: the brokers are too old.
+    UNSUPPORTED = enum.auto()
     #: The producer is being closed.
     CLOSED = enum.auto()
     ABORTABLE = enum.auto()
@@ -157,7 +159,7 @@ class FailureKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionFailure:
-    """What an error for a caller is made of."""
+    """The content of an error that a caller gets."""
 
     kind: FailureKind
     #: The state when it happened.
@@ -170,7 +172,8 @@ class TransactionFailure:
     api_key: int | None = None
     code: int | None = None
     outcome: CommitOutcome | None = None
-    #: The first failure of a row, as given by the stage; or the failure that led to the state.
+    #: The first failure of a row, as given by the stage; or the failure that led to the state; or,
+    #: with UNSUPPORTED, the reason as text.
     cause: Any = None
     #: By the local clock the transaction's timeout has passed since its first write.
     timed_out: bool = False
@@ -219,6 +222,7 @@ class TransactionView:
     #: No record is to be written before this time (monotonic seconds).
     not_before: float = 0.0
     touch: Touch = field(default_factory=Touch, compare=False)
+    transactional_id: str | None = None
 
 
 class IntroductionHold:
@@ -261,7 +265,7 @@ class OffsetsAsk:
 
 @dataclass(slots=True)
 class TransactionRecord:
-    """What is known about the transaction that is open, or was the last one."""
+    """The progress of the transaction that is open, or was the last one."""
 
     begun_at: float = 0.0
     touch: Touch = field(default_factory=Touch)

@@ -15,6 +15,7 @@ performs the effects returned, in their order. Events are:
 ``close``, ``caller_left``             failure. Otherwise there is one ``TellCaller`` for it, at
                                        once or later; none after ``caller_left``, and none for
                                        ``begin``.
+``unsupported``                        In place of an answer, while it initializes.
 ``coordinator_found``,                 The answer to ``SendFindCoordinator``. Found: and its
 ``coordinator_not_found``              connection is ready, and offers a protocol. Also when the
                                        stage has connected for another reason. Not found: a code, or
@@ -182,6 +183,14 @@ class TransactionMachine(TransactionCore):
             self._start_abort(now)
         elif self.state not in ENDING:
             self._calls.closed(None, None)
+        return self._run(now)
+
+    def unsupported(self, reason: str, now: float) -> list[Effect]:
+        """End ``init_transactions()``: the brokers do not support what transactions need."""
+        assert self.state is _S.INITIALIZING, "nothing else is checked later"
+        self._request = None
+        self.producer = None
+        self._give_up(_M.GIVE_UP, self._describe(FailureKind.UNSUPPORTED, now, cause=reason))
         return self._run(now)
 
     def caller_left(self, caller: Any) -> None:

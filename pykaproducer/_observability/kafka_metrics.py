@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MergedStat,
         ProducerMetrics,
         TopicMetrics,
+        TransactionMetrics,
     )
     from pykaproducer._pipeline.wiring import Pipeline
 
@@ -64,6 +65,7 @@ class MetricsInput:
     budget: Budget
     waiting: int
     now: float
+    transactional: bool = False
 
 
 def rows(source: MetricsInput) -> Iterator[Row]:
@@ -73,6 +75,8 @@ def rows(source: MetricsInput) -> Iterator[Row]:
     yield from _of_links(group, metrics, now)
     yield from _of_batches(group, metrics, now)
     yield from _of_now(group, source)
+    if source.transactional:
+        yield from _of_transactions(group, metrics.transactions, now)
     for broker_id, link in sorted(copied(lambda: list(metrics.links.items()))):
         yield from _of_link(f"producer-node-metrics.node-{broker_id}", _one(link), now)
     for name, topic in sorted(copied(lambda: list(metrics.topics.items()))):
@@ -191,6 +195,18 @@ def _of_topic(
     yield group, "record-error-total", errors.sum
 
 
+def _of_transactions(group: str, found: TransactionMetrics, now: float) -> Iterator[Row]:
+    yield group, "txn-init-time-ns-total", found.init.sum * 1e9
+    yield group, "txn-commit-time-ns-total", found.commit.sum * 1e9
+    yield group, "txn-abort-time-ns-total", found.abort.sum * 1e9
+    yield group, "txn-commit-total", float(found.commit.count)
+    yield group, "txn-abort-total", float(found.abort.count)
+    yield group, "txn-fenced-total", float(found.fenced.count)
+    yield group, "txn-commit-rate", _rate(found.commit, now)
+    yield group, "txn-commit-time-avg", _mean(found.commit, now, 1000)
+    yield group, "txn-commit-time-max", _most(found.commit, now, 1000)
+
+
 def _of_now(group: str, source: MetricsInput) -> Iterator[Row]:
     pipeline, budget = source.pipeline, source.budget
     brokers = () if pipeline is None else pipeline.brokers.all()
@@ -198,6 +214,8 @@ def _of_now(group: str, source: MetricsInput) -> Iterator[Row]:
     age = 0.0
     if pipeline is not None:
         connections += pipeline.metadata.ready
+        if pipeline.coordinator is not None:
+            connections += pipeline.coordinator.ready
         refreshed = pipeline.metadata.refreshed
         age = 0.0 if refreshed is None else max(0.0, source.now - refreshed)
     yield group, "connection-count", float(connections)

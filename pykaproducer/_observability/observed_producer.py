@@ -7,6 +7,7 @@ callback, in a signal handler, during ``close()``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from pykaproducer._kernel import Intercepted
 from pykaproducer._observability import kafka_metrics
 from pykaproducer._observability.kafka_metrics import Tables
 from pykaproducer._observability.stats_server import StatsServer
-from pykaproducer._pipeline import snapshot
+from pykaproducer._pipeline import snapshot, transaction_snapshot
 from pykaproducer._pipeline.metrics import BOUNDS, ProducerMetrics
 from pykaproducer._pipeline.trace import Recorder
 from pykaproducer.config import shown_settings
@@ -157,6 +158,18 @@ class ObservedProducer(_kernel.BlockAdmission):
             ``topic``, ``partition``, ``leader`` (-1: none), ``level`` (how often its messages in
             flight have failed), ``unanswered_batches``, ``waiting_rows`` and ``waiting_bytes``
             (not sealed, or waiting for a retry), ``delivered`` and ``bytes`` since the start.
+        ``transactions``
+            None without ``transactional_id``. ``committed`` and ``aborted``: transactions since the
+            start; ``fenced``: whether another producer has taken over the id (0 or 1). ``state``:
+            ``uninitialized``, ``initializing``, ``ready``, ``open``, ``flushing`` (a commit waits
+            for messages), ``committing`` (for the coordinator), ``abortable``, ``aborting``,
+            ``prepared`` or ``fatal``, and ``state_s``, for how long. ``error``: the reason of
+            ``abortable`` and ``fatal``. ``serial``: number of transactions begun. ``open_s``: time
+            since ``begin_transaction()``, None if none is open; ``partitions`` in it.
+            ``transactional_id``, ``protocol`` (1, or 2 with KIP-890), ``producer_id`` and
+            ``producer_epoch`` (-1: none yet), ``assignments``: how often they have changed, and
+            ``assigned_s``, when that was; ``coordinator``: its address. ``latency_ms`` then also
+            has ``commit``: from ``commit_transaction()`` until the coordinator has confirmed it.
         """
         pipeline, metrics = self._pipeline, self._metrics
         # Read the finished counters first, so that `pending` never comes out negative.
@@ -181,14 +194,7 @@ class ObservedProducer(_kernel.BlockAdmission):
                 "used": self._budget.used,
                 "waiting_senders": self._space.waiting,
             },
-            "requests": {
-                "sent": metrics.of_brokers(lambda link: link.outgoing).count,
-                "answered": metrics.of_brokers(lambda link: link.incoming).count,
-                "lost": metrics.lost.count,
-                "retried_batches": metrics.retried.count,
-                "batches": metrics.of_topics(lambda topic: topic.records).count,
-                "throttle_ms": metrics.of_brokers(lambda link: link.throttle).sum * 1000,
-            },
+            "requests": _request_counts(metrics),
             "latency_ms": {
                 "delivery": _latency_summary(metrics.delivery, now),
                 "request": _latency_summary(metrics.request, now),
@@ -199,13 +205,34 @@ class ObservedProducer(_kernel.BlockAdmission):
             "brokers": [],
             "topics": [],
             "partitions": [],
+            "transactions": None,
         }
+        if self.config.transactional_id is not None:
+            found["transactions"] = self._transaction_stats(self.config.transactional_id, now)
+            found["latency_ms"]["commit"] = _latency_summary(metrics.transactions.commit, now)
         if pipeline is not None:
             found["stages"] = snapshot.stages(pipeline, now, self._open_rows())
             found["brokers"] = snapshot.brokers(pipeline)
             found["topics"] = snapshot.topics(pipeline)
             found["partitions"] = snapshot.partitions(pipeline)
         return found
+
+    def _transaction_stats(self, transactional_id: str, now: float) -> dict[str, Any]:
+        found = transaction_snapshot.counts(transactional_id, self._metrics.transactions)
+        details = self._transaction_details(now)
+        if details is not None:
+            found |= details
+        elif self._closed:
+            found["state"] = "closed"
+        return found
+
+    def _transaction_details(self, now: float) -> dict[str, Any] | None:
+        """Return what the coordinator's stage knows, None without it."""
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.coordinator is None:
+            return None
+        count = functools.partial(transaction_snapshot.partitions_in, pipeline)
+        return transaction_snapshot.details(pipeline.coordinator, count, now)
 
     def metrics(self, raw: bool = False) -> Tables | None:
         """Return the metrics of kafka-python's ``KafkaProducer.metrics()``, by group and name.
@@ -221,7 +248,11 @@ class ObservedProducer(_kernel.BlockAdmission):
         servers have no separate group. Added from the Java client: ``record-send-total``,
         ``byte-total``, ``record-retry-total``, ``record-error-total``, ``request-total``,
         ``response-total``, ``outgoing-byte-total``, ``incoming-byte-total``,
-        ``buffer-total-bytes``, ``buffer-available-bytes``, ``waiting-threads``.
+        ``buffer-total-bytes``, ``buffer-available-bytes``, ``waiting-threads``; and with
+        ``transactional_id`` ``txn-init-time-ns-total``, ``txn-commit-time-ns-total`` and
+        ``txn-abort-time-ns-total``, beside ``txn-commit-total``, ``txn-abort-total``,
+        ``txn-fenced-total``, ``txn-commit-rate``, ``txn-commit-time-avg`` and
+        ``txn-commit-time-max``, which only this library has.
 
         Args:
             raw (bool): return the metrics as a dict of ``MetricName`` to objects with
@@ -235,6 +266,7 @@ class ObservedProducer(_kernel.BlockAdmission):
             self._budget,
             self._space.waiting,
             self._clock.monotonic(),
+            transactional=self.config.transactional_id is not None,
         )
         found = list(kafka_metrics.rows(source))
         if raw:
@@ -275,6 +307,17 @@ class ObservedProducer(_kernel.BlockAdmission):
         if pipeline.broken is not None:
             return "broken"
         return "closing" if self._closed else "running"
+
+
+def _request_counts(metrics: ProducerMetrics) -> dict[str, float]:
+    return {
+        "sent": metrics.of_brokers(lambda link: link.outgoing).count,
+        "answered": metrics.of_brokers(lambda link: link.incoming).count,
+        "lost": metrics.lost.count,
+        "retried_batches": metrics.retried.count,
+        "batches": metrics.of_topics(lambda topic: topic.records).count,
+        "throttle_ms": metrics.of_brokers(lambda link: link.throttle).sum * 1000,
+    }
 
 
 def _latency_summary(stat: SampledStat, now: float) -> dict[str, Any]:

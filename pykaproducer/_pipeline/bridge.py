@@ -61,6 +61,7 @@ class ProduceRequest:
     size: int
     #: The protocol of the transaction to which they belong; None: to none.
     protocol: int | None = None
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +383,6 @@ class Bridge(SocketWorker):
     def _submit(self, request: ProduceRequest) -> None:
         client_id, acks = self._config.client_id, self._config.acks
         batches = [(b.topic, b.partition, b.payload) for b in request.batches]
-        transactional_id = self._config.transactional_id
         # From version 12 on, Produce adds its partitions to the transaction (KIP-890).
         at_least = _ADDS_PARTITIONS if request.protocol == TV2 else 0
         at_most = _ADDS_PARTITIONS - 1 if request.protocol == TV1 else LAST_VERSION
@@ -395,7 +395,7 @@ class Bridge(SocketWorker):
                 acks,
                 request.timeout_ms,
                 batches,
-                transactional_id,
+                request.transactional_id,
             )
             size = _LENGTH + int.from_bytes(memoryview(buffers[0])[:_LENGTH], "big")
             self.count_outgoing(now, size)

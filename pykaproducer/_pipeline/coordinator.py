@@ -1,8 +1,8 @@
 """Coordinator: takes a producer through its transactions. One per transactional producer.
 
 Owns: the state machine (``_machines/transactions.py``) and a connection to the broker that
-coordinates the transactional id. The connection is not the Bridge's to the same broker, so that the
-end of a transaction never waits behind a large Produce request.
+coordinates the transactional id. It does not share the Bridge's connection to that broker, so that
+the end of a transaction never waits for a large Produce request.
 
 Guarantees: one request to the coordinator at a time. Each control call gets one result, by its
 deadline. No record of a transaction is accepted before the records of the last one have their
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._machines.coordination import TV1, TV2
+from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
     DrainBatches,
@@ -66,18 +66,21 @@ from pykaproducer._pipeline.group import OffsetsAnswered
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
+from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import threads
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire import WireError
+from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import CoordinatorKind
 from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.transactions")
 
-#: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
-_FEATURE, _TV2_LEVEL = "transaction.version", 2
+#: The least versions that transactions need: with a producer id and epoch (KIP-360), and with the
+#: member of a group (KIP-447). Both came with Kafka 2.5.
+_REQUIRED = ((ApiKey.INIT_PRODUCER_ID, 3), (ApiKey.TXN_OFFSET_COMMIT, 3))
 
 _CLOSED = TransactionFailure(FailureKind.CLOSED, TransactionState.UNINITIALIZED)
 
@@ -138,6 +141,9 @@ class Coordinator(CoordinatorConnection):
             backoff_most=config.retry_backoff_max_ms / 1000,
             random=system_random.random,
         )
+        self.observer = TransactionObserver(
+            self.machine, self.metrics.transactions, lambda: self.address
+        )
         # Rows are being failed. Control calls wait, so that no new row is among them, and so do
         # results, so that the rows have their outcome when the call returns.
         self._failing: int | None = None
@@ -160,6 +166,11 @@ class Coordinator(CoordinatorConnection):
     def state(self) -> TransactionState:
         """The state of the machine. May be read from any thread."""
         return self.machine.state
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that ``init_transactions()`` was given last. May be read from any thread."""
+        return self.machine.transactional_id
 
     @property
     def current(self) -> tuple[int, int]:
@@ -258,6 +269,8 @@ class Coordinator(CoordinatorConnection):
                     )
                 case TransactionCall.COMMIT:
                     effects = machine.commit(caller, now, item.deadline)
+                case TransactionCall.PREPARE:
+                    effects = machine.prepare(caller, now, item.deadline)
                 case TransactionCall.ABORT:
                     effects = machine.abort(caller, now, item.deadline)
                 case TransactionCall.CLOSE:
@@ -295,6 +308,7 @@ class Coordinator(CoordinatorConnection):
     # Effects -------------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect]) -> None:
+        self.observer.look(self.clock.monotonic())
         for effect in effects:
             match effect:
                 case TellCaller() if self._failing is not None:
@@ -339,7 +353,7 @@ class Coordinator(CoordinatorConnection):
 
         A worker that has been stopped has none. It is not waited for, as it may have ended: this
         method (1) puts the question, (2) reads ``stopping``; ``stop()`` (1) sets that, (2) ends the
-        inbox. So what was put before is answered.
+        inbox. So it answers all questions put before.
         """
         self._draining = set()
         workers = list(self._broker_workers())
@@ -373,10 +387,20 @@ class Coordinator(CoordinatorConnection):
     # The connection ------------------------------------------------------------------------------
 
     def found(self, now: float) -> None:
-        level = self.features.get(_FEATURE, 0)
-        self._perform(self.machine.coordinator_found(TV2 if level >= _TV2_LEVEL else TV1, now))
+        if self.state is TransactionState.INITIALIZING:
+            for api_key, version in _REQUIRED:
+                if (reason := self.refuses(api_key, at_least=version)) is not None:
+                    host, port = self._address or ("", 0)
+                    reason = f"the broker at {host}:{port} is older: {reason}"
+                    self._perform(self.machine.unsupported(reason, now))
+                    return
+        self._perform(self.machine.coordinator_found(protocol_of(self.features), now))
 
     def not_found(self, code: int | None, now: float) -> None:
+        if code == ErrorCode.UNSUPPORTED_VERSION and self.state is TransactionState.INITIALIZING:
+            reason = "the brokers are older: they have no FIND_COORDINATOR requests for it"
+            self._perform(self.machine.unsupported(reason, now))
+            return
         self._perform(self.machine.coordinator_not_found(code, now))
 
     def lost(self, now: float, *, written: bool) -> None:

@@ -46,6 +46,12 @@ class CoordinatorConnection(SocketWorker):
         # The request in flight is not counted as unanswered any more.
         self._garbled = False
 
+    @property
+    def address(self) -> str | None:
+        """The coordinator's address, None if it is not known. May be read from any thread."""
+        address = self._address
+        return None if address is None else f"{address[0]}:{address[1]}"
+
     # To be overridden ----------------------------------------------------------------------------
 
     def found(self, now: float) -> None:

@@ -136,6 +136,23 @@ class ConnectionMetrics:
         self.lost = stat()
 
 
+class TransactionMetrics:
+    """The statistics of the transactions: durations of what has succeeded (seconds)."""
+
+    def __init__(self, window: float, samples: int) -> None:
+        def histogram() -> SampledStat:
+            return SampledStat(window, samples, True)
+
+        #: Of each initialization, until the producer id and its epoch are known.
+        self.init = histogram()
+        #: Of each commit, from the call until the coordinator has confirmed it.
+        self.commit = histogram()
+        #: Of each abort, likewise.
+        self.abort = histogram()
+        #: One value for each time that another producer has taken over the transactional id.
+        self.fenced = SampledStat(_FOREVER, 1)
+
+
 class ProducerMetrics:
     """All statistics of one producer."""
 
@@ -167,6 +184,7 @@ class ProducerMetrics:
         self.metadata = ConnectionMetrics(window, samples)
         #: To the coordinator of transactions.
         self.coordinator = ConnectionMetrics(window, samples)
+        self.transactions = TransactionMetrics(window, samples)
         # Bytes of the delivered messages, by topic-partition.
         self.partitions: dict[tuple[str, int], SampledStat] = {}
         # Totals of topics that are no longer in these tables.

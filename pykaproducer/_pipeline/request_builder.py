@@ -145,8 +145,11 @@ class RequestBuilder:
         deadline = self._window.request_deadline(batches, now)
         timeout_ms = max(1, int((deadline - now) * 1000))
         size = sum([len(batch.payload) for batch in batches])
-        protocol = None if self._view is None else self._view.protocol
-        return ProduceRequest(batches, deadline, timeout_ms, now, size, protocol)
+        request = ProduceRequest(batches, deadline, timeout_ms, now, size)
+        if self._view is not None:
+            request.protocol = self._view.protocol
+            request.transactional_id = self._view.transactional_id
+        return request
 
     def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
         """Pause sealing for all buffers, as there is no memory for a batch of *buffer*."""

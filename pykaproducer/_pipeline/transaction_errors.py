@@ -24,6 +24,7 @@ from pykaproducer.errors import (
     TransactionFatalError,
     TransactionStateError,
     TransactionTimeoutError,
+    UnsupportedFeatureError,
 )
 
 _S, _C = TransactionState, TransactionCall
@@ -65,6 +66,11 @@ def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
         text = f"{_call(failure.call)}: the producer was closed{_outcome(failure)}"
         return ProducerClosedError(text)
     kind = _KINDS[failure.kind]
+    if failure.kind is FailureKind.UNSUPPORTED:
+        return UnsupportedFeatureError(
+            f"transactional id {transactional_id!r}: transactions need Kafka 2.5 or newer; "
+            f"{failure.cause}; upgrade the brokers, or remove transactional_id"
+        )
     cause = failure.cause
     if isinstance(cause, TransactionFailure):
         cause = error_of(cause, transactional_id)

@@ -24,16 +24,16 @@ from collections import deque
 from typing import Protocol
 
 from pykaproducer._errors.formatting import counted
+from pykaproducer._machines.transaction_effects import TellCaller
 from pykaproducer._machines.transaction_states import (
     ENDING,
     FailureKind,
     TransactionCall,
     TransactionState,
 )
-from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.transaction_errors import error_of
-from pykaproducer._pipeline.unreported import Failures, Taken
+from pykaproducer._pipeline.unreported import Failures, Taken, UnreportedFailures
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -108,6 +108,21 @@ class Closable(Protocol):
     def _announce_missed_slots(self) -> None: ...
 
 
+class HasUnreported(Protocol):
+    """A pipeline, or what a mock has instead."""
+
+    unreported: UnreportedFailures
+
+
+class TransactionEnder(Protocol):
+    """The stage Coordinator, or what a mock has instead."""
+
+    @property
+    def state(self) -> TransactionState: ...
+
+    def call(self, control: Control, until: float | None = None) -> TellCaller | None: ...
+
+
 def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str | None:
     """Wait until all accepted messages have their outcome, and end admission.
 
@@ -119,7 +134,7 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     # Without a timeout, each message has its own deadline. This one limits what callbacks send.
     last = began + producer.config.delivery_timeout_ms / 1000 if deadline is None else deadline
     if pipeline.coordinator is not None:
-        _end_transaction(producer, pipeline, pipeline.coordinator, timeout)
+        end_transaction(producer, pipeline, pipeline.coordinator, timeout)
     before = producer.accepted
     pending = _flush_and_log(producer, pipeline, deadline)
     rounds = 1
@@ -143,8 +158,11 @@ def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str
     )
 
 
-def _end_transaction(
-    producer: Closable, pipeline: Pipeline, coordinator: Coordinator, timeout: float | None
+def end_transaction(
+    producer: Closable,
+    failures: HasUnreported,
+    coordinator: TransactionEnder,
+    timeout: float | None,
 ) -> None:
     """Abort an open transaction, or wait for the end of one that is being ended."""
     config, clock = producer.config, producer._clock
@@ -153,7 +171,10 @@ def _end_transaction(
         return
     if timeout == 0:
         log.warning(
-            "%s: transactional id %r: %s", GIVEN_UP, config.transactional_id, _left_open(config)
+            "%s: transactional id %r: %s",
+            GIVEN_UP,
+            coordinator.transactional_id,
+            _left_open(config),
         )
         return
     deadline = clock.after(timeout)
@@ -169,23 +190,23 @@ def _end_transaction(
     if ended is None or (ended.failure is not None and ended.failure.kind in _UNFINISHED):
         unsure = ended is not None and ended.outcome is CommitOutcome.POSSIBLY_COMMITTED
         text = "its commit was not confirmed" if unsure else _left_open(config)
-        log.warning("close(): transactional id %r: %s", config.transactional_id, text)
+        log.warning("close(): transactional id %r: %s", coordinator.transactional_id, text)
     elif ended.failure is not None:
-        log.warning("close(): %s", error_of(ended.failure, config.transactional_id or ""))
+        log.warning("close(): %s", error_of(ended.failure, coordinator.transactional_id))
     elif state in _OPEN and ended.outcome is not CommitOutcome.COMMITTED:
         failed = 0
         if producer._handover is None:  # otherwise the `with` block raises them
-            failed = pipeline.unreported.take().failures.count
+            failed = failures.unreported.take().failures.count
         log.warning(
             "close(): transactional id %r: the open transaction was aborted%s; call "
             "commit_transaction() before close()",
-            config.transactional_id,
+            coordinator.transactional_id,
             f", and {counted(failed, 'message')} of it failed" if failed else "",
         )
     elif ended.outcome is not None:
         log.info(
             "close(): transactional id %r: the outcome of the last transaction is %s",
-            config.transactional_id,
+            coordinator.transactional_id,
             ended.outcome.name,
         )
 

@@ -1,11 +1,12 @@
 """The requests of a transactional producer to the coordinators of its transaction and its groups.
 
-AddPartitionsToTxn and AddOffsetsToTxn tell
-the transaction coordinator what belongs to a transaction, before it is written. With KIP-890 the
-brokers do this themselves when they receive Produce from version 12 on, and TxnOffsetCommit from
-version 5 on. EndTxn version 5 responds with the producer id and epoch of the next transaction.
+AddPartitionsToTxn and AddOffsetsToTxn add partitions and groups to a transaction before anything is
+written to them. With KIP-890 the brokers do this themselves when they receive Produce from version
+12 on, and TxnOffsetCommit from version 5 on. EndTxn version 5 responds with the producer id and
+epoch of the next transaction.
 
-InitProducerId is in ``messages``, and what only inspects transactions in ``transaction_queries``.
+InitProducerId is in ``messages``; requests that only inspect transactions are in
+``transaction_queries``.
 """
 
 from __future__ import annotations
@@ -81,6 +82,37 @@ class EndTxnAnswer:
     throttle_ms: int = 0
 
 
+# Common to these requests -------------------------------------------------------------------
+
+#: The first version of each of them that is flexible (KIP-482).
+_FLEXIBLE = 3
+
+
+def _writer(key: ApiKey, version: int, correlation_id: int, client_id: str | None) -> RequestWriter:
+    return RequestWriter(key, version, correlation_id, client_id, flexible=version >= _FLEXIBLE)
+
+
+def _write_producer(
+    out: RequestWriter,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    group_id: str | None = None,
+) -> None:
+    """Append the fields that say whose transaction it is. TxnOffsetCommit has a group in them."""
+    out.string(transactional_id)
+    if group_id is not None:
+        out.string(group_id)
+    out.int64(producer_id)
+    out.int16(producer_epoch)
+
+
+def _reader(version: int, payload: Buffer) -> Reader:
+    reader = Reader(payload, flexible=version >= _FLEXIBLE)
+    reader.skip_tags()  # the header's
+    return reader
+
+
 # FindCoordinator ----------------------------------------------------------------------------
 
 
@@ -95,9 +127,7 @@ def find_coordinator_request(
 
     Raises ValueError for several *keys* in a version before 4 (KIP-699).
     """
-    out = RequestWriter(
-        ApiKey.FIND_COORDINATOR, version, correlation_id, client_id, flexible=version >= 3
-    )
+    out = _writer(ApiKey.FIND_COORDINATOR, version, correlation_id, client_id)
     if version < 4:
         out.string(_only(keys, version))
     out.int8(kind)
@@ -116,8 +146,7 @@ def decode_find_coordinator(
 
     Before version 4 it does not repeat the key.
     """
-    reader = Reader(payload, flexible=version >= 3)
-    reader.skip_tags()  # the header's
+    reader = _reader(version, payload)
     throttle_ms = reader.int32()
     if version < 4:
         (error_code,) = reader.fields(_int16)
@@ -167,12 +196,8 @@ def add_partitions_to_txn_request(
     partitions: Iterable[tuple[str, int]],
 ) -> bytes:
     """Encode a framed AddPartitionsToTxn request. *partitions* are (topic, partition)."""
-    out = RequestWriter(
-        ApiKey.ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id, flexible=version >= 3
-    )
-    out.string(transactional_id)
-    out.int64(producer_id)
-    out.int16(producer_epoch)
+    out = _writer(ApiKey.ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id)
+    _write_producer(out, transactional_id, producer_id, producer_epoch)
     out.partitions(partitions)
     out.no_tags()
     return out.frame()
@@ -180,12 +205,11 @@ def add_partitions_to_txn_request(
 
 def decode_add_partitions_to_txn(version: int, payload: Buffer) -> PartitionErrorsAnswer:
     """Decode an AddPartitionsToTxn response."""
-    return _decode_partition_errors(payload, flexible=version >= 3)
+    return _decode_partition_errors(version, payload)
 
 
-def _decode_partition_errors(payload: Buffer, *, flexible: bool) -> PartitionErrorsAnswer:
-    reader = Reader(payload, flexible=flexible)
-    reader.skip_tags()  # the header's
+def _decode_partition_errors(version: int, payload: Buffer) -> PartitionErrorsAnswer:
+    reader = _reader(version, payload)
     throttle_ms = reader.int32()
     errors: dict[tuple[str, int], int] = {}
     for _ in range(reader.array()):
@@ -212,12 +236,8 @@ def add_offsets_to_txn_request(
     group_id: str,
 ) -> bytes:
     """Encode a framed AddOffsetsToTxn request."""
-    out = RequestWriter(
-        ApiKey.ADD_OFFSETS_TO_TXN, version, correlation_id, client_id, flexible=version >= 3
-    )
-    out.string(transactional_id)
-    out.int64(producer_id)
-    out.int16(producer_epoch)
+    out = _writer(ApiKey.ADD_OFFSETS_TO_TXN, version, correlation_id, client_id)
+    _write_producer(out, transactional_id, producer_id, producer_epoch)
     out.string(group_id)
     out.no_tags()
     return out.frame()
@@ -225,8 +245,7 @@ def add_offsets_to_txn_request(
 
 def decode_add_offsets_to_txn(version: int, payload: Buffer) -> AddOffsetsAnswer:
     """Decode an AddOffsetsToTxn response."""
-    reader = Reader(payload, flexible=version >= 3)
-    reader.skip_tags()  # the header's
+    reader = _reader(version, payload)
     throttle_ms, error_code = reader.fields(_throttle_and_error)
     reader.skip_tags()
     return AddOffsetsAnswer(error_code, throttle_ms)
@@ -246,10 +265,8 @@ def end_txn_request(
     commit: bool,
 ) -> bytes:
     """Encode a framed EndTxn request, which commits or aborts."""
-    out = RequestWriter(ApiKey.END_TXN, version, correlation_id, client_id, flexible=version >= 3)
-    out.string(transactional_id)
-    out.int64(producer_id)
-    out.int16(producer_epoch)
+    out = _writer(ApiKey.END_TXN, version, correlation_id, client_id)
+    _write_producer(out, transactional_id, producer_id, producer_epoch)
     out.int8(commit)
     out.no_tags()
     return out.frame()
@@ -257,8 +274,7 @@ def end_txn_request(
 
 def decode_end_txn(version: int, payload: Buffer) -> EndTxnAnswer:
     """Decode an EndTxn response."""
-    reader = Reader(payload, flexible=version >= 3)
-    reader.skip_tags()  # the header's
+    reader = _reader(version, payload)
     throttle_ms, error_code = reader.fields(_throttle_and_error)
     producer_id, epoch = reader.fields(_producer) if version >= 5 else (-1, -1)
     reader.skip_tags()
@@ -283,13 +299,8 @@ def txn_offset_commit_request(
     Versions before 3 have no member, generation and instance, with which the coordinator rejects
     members that have lost their partitions (KIP-447).
     """
-    out = RequestWriter(
-        ApiKey.TXN_OFFSET_COMMIT, version, correlation_id, client_id, flexible=version >= 3
-    )
-    out.string(transactional_id)
-    out.string(group.group_id)
-    out.int64(producer_id)
-    out.int16(producer_epoch)
+    out = _writer(ApiKey.TXN_OFFSET_COMMIT, version, correlation_id, client_id)
+    _write_producer(out, transactional_id, producer_id, producer_epoch, group.group_id)
     if version >= 3:
         out.int32(group.generation)
         out.string(group.member_id)
@@ -315,7 +326,7 @@ def txn_offset_commit_request(
 
 def decode_txn_offset_commit(version: int, payload: Buffer) -> PartitionErrorsAnswer:
     """Decode a TxnOffsetCommit response."""
-    return _decode_partition_errors(payload, flexible=version >= 3)
+    return _decode_partition_errors(version, payload)
 
 
 _int16 = struct.Struct(">h")

@@ -23,6 +23,7 @@ from pykaproducer.cli import (
     top,
     topics,
     trace,
+    transactions,
     verify,
 )
 from pykaproducer.cli._parser import Parser
@@ -30,7 +31,20 @@ from pykaproducer.cli.common import CommandError, notify, parser_like
 from pykaproducer.errors import PykaproducerError
 
 #: The commands, in the order in which the help lists them.
-COMMANDS = (demo, produce, load, perf, verify, topics, top, trace, cluster, settings, completion)
+COMMANDS = (
+    demo,
+    produce,
+    load,
+    perf,
+    verify,
+    topics,
+    transactions,
+    top,
+    trace,
+    cluster,
+    settings,
+    completion,
+)
 
 _EXAMPLES = """\
 examples:

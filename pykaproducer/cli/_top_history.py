@@ -51,7 +51,8 @@ class History:
         if not self.measured:
             return 0.0
         # A counter that decreased belongs to another producer, which has taken over the socket.
-        more: float = self.now[section][field] - self._before[section][field]
+        before = self._before.get(section) or {}
+        more: float = self.now[section][field] - before.get(field, 0)
         return max(0.0, more / self._seconds)
 
     def partitions(self) -> list[dict[str, Any]]:
@@ -89,6 +90,8 @@ _ORDER = (
     "Reports",
     "LogWriter",
     "Metadata",
+    "Coordinator",
+    "GroupCoordinator",
 )
 
 

@@ -32,6 +32,15 @@ _OLD = 1.0
 #: Stages that are hidden first if there is little space, because they are mostly idle.
 _ASIDE = frozenset(("RetryHandler", "Reports", "LogWriter", "Metadata"))
 _STATES = {"running": "green", "idle": "cyan", "closing": "yellow", "broken": "bold red"}
+_TRANSACTION_STATES = {
+    "ready": "cyan",
+    "open": "green",
+    "flushing": "green",
+    "committing": "green",
+    "abortable": "bold red",
+    "aborting": "yellow",
+    "fatal": "bold red",
+}
 _BROKER_STATES = {"connected": "green", "connecting": "yellow", "down": "bold red"}
 _HEADER = "black on cyan"
 
@@ -110,6 +119,8 @@ def _shares(wanted: Sequence[int], lines: int | None) -> list[int | None]:
 def _header(history: History, width: int, on_a_screen: bool, ascii_only: bool) -> list[Text]:
     now = history.now
     lines = [_title(history), _traffic(history), _buffer(now, ascii_only), _requests(history)]
+    if now.get("transactions") is not None:
+        lines.append(_transactions(history))
     lines.append(_sparkline(history, width, ascii_only))
     lines.extend(_failing(now))
     for line in lines if on_a_screen else ():
@@ -199,6 +210,25 @@ def _requests(history: History) -> Text:
     return line
 
 
+def _transactions(history: History) -> Text:
+    found = history.now["transactions"]
+    line = Text.assemble(
+        "txns      ",
+        (found["state"], _TRANSACTION_STATES.get(found["state"], "")),
+    )
+    if found["open_s"] is not None:
+        line.append(f" {_age(found['open_s'])}")
+        partitions = found["partitions"]
+        line.append(f"  {partitions} partition{'' if partitions == 1 else 's'}")
+    line.append(f"  committed {_rate(history, 'transactions', 'committed')}")
+    line.append(f"  total {_count(found['committed'])}  aborted {_count(found['aborted'])}")
+    if found["protocol"] is not None:
+        line.append(f"  epoch {found['producer_epoch']}  protocol {found['protocol']}", "dim")
+    if found["error"] is not None:
+        line.append(f"  {found['error']}", "bold red")
+    return line
+
+
 def _sparkline(history: History, width: int, ascii_only: bool) -> Text:
     """Draw the rates of the last snapshots, the newest at the right."""
     steps = " .:-=+*#" if ascii_only else "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
@@ -268,8 +298,11 @@ def _latency(history: History) -> _Section:
         ("delivery", "send() to outcome"),
         ("queue", "send() to batch"),
         ("request", "request to response"),
+        ("commit", "commit"),
     ):
-        found = history.now["latency_ms"][name]
+        found = history.now["latency_ms"].get(name)
+        if found is None:
+            continue
         numbers = (_milliseconds(found[field]) for field in ("p50", "p95", "p99", "max", "mean"))
         rows.append((label, *numbers))
     return _Section(("LATENCY ms", " p50", " p95", " p99", " max", " mean"), rows, (5, 60))

@@ -12,6 +12,19 @@ from pykaproducer.confluent.settings import Translated
 #: Our states of a broker -> librdkafka's.
 _STATES = {"connected": "UP", "connecting": "TRY_CONNECT", "down": "DOWN"}
 
+#: Our states of transactions -> librdkafka's of transactions, and of the producer id.
+_TRANSACTION_STATES = {
+    "uninitialized": ("Init", "Init"),
+    "initializing": ("WaitPID", "WaitPID"),
+    "ready": ("Ready", "Assigned"),
+    "open": ("InTransaction", "Assigned"),
+    "flushing": ("BeginCommit", "Assigned"),
+    "committing": ("CommittingTransaction", "Assigned"),
+    "abortable": ("AbortableError", "Assigned"),
+    "aborting": ("AbortingTransaction", "Assigned"),
+    "fatal": ("FatalError", "FatalError"),
+}
+
 
 def statistics(
     stats: dict[str, Any], settings: Translated, waiting: int, now: float, age: float
@@ -23,7 +36,7 @@ def statistics(
     """
     messages = stats["messages"]
     size = stats["bytes"]
-    return {
+    found = {
         "name": stats["client_id"],
         "client_id": stats["client_id"],
         "type": "producer",
@@ -46,6 +59,25 @@ def statistics(
             f"{broker['address']}/{broker['id']}": _broker(broker) for broker in stats["brokers"]
         },
         "topics": {topic["topic"]: _topic(topic, stats) for topic in stats["topics"]},
+    }
+    if stats["transactions"] is not None:
+        found["eos"] = _transactions(stats["transactions"])
+    return found
+
+
+def _transactions(found: dict[str, Any]) -> dict[str, Any]:
+    """Return librdkafka's section for transactions; ages are in milliseconds there."""
+    state, assigned = _TRANSACTION_STATES.get(found["state"], ("Init", "Init"))
+    age = found["assigned_s" if assigned == "Assigned" else "state_s"]
+    return {
+        "idemp_state": assigned,
+        "idemp_stateage": int((age or 0) * 1000),
+        "txn_state": state,
+        "txn_stateage": int((found["state_s"] or 0) * 1000),
+        "txn_may_enq": state == "InTransaction",
+        "producer_id": found["producer_id"],
+        "producer_epoch": found["producer_epoch"],
+        "epoch_cnt": found["assignments"],
     }
 
 

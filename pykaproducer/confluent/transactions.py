@@ -9,7 +9,7 @@ from pykaproducer._config.schema import INT_MAX
 from pykaproducer.confluent.arguments import seconds
 from pykaproducer.confluent.cluster import refuse_closed
 from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, transaction_error
-from pykaproducer.errors import ProducerClosedError, TransactionError
+from pykaproducer.errors import ProducerClosedError, TransactionError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
     from pykaproducer._util.clock import Clock
@@ -147,6 +147,8 @@ class TransactionMethods:
             call()
         except TransactionError as error:
             raise KafkaException(transaction_error(error)) from error
+        except UnsupportedFeatureError as error:
+            raise exception(KafkaError._UNSUPPORTED_FEATURE, str(error)) from error
         except ProducerClosedError as error:
             raise RuntimeError("Producer has been closed") from error
 

@@ -24,6 +24,7 @@ from pykaproducer.delivery import RecordMetadata, metadata
 from pykaproducer.errors import ConfigurationError, ProducerClosedError
 from pykaproducer.kafka_python.partitioners import Cluster, PartitionerCallable, callable_or_setting
 from pykaproducer.producer import Producer
+from pykaproducer.transactions import NEEDS_INIT
 
 log = logging.getLogger("pykaproducer.config")
 
@@ -224,8 +225,6 @@ class KafkaProducer(Producer):
         super()._reset()
         # Whether bootstrap_connected() has already waited.
         self._bootstrapped = False
-        # Whether init_transactions() has succeeded.
-        self._initialized = False
 
     def send(  # type: ignore[override]  # this class exists to return another kind of handle
         self,
@@ -338,14 +337,17 @@ class KafkaProducer(Producer):
             if isinstance(serializer, ObjectSerializer):
                 serializer.close()
 
-    def init_transactions(self, timeout: float | None = None) -> None:
+    def init_transactions(
+        self, timeout: float | None = None, *, transactional_id: str | None = None
+    ) -> None:
         """Call :meth:`Producer.init_transactions`, unless it has succeeded before.
 
         As in kafka-python it can be called again at any time, also in a transaction.
         """
-        if not self._initialized:
-            super().init_transactions(timeout)
-            self._initialized = True
+        refused = self._refused
+        needed = refused is not None and refused.state in NEEDS_INIT
+        if transactional_id is not None or needed:
+            super().init_transactions(timeout, transactional_id=transactional_id)
 
     def send_offsets_to_transaction(
         self, offsets: object, group_metadata: object, *, timeout: float | None = None

@@ -60,12 +60,37 @@ def _level(name: str, unit: str, text: str, section: str) -> Instrument:
 
 def _latency(which: str, text: str) -> Instrument:
     def read(snapshot: Snapshot) -> Iterator[Point]:
-        summary = snapshot["latency_ms"][which]
+        summary = snapshot["latency_ms"].get(which, {})
         for field, quantile in _QUANTILES.items():
-            if summary[field] is not None:
+            if summary.get(field) is not None:
                 yield {"quantile": quantile}, summary[field] / 1000
 
     return Instrument(f"{which}.latency.recent", False, "s", text, ("quantile",), read)
+
+
+#: ``state`` of the transactions in ``stats()``.
+TRANSACTION_STATES = (
+    *("uninitialized", "initializing", "ready", "open", "flushing", "committing"),
+    *("abortable", "aborting", "prepared", "fatal"),
+)
+
+
+def _transactional(name: str, counts: bool, unit: str, text: str, field: str) -> Instrument:
+    """Return an instrument that only producers with transactions have."""
+
+    def read(snapshot: Snapshot) -> Iterator[Point]:
+        found = snapshot.get("transactions")
+        if found is not None and found[field] is not None:
+            yield {}, found[field]
+
+    return Instrument(name, counts, unit, text, (), read)
+
+
+def _transaction_state(snapshot: Snapshot) -> Iterator[Point]:
+    found = snapshot.get("transactions")
+    if found is not None:
+        for state in TRANSACTION_STATES:
+            yield {"state": state}, float(found["state"] == state)
 
 
 def _state(snapshot: Snapshot) -> Iterator[Point]:
@@ -195,6 +220,38 @@ INSTRUMENTS = (
         "unanswered_batches",
     ),
     _partition("partition.level", "", "Retries of the messages in flight to a partition.", "level"),
+    _transactional(
+        "transactions.committed", True, "{transaction}", "Committed transactions.", "committed"
+    ),
+    _transactional(
+        "transactions.aborted", True, "{transaction}", "Aborted transactions.", "aborted"
+    ),
+    _transactional(
+        "transactions.fenced",
+        True,
+        "{producer}",
+        "1 if another producer has taken over the transactional id, else 0.",
+        "fenced",
+    ),
+    Instrument(
+        "transaction.state",
+        False,
+        "",
+        "1 for the current state of the transactions of the producer, 0 for the other states.",
+        ("state",),
+        _transaction_state,
+    ),
+    _transactional(
+        "transaction.open", False, "s", "Age of the open transaction, if there is one.", "open_s"
+    ),
+    _transactional(
+        "transaction.partitions",
+        False,
+        "{partition}",
+        "Partitions in the open transaction.",
+        "partitions",
+    ),
+    _latency("commit", "Time from commit_transaction() to its confirmation, recent quantiles."),
 )
 
 

@@ -70,6 +70,8 @@ class TracingInterceptor(Interceptor):
         self._tracer = trace.get_tracer("pykaproducer", VERSION, tracer_provider)
         self._propagator = propagator
         self._client: dict[str, AttributeValue] = {}
+        # Of spans only: it would be a time series of its own for each id.
+        self._transactional: dict[str, AttributeValue] = {}
         self._durations = None
         if durations:
             self._durations = get_meter("pykaproducer", VERSION, meter_provider).create_histogram(
@@ -83,6 +85,9 @@ class TracingInterceptor(Interceptor):
         """Remember the client id for the spans."""
         if configs.get("client_id"):
             self._client = {"messaging.client.id": str(configs["client_id"])}
+        if configs.get("transactional_id"):
+            name = str(configs["transactional_id"])
+            self._transactional = {"pykaproducer.transactional_id": name}
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
         """Start the span and write its context to the headers."""
@@ -150,6 +155,7 @@ class TracingInterceptor(Interceptor):
             "messaging.operation.type": "send",
             "messaging.destination.name": topic,
             **self._client,
+            **self._transactional,
         }
         if record.value is None:
             found["messaging.kafka.message.tombstone"] = True

@@ -45,6 +45,7 @@ _HISTOGRAMS = {
     "delivery": "Time from send() to the outcome.",
     "request": "Time from a produce request to its response.",
     "queue": "Time from send() until the batch is closed.",
+    "commit": "Time from commit_transaction() to its confirmation.",
 }
 
 #: The values of the labels that distinguish sources, and the source's snapshot.
@@ -102,7 +103,7 @@ class _Families(Collector):
         name = f"{_name(which)}_latency_seconds"
         family = HistogramMetricFamily(name, _HISTOGRAMS[which], labels=self._names(()))
         for own, snapshot in sources:
-            histogram = snapshot["latency_ms"][which].get("histogram")
+            histogram = snapshot["latency_ms"].get(which, {}).get("histogram")
             if histogram is not None:
                 buckets, total = _buckets(histogram)
                 family.add_metric(self._values(own, ()), buckets, total)

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import crc32c
 
@@ -49,6 +50,19 @@ class _Pending:
     chunk: Chunk
     row: int
     partition: int
+
+
+class InformedCoordinator(Protocol):
+    """The parts of a coordinator of transactions that the outcomes use."""
+
+    def written(self) -> None:
+        """Report a message."""
+
+    def row_failed(self, error: BaseException) -> None:
+        """Report a failure of a message."""
+
+    def run(self) -> None:
+        """Do what follows from the failures."""
 
 
 def records_of(chunk: Chunk, parts: Iterable[Slice]) -> Iterator[tuple[int, SentRecord]]:
@@ -105,6 +119,10 @@ class MockOutcomes:
         self._settled: deque[Slice] = deque()
         #: The thread that is running callbacks.
         self.reporter: int | None = None
+        # Transactions. The messages of the open one, which are in the history when it is committed.
+        self._uncommitted: list[SentRecord] = []
+        self._coordinator: InformedCoordinator | None = None
+        self._deliver_all: Callable[[], int] = int
 
     def __len__(self) -> int:
         """Return the number of pending messages."""
@@ -112,8 +130,11 @@ class MockOutcomes:
 
     def add(self, chunk: Chunk, parts: Iterable[Slice]) -> None:
         """Add the messages of *chunk*, which *parts* divide by partition, in their order."""
+        log = self.history if self._coordinator is None else self._uncommitted
         for row, record in sorted(records_of(chunk, parts), key=lambda pair: pair[0]):
-            self.history.append(record)
+            log.append(record)
+            if self._coordinator is not None:
+                self._coordinator.written()
             self._pending.append(_Pending(chunk, row, record.partition))
 
     def deliver_next(self, *, unconfirmed: bool) -> bool:
@@ -149,6 +170,8 @@ class MockOutcomes:
         """Settle *part* as failed; *make_error* is called for either status."""
         with self.lock:
             errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
+            if self._coordinator is not None and not part.is_settled:
+                self._coordinator.row_failed(errors[0])
             settled = part.fail(*errors)
             if settled is not None:
                 now = self._clock.monotonic()
@@ -171,6 +194,8 @@ class MockOutcomes:
 
     def run_callbacks(self) -> None:
         """Run the callbacks of the settled messages, unless a thread is running callbacks now."""
+        if self._coordinator is not None:
+            self._coordinator.run()  # a message that failed ends the transaction of the others
         with self.lock:
             if self.reporter is not None:
                 return
@@ -209,10 +234,48 @@ class MockOutcomes:
                 None if end is None else max(0.0, end - self._clock.monotonic()),
             )
 
+    # Transactions --------------------------------------------------------------------------------
+
+    def join_transactions(
+        self, coordinator: InformedCoordinator, deliver_all: Callable[[], int]
+    ) -> None:
+        """Let messages belong to transactions from now on. *deliver_all*: the pending messages."""
+        self._coordinator = coordinator
+        self._deliver_all = deliver_all
+
+    def uncommitted_records(self) -> list[SentRecord]:
+        """Return the messages of the open transaction."""
+        with self.lock:
+            return list(self._uncommitted)
+
+    def commit(self) -> None:
+        """Put the messages of the open transaction into the history."""
+        with self.lock:
+            self.history += self._uncommitted
+            self._uncommitted.clear()
+
+    def drop_uncommitted(self) -> None:
+        """Forget the messages of the open transaction."""
+        with self.lock:
+            self._uncommitted.clear()
+
+    def settle_all(self) -> None:
+        """Deliver all pending messages, and wait until their callbacks have run."""
+        self._deliver_all()
+        self.run_callbacks()
+        self.wait_for_callbacks(None)
+
+    def fail_all(self, make_error: MakeError) -> None:
+        """Fail all pending messages, and run their callbacks."""
+        while self.fail_next(make_error):
+            pass
+        self.run_callbacks()
+
     def forget(self) -> None:
         """Forget the history, the offsets and the unreported failures."""
         with self.lock:
             self.history.clear()
+            self._uncommitted.clear()
             self._offsets.clear()
         self.unreported.take()
 

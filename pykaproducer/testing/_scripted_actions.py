@@ -8,7 +8,7 @@ callable that takes an Exchange.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,9 @@ def proceed(exchange: Exchange) -> None:
 class Refuse:
     """Answer with an error code.
 
-    For a Produce request *only* can name the (topic, partition) pairs that are rejected; the others
-    are appended. With *appended*, all of them are appended, and the error is returned nevertheless.
+    For Produce, AddPartitionsToTxn and TxnOffsetCommit *only* can name the (topic, partition) pairs
+    that are rejected; the others are executed. With *appended*, all of them are executed, and the
+    error is returned nevertheless.
     """
 
     code: int
@@ -98,12 +99,28 @@ class Refuse:
             exchange.answer(exchange.refusal(self.code))
             return
         answer = exchange.apply(() if self.appended else self.only)
-        for topic in answer.responses:
-            for partition in topic.partition_responses:
-                if (topic.name, partition.index) in self.only:
-                    partition.error_code = self.code
+        for place, partition, name in _answered(answer):
+            if place in self.only:
+                setattr(partition, name, self.code)
+                if hasattr(partition, "base_offset"):
                     partition.base_offset = -1
         exchange.answer(answer)
+
+
+def _answered(answer: Any) -> Iterator[tuple[tuple[str, int], Any, str]]:
+    """Return each partition in an answer, its part of the answer, and the field of its code."""
+    if hasattr(answer, "responses"):
+        for topic in answer.responses:
+            for each in topic.partition_responses:
+                yield (topic.name, each.index), each, "error_code"
+    elif hasattr(answer, "results_by_topic_v3_and_below"):
+        for topic in answer.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                yield (topic.name, each.partition_index), each, "partition_error_code"
+    else:
+        for topic in answer.topics:
+            for each in topic.partitions:
+                yield (topic.name, each.partition_index), each, "error_code"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The scripted cluster's state, and the requests that its brokers answer.
 
-Supported: ApiVersions 0-4, Metadata 0-13, InitProducerId 0-5 (without transactional id),
-Produce 3-12. Deviations from Apache Kafka 4.3 that may be relevant for tests:
+Supported: ApiVersions 0-4, Metadata 0-13, InitProducerId 0-5, Produce 3-12, and the requests of
+:mod:`._scripted_transactions`. Deviations from Apache Kafka 4.3 that may be relevant for tests:
 
 * A stopped broker is removed from the metadata immediately. Its partitions have no leader until
   ``move_leader`` or ``start``: there is no leader election.
@@ -31,7 +31,14 @@ from pykaproducer.testing._messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from pykaproducer.testing._scripted_coordinator import Coordinators, Placed, TransactionalBatch
 from pykaproducer.testing._scripted_log import AppendError, PartitionLog
+from pykaproducer.testing._scripted_transactions import (
+    TRANSACTION_NAMES,
+    TRANSACTION_VERSIONS,
+    TransactionApis,
+    refused,
+)
 
 #: Supported versions: request class -> (first, last).
 VERSIONS: dict[Any, tuple[int, int]] = {
@@ -39,6 +46,7 @@ VERSIONS: dict[Any, tuple[int, int]] = {
     MetadataRequest: (0, 13),
     ApiVersionsRequest: (0, 4),
     InitProducerIdRequest: (0, 5),
+    **TRANSACTION_VERSIONS,
 }
 
 #: Names of the requests in tests and scripts.
@@ -47,7 +55,12 @@ NAMES: dict[str, Any] = {
     "metadata": MetadataRequest,
     "api_versions": ApiVersionsRequest,
     "init_producer_id": InitProducerIdRequest,
+    **TRANSACTION_NAMES,
 }
+
+
+#: The feature that turns the protocol of KIP-890 part 2 on, from level 2.
+TRANSACTION_VERSION = "transaction.version"
 
 
 @dataclass(slots=True)
@@ -81,7 +94,10 @@ class ClusterState:
         self.topics: dict[str, list[Partition]] = {}
         self.versions = VERSIONS | {NAMES[name]: range_ for name, range_ in versions.items()}
         self._auto_create = auto_create
+        self._features_epoch = 1
         self._producer_ids = itertools.count(1000)
+        self.coordinators = Coordinators(self._producer_ids, lambda place: self._at(place).log)
+        self.transactions = TransactionApis(self.coordinators, self._exists, self._address)
         self.cluster_id = f"scripted-{next(_cluster_numbers)}"
 
     def add_topic(self, name: str, partitions: int) -> None:
@@ -95,6 +111,16 @@ class ClusterState:
         """Return the leader of *partition*, or -1 if there is none."""
         return partition.leader if self.brokers[partition.leader].running else -1
 
+    def _at(self, place: Placed) -> Partition:
+        return self.topics[place[0]][place[1]]
+
+    def _exists(self, place: Placed) -> bool:
+        return 0 <= place[1] < len(self.topics.get(place[0], ()))
+
+    def _address(self, broker: int) -> tuple[str, int] | None:
+        state = self.brokers[broker]
+        return (state.host, state.port) if state.running else None
+
     # Answering -------------------------------------------------------------------------------
 
     def perform(self, broker: int, request: Any, skip: Collection[tuple[str, int]]) -> Any:
@@ -107,13 +133,8 @@ class ClusterState:
             case ApiVersionsRequest():
                 return self._api_versions(0)
             case InitProducerIdRequest():
-                return InitProducerIdResponse(
-                    throttle_time_ms=0,
-                    error_code=0,
-                    producer_id=next(self._producer_ids),
-                    producer_epoch=0,
-                )
-        raise AssertionError(f"no answer for {request.name}")
+                return self._init_producer_id(broker, request)
+        return self.transactions.perform(broker, request, skip)
 
     def refuse(self, request: Any, code: int) -> Any:
         """Return the answer that rejects all of *request* with *code*."""
@@ -134,10 +155,10 @@ class ClusterState:
                 return InitProducerIdResponse(
                     throttle_time_ms=0, error_code=code, producer_id=-1, producer_epoch=-1
                 )
-        raise AssertionError(f"no answer for {request.name}")
+        return refused(request, code)
 
     def _api_versions(self, code: int) -> Any:
-        kind = ApiVersionsResponse.ApiVersion
+        kind, level = ApiVersionsResponse.ApiVersion, self.coordinators.level
         return ApiVersionsResponse(
             error_code=code,
             api_keys=[
@@ -145,6 +166,44 @@ class ClusterState:
                 for request, (first, last) in self.versions.items()
             ],
             throttle_time_ms=0,
+            supported_features=[
+                ApiVersionsResponse.SupportedFeatureKey(
+                    name=TRANSACTION_VERSION, min_version=0, max_version=2
+                )
+            ],
+            finalized_features_epoch=self._features_epoch,
+            # A level of 0 is the same as none.
+            finalized_features=[
+                ApiVersionsResponse.FinalizedFeatureKey(
+                    name=TRANSACTION_VERSION, max_version_level=level, min_version_level=level
+                )
+            ]
+            if level
+            else [],
+        )
+
+    def set_level(self, level: int) -> None:
+        """Change the level of ``transaction.version``."""
+        self.coordinators.level = level
+        self._features_epoch += 1
+
+    # Producer ids ----------------------------------------------------------------------------
+
+    def _init_producer_id(self, broker: int, request: Any) -> Any:
+        name = request.transactional_id
+        if name is None:
+            code, producer_id, epoch = 0, next(self._producer_ids), 0
+        elif self.transactions.is_coordinator(broker, "transaction", name):
+            expected = request.producer_id, request.producer_epoch
+            code, producer_id, epoch = self.coordinators.initialize(
+                name, request.transaction_timeout_ms, expected
+            )
+        else:
+            code, producer_id, epoch = ErrorCode.NOT_COORDINATOR, -1, -1
+        if code == ErrorCode.PRODUCER_FENCED and request.API_VERSION < 4:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return InitProducerIdResponse(
+            throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=epoch
         )
 
     # Metadata --------------------------------------------------------------------------------
@@ -204,7 +263,7 @@ class ClusterState:
             (
                 topic.name,
                 [
-                    self._append(broker, request.API_VERSION, topic.name, part, leaders)
+                    self._append(broker, request, topic.name, part, leaders)
                     if (topic.name, part.index) not in skip
                     else _produced(part.index, 0)
                     for part in topic.partition_data
@@ -222,7 +281,8 @@ class ClusterState:
             ],
         )
 
-    def _append(self, broker: int, version: int, topic: str, data: Any, leaders: set[int]) -> Any:
+    def _append(self, broker: int, request: Any, topic: str, data: Any, leaders: set[int]) -> Any:
+        version = request.API_VERSION
         partitions = self.topics.get(topic, [])
         if not 0 <= data.index < len(partitions):
             return _produced(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -235,7 +295,16 @@ class ClusterState:
                 answer.current_leader = _leader(leader, partition.leader_epoch)
             return answer
         try:
-            base_offset = partition.log.append(bytes(data.records), zstd_allowed=version >= 7)
+            base_offset = partition.log.append(
+                bytes(data.records),
+                zstd_allowed=version >= 7,
+                check=lambda producer_id, epoch: self.coordinators.may_write(
+                    TransactionalBatch(
+                        request.transactional_id, producer_id, epoch, (topic, data.index)
+                    ),
+                    version,
+                ),
+            )
         except AppendError as error:
             answer = _produced(data.index, error.code)
             answer.error_message = error.text

@@ -5,7 +5,7 @@ in the same order. Intentional deviations:
 
 * Nothing expires, neither records nor producer states.
 * There are no limits on sizes (``max.message.bytes``) and timestamps.
-* No transactions: a transactional or control batch is rejected with INVALID_RECORD.
+* Markers of transactions take an offset, and are not among the records.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,7 @@ class LoggedBatch:
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    transactional: bool = False
 
 
 @dataclass(slots=True)
@@ -97,10 +99,20 @@ class PartitionLog:
     def __init__(self) -> None:
         self.records: list[LoggedRecord] = []
         self.batches: list[LoggedBatch] = []
+        #: The offset of the next record or marker.
+        self.end = 0
+        # Producer id -> base offset of its open transaction.
+        self._open: dict[int, int] = {}
+        # Indexes of the batches of aborted transactions.
+        self._aborted: set[int] = set()
         self._producers: dict[int, _ProducerState] = {}
 
-    def append(self, data: bytes, *, zstd_allowed: bool = True) -> int:
+    def append(
+        self, data: bytes, *, zstd_allowed: bool = True, check: Callable[[int, int], int]
+    ) -> int:
         """Append the batch in *data* and return its base offset.
+
+        *check*: returns an error code for a transactional batch, from its producer id and epoch.
 
         Raises:
             AppendError: the batch is rejected.
@@ -108,9 +120,11 @@ class PartitionLog:
         batch, records = read_batch(data)
         if batch.compression_type == batch.CODEC_ZSTD and not zstd_allowed:
             raise AppendError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        if batch.is_transactional or batch.is_control_batch:
-            raise AppendError(ErrorCode.INVALID_RECORD, "transactions are not supported")
-        base_offset = len(self.records)
+        if batch.is_control_batch:
+            raise AppendError(ErrorCode.INVALID_RECORD, "a client cannot write markers")
+        if batch.is_transactional and (code := check(batch.producer_id, batch.producer_epoch)):
+            raise AppendError(code)
+        base_offset = self.end
         if batch.has_producer_id():
             known = self._check_sequence(batch)
             if known is not None:
@@ -136,9 +150,38 @@ class PartitionLog:
                 batch.producer_id,
                 batch.producer_epoch,
                 batch.base_sequence,
+                batch.is_transactional,
             )
         )
+        self.end += len(records)
+        if batch.is_transactional:
+            self._open.setdefault(batch.producer_id, base_offset)
         return base_offset
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """Append the marker of a transaction, whose producer has *epoch* from now on."""
+        first = self._open.pop(producer_id, self.end)
+        if not commit:
+            self._aborted |= {
+                index
+                for index, batch in enumerate(self.batches)
+                if batch.transactional
+                and batch.producer_id == producer_id
+                and batch.base_offset >= first
+            }
+        self.end += 1
+        state = self._producers.get(producer_id)
+        if state is None or epoch > state.epoch:
+            self._producers[producer_id] = _ProducerState(epoch)
+
+    def committed(self) -> list[LoggedRecord]:
+        """Return what a consumer with ``read_committed`` reads."""
+        stable = min(self._open.values(), default=self.end)
+        return [
+            record
+            for record in self.records
+            if record.offset < stable and record.batch not in self._aborted
+        ]
 
     def _check_sequence(self, batch: Any) -> int | None:
         """Return the base offset of a duplicate batch, or None if the batch is the next one."""
@@ -159,7 +202,8 @@ class PartitionLog:
                 raise AppendError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
             self._producers[batch.producer_id] = _ProducerState(epoch)
             return None
-        last_known = state.batches[-1][1]
+        # After a marker with a new epoch there is none.
+        last_known = state.batches[-1][1] if state.batches else -1
         expected = 0 if last_known == _LAST_SEQUENCE else last_known + 1
         if first != expected:
             raise AppendError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)

@@ -20,6 +20,22 @@ from pykaproducer.testing._codec import (
     record,
 )
 
+#: The transactional id, the producer id and the epoch: the first fields of most requests.
+_TRANSACTIONAL_ID = Field("transactional_id", STRING)
+_PRODUCER = (Field("producer_id", INT64), Field("producer_epoch", INT16))
+#: The beginning of all responses.
+_THROTTLE = Field("throttle_time_ms", INT32)
+
+
+def _codes(topic: str, partition: str, names: tuple[str, str, str]) -> Field:
+    """Return the field with the error code of each partition; *names* are those of the arrays."""
+    topics, partitions, code = names
+    codes = record(partition, Field("partition_index", INT32), Field(code, INT16))
+    return Field(
+        topics, Array(record(topic, Field("name", STRING), Field(partitions, Array(codes))))
+    )
+
+
 FindCoordinatorRequest, FindCoordinatorResponse = message(
     "FindCoordinator",
     10,
@@ -74,25 +90,11 @@ AddPartitionsToTxnRequest, AddPartitionsToTxnResponse = message(
         ),
     ],
     [
-        Field("throttle_time_ms", INT32),
-        Field(
-            "results_by_topic_v3_and_below",
-            Array(
-                record(
-                    "AddPartitionsToTxnTopicResult",
-                    Field("name", STRING),
-                    Field(
-                        "results_by_partition",
-                        Array(
-                            record(
-                                "AddPartitionsToTxnPartitionResult",
-                                Field("partition_index", INT32),
-                                Field("partition_error_code", INT16),
-                            )
-                        ),
-                    ),
-                )
-            ),
+        _THROTTLE,
+        _codes(
+            "AddPartitionsToTxnTopicResult",
+            "AddPartitionsToTxnPartitionResult",
+            ("results_by_topic_v3_and_below", "results_by_partition", "partition_error_code"),
         ),
     ],
 )
@@ -101,27 +103,17 @@ AddOffsetsToTxnRequest, AddOffsetsToTxnResponse = message(
     "AddOffsetsToTxn",
     25,
     3,
-    [
-        Field("transactional_id", STRING),
-        Field("producer_id", INT64),
-        Field("producer_epoch", INT16),
-        Field("group_id", STRING),
-    ],
-    [Field("throttle_time_ms", INT32), Field("error_code", INT16)],
+    [_TRANSACTIONAL_ID, *_PRODUCER, Field("group_id", STRING)],
+    [_THROTTLE, Field("error_code", INT16)],
 )
 
 EndTxnRequest, EndTxnResponse = message(
     "EndTxn",
     26,
     3,
+    [_TRANSACTIONAL_ID, *_PRODUCER, Field("committed", BOOL)],
     [
-        Field("transactional_id", STRING),
-        Field("producer_id", INT64),
-        Field("producer_epoch", INT16),
-        Field("committed", BOOL),
-    ],
-    [
-        Field("throttle_time_ms", INT32),
+        _THROTTLE,
         Field("error_code", INT16),
         Field("producer_id", INT64, since=5, default=-1),
         Field("producer_epoch", INT16, since=5, default=-1),
@@ -133,10 +125,9 @@ TxnOffsetCommitRequest, TxnOffsetCommitResponse = message(
     28,
     3,
     [
-        Field("transactional_id", STRING),
+        _TRANSACTIONAL_ID,
         Field("group_id", STRING),
-        Field("producer_id", INT64),
-        Field("producer_epoch", INT16),
+        *_PRODUCER,
         Field("generation_id", INT32, since=3, default=-1),
         Field("member_id", STRING, since=3),
         Field("group_instance_id", STRING, since=3, default=None),
@@ -163,25 +154,11 @@ TxnOffsetCommitRequest, TxnOffsetCommitResponse = message(
         ),
     ],
     [
-        Field("throttle_time_ms", INT32),
-        Field(
-            "topics",
-            Array(
-                record(
-                    "TxnOffsetCommitResponseTopic",
-                    Field("name", STRING),
-                    Field(
-                        "partitions",
-                        Array(
-                            record(
-                                "TxnOffsetCommitResponsePartition",
-                                Field("partition_index", INT32),
-                                Field("error_code", INT16),
-                            )
-                        ),
-                    ),
-                )
-            ),
+        _THROTTLE,
+        _codes(
+            "TxnOffsetCommitResponseTopic",
+            "TxnOffsetCommitResponsePartition",
+            ("topics", "partitions", "error_code"),
         ),
     ],
 )
@@ -228,7 +205,7 @@ OffsetFetchRequest, OffsetFetchResponse = message(
         Field("require_stable", BOOL),
     ],
     [
-        Field("throttle_time_ms", INT32),
+        _THROTTLE,
         Field(
             "topics",
             Array(
@@ -295,19 +272,18 @@ DescribeTransactionsRequest, DescribeTransactionsResponse = message(
     0,
     [Field("transactional_ids", Array(STRING))],
     [
-        Field("throttle_time_ms", INT32),
+        _THROTTLE,
         Field(
             "transaction_states",
             Array(
                 record(
                     "TransactionState",
                     Field("error_code", INT16),
-                    Field("transactional_id", STRING),
+                    _TRANSACTIONAL_ID,
                     Field("transaction_state", STRING),
                     Field("transaction_timeout_ms", INT32),
                     Field("transaction_start_time_ms", INT64),
-                    Field("producer_id", INT64),
-                    Field("producer_epoch", INT16),
+                    *_PRODUCER,
                     Field(
                         "topics",
                         Array(
@@ -335,7 +311,7 @@ ListTransactionsRequest, ListTransactionsResponse = message(
         Field("transactional_id_pattern", STRING, since=2, default=None),
     ],
     [
-        Field("throttle_time_ms", INT32),
+        _THROTTLE,
         Field("error_code", INT16),
         Field("unknown_state_filters", Array(STRING)),
         Field(
@@ -343,8 +319,8 @@ ListTransactionsRequest, ListTransactionsResponse = message(
             Array(
                 record(
                     "TransactionState",
-                    Field("transactional_id", STRING),
-                    Field("producer_id", INT64),
+                    _TRANSACTIONAL_ID,
+                    _PRODUCER[0],
                     Field("transaction_state", STRING),
                 )
             ),

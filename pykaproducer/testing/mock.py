@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import struct
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from pykaproducer import partitioners
 from pykaproducer._errors.formatting import counted, format_partition
@@ -25,7 +24,6 @@ from pykaproducer._pipeline.custom_partitioner import (
     no_such_partition,
 )
 from pykaproducer._process import closing
-from pykaproducer._util.clock import Clock, Waitable, earlier
 from pykaproducer.block import RefusedRows
 from pykaproducer.errors import (
     AbortedError,
@@ -35,12 +33,13 @@ from pykaproducer.errors import (
     MetadataTimeoutError,
     ProducerClosedError,
     Status,
-    UnsupportedFeatureError,
 )
 from pykaproducer.kafka_python.producer import KafkaProducer
 from pykaproducer.producer import Producer
 from pykaproducer.testing._mock_arguments import checked_partitions, error_maker_for
+from pykaproducer.testing._mock_clock import ExpiringClock
 from pykaproducer.testing._mock_outcomes import MakeError, MockOutcomes, SentRecord
+from pykaproducer.testing._mock_transactions import MockTransactions
 
 if TYPE_CHECKING:
     from pykaproducer.partitioners import PartitionerFunction
@@ -49,11 +48,21 @@ if TYPE_CHECKING:
 __all__ = ["MockKafkaProducer", "MockProducer", "SentRecord"]
 
 #: The methods that can be made to raise.
-Call = Literal["send", "flush", "close", "partitions_for"]
-_CALLS = ("send", "flush", "close", "partitions_for")
+Call = Literal[
+    "send",
+    "flush",
+    "close",
+    "partitions_for",
+    "init_transactions",
+    "begin_transaction",
+    "send_offsets_to_transaction",
+    "commit_transaction",
+    "abort_transaction",
+]
+_CALLS = get_args(Call)
 
 
-class MockProducer(Producer):
+class MockProducer(MockTransactions, Producer):  # type: ignore[misc]
     """A :class:`~pykaproducer.Producer` without a cluster, whose outcomes the test decides.
 
     ``MockProducer(**settings)`` takes the producer's settings and two more. It starts no thread and
@@ -81,7 +90,7 @@ class MockProducer(Producer):
 
     Raises:
         ConfigurationError: as :class:`~pykaproducer.Producer`.
-        UnsupportedFeatureError: ``transactional_id`` was given; there are no mock transactions.
+        UnsupportedFeatureError: as :class:`~pykaproducer.Producer`.
         TypeError, ValueError: an invalid *auto_complete* or *partitions*.
     """
 
@@ -97,10 +106,6 @@ class MockProducer(Producer):
         self._auto_complete = auto_complete
         self._counts, self._default_count = checked_partitions(partitions)
         super().__init__(*arguments, **settings)
-        if self.config.transactional_id is not None:
-            raise UnsupportedFeatureError(
-                "setting transactional_id: a mock has no transactions; use a KafkaCluster"
-            )
 
     def _reset(self) -> None:
         super()._reset()
@@ -112,7 +117,8 @@ class MockProducer(Producer):
         self._to_raise: dict[str, deque[BaseException]] = {name: deque() for name in _CALLS}
         self._to_fail: deque[MakeError] = deque()
         self._ref.in_own_thread = self._in_own_thread
-        self._ref.clock = _ExpiringClock(self)
+        self._ref.clock = ExpiringClock(self)
+        self._join_transactions()
         # From now on each message calls _start(), which can refuse it.
         self._begin_to_close()
 
@@ -121,6 +127,7 @@ class MockProducer(Producer):
     def history(self) -> list[SentRecord]:
         """Return the accepted messages in the order of their ``send()``, whatever their outcome.
 
+        With ``transactional_id``: those of committed transactions, in the order of the commits.
         Messages that failed before they had a partition are missing: no broker would have seen
         them.
         """
@@ -189,8 +196,8 @@ class MockProducer(Producer):
         """Let the next call of a method raise *error*, before it does anything.
 
         Args:
-            call: ``"send"`` (also ``send_many()`` and ``send_arrow()``), ``"flush"``, ``"close"``
-                or ``"partitions_for"``.
+            call: ``"send"`` (also ``send_many()`` and ``send_arrow()``), ``"flush"``, ``"close"``,
+                ``"partitions_for"``, or a call of transactions such as ``"commit_transaction"``.
             error: for example ``BufferFullError("the buffer is full")``.
 
         Raises:
@@ -209,6 +216,8 @@ class MockProducer(Producer):
         :meth:`fail_next` that have not occurred yet are dropped.
         """
         self._give_up("clear() was called")
+        self._refused = type(self)._refused
+        self._join_transactions()
         self._outcomes.forget()
         self._to_fail.clear()
         for errors in self._to_raise.values():
@@ -251,6 +260,8 @@ class MockProducer(Producer):
         if timeout == 0 or self._in_own_thread():
             self._shut()
         self._announce_missed_slots()
+        if self._coordinator is not None:
+            closing.end_transaction(self, self._outcomes, self._coordinator, timeout)
         if timeout == 0:
             self._give_up(closing.GIVEN_UP)
         rounds = 0
@@ -302,6 +313,8 @@ class MockProducer(Producer):
     def _start(self) -> None:
         """Refuse a message if the producer is closed, or if the test wants that."""
         self._check_not_closed()
+        if self._coordinator is not None:
+            self._check_transaction()
         self._raise_if_wanted("send")
 
     def _may_still_send(self) -> bool:
@@ -408,6 +421,9 @@ class MockProducer(Producer):
             pass
         self._outcomes.run_callbacks()
 
+    def _next_deadline(self) -> float | None:
+        return self._outcomes.next_deadline()
+
     def _expire(self) -> None:
         self._outcomes.expire()
         self._outcomes.run_callbacks()
@@ -417,7 +433,7 @@ class MockProducer(Producer):
             raise errors.popleft()
 
 
-class MockKafkaProducer(MockProducer, KafkaProducer):
+class MockKafkaProducer(MockProducer, KafkaProducer):  # type: ignore[misc]
     """A :class:`MockProducer` for code written for kafka-python: see ``KafkaProducer``."""
 
     def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
@@ -433,22 +449,6 @@ class MockKafkaProducer(MockProducer, KafkaProducer):
         count = self._count(topic)
         leaders = dict.fromkeys(range(count), 0)
         return TopicView(topic, 0, count, leaders, struct.pack(f"{count}i", *leaders))
-
-
-class _ExpiringClock(Clock):
-    """The system clock; a thread that waits for an outcome expires the messages in the meantime."""
-
-    def __init__(self, producer: MockProducer) -> None:
-        self._producer = weakref.ref(producer)
-
-    def acquire(self, lock: Waitable, deadline: float | None) -> bool:
-        producer = self._producer()
-        if producer is None:
-            return super().acquire(lock, deadline)
-        if super().acquire(lock, earlier(deadline, producer._outcomes.next_deadline())):
-            return True
-        producer._expire()
-        return False
 
 
 _UNKNOWN_TOPIC = (

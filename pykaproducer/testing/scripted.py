@@ -52,9 +52,10 @@ from pykaproducer.testing._scripted_actions import (
     twice,
     wrong_correlation_id,
 )
-from pykaproducer.testing._scripted_apis import NAMES, ClusterState
+from pykaproducer.testing._scripted_apis import NAMES, TRANSACTION_VERSION, ClusterState
 from pykaproducer.testing._scripted_connection import BrokerEnd, NeverConnected
 from pykaproducer.testing._scripted_log import LoggedBatch, LoggedRecord
+from pykaproducer.testing._scripted_transactions import KINDS
 
 __all__ = [
     "Action",
@@ -85,7 +86,7 @@ class Received:
     """A request that a broker has received."""
 
     broker: int
-    #: "produce", "metadata", "api_versions" or "init_producer_id"
+    #: Its name, as in :meth:`ScriptedCluster.next`.
     api: str
     version: int
     client_id: str | None
@@ -99,8 +100,9 @@ class ScriptedCluster:
     """An in-process cluster with scripted responses.
 
     *topics* are names with numbers of partitions, which are led by the brokers in turn. *versions*
-    restricts the supported versions, for example ``{"produce": (3, 7)}``. :meth:`close` ends all
-    connections and joins the threads.
+    restricts the supported versions, for example ``{"produce": (3, 7)}``. *features* are levels of
+    features: ``{"transaction.version": 0}`` has the transaction protocol before KIP-890.
+    :meth:`close` ends all connections and joins the threads.
     """
 
     def __init__(
@@ -110,13 +112,17 @@ class ScriptedCluster:
         *,
         versions: Mapping[str, tuple[int, int]] | None = None,
         auto_create: bool = False,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         # Guards all fields below; notified when a request arrives.
         self._changed = threading.Condition(threading.RLock())
         self._state = ClusterState(brokers, dict(versions or {}), auto_create)
         for name, partitions in (topics or {}).items():
             self._state.add_topic(name, partitions)
+        for name, level in (features or {}).items():
+            self.set_feature(name, level)
         self._script: dict[str, deque[tuple[int | None, Action]]] = {api: deque() for api in NAMES}
+        self._standing: dict[str, Action] = {}
         self._history: list[Received] = []
         self._connections: list[BrokerEnd] = []
         self._held: set[threading.Event] = set()
@@ -149,9 +155,24 @@ class ScriptedCluster:
         )
 
     def next(self, api: str, *actions: Action, broker: int | None = None) -> None:
-        """Apply *actions* to the next requests of *api* (to *broker*), one each, in this order."""
+        """Apply *actions* to the next requests of *api* (to *broker*), one each, in this order.
+
+        *api* is Kafka's name of the request in lower case: ``"produce"``, ``"metadata"``,
+        ``"api_versions"``, ``"init_producer_id"``, ``"find_coordinator"``,
+        ``"add_partitions_to_txn"``, ``"add_offsets_to_txn"``, ``"txn_offset_commit"``,
+        ``"end_txn"``, ``"offset_fetch"``, ``"describe_transactions"`` or ``"list_transactions"``.
+        """
         with self._changed:
             self._script[api].extend((broker, action) for action in actions)
+
+    def always(self, api: str, action: Action) -> None:
+        """Apply *action* to all requests of *api* from now on that :meth:`next` does not name.
+
+        ``always(api, proceed)`` ends this.
+        """
+        _check_name(api)
+        with self._changed:
+            self._standing[api] = action
 
     def _action_for(self, api: str, broker: int) -> Action:
         script = self._script[api]
@@ -159,7 +180,7 @@ class ScriptedCluster:
             if wanted is None or wanted == broker:
                 del script[number]
                 return action
-        return proceed
+        return self._standing.get(api, proceed)
 
     # The cluster -------------------------------------------------------------------------------
 
@@ -198,15 +219,54 @@ class ScriptedCluster:
             state = self._state.brokers[broker]
             state.running = state.reachable = True
 
-    def log(self, topic: str, partition: int = 0) -> list[LoggedRecord]:
-        """Return the records of a partition."""
+    def log(self, topic: str, partition: int = 0, *, committed: bool = False) -> list[LoggedRecord]:
+        """Return the records of a partition.
+
+        With *committed* only those that a consumer with ``isolation.level=read_committed`` reads.
+        """
         with self._changed:
-            return list(self._state.topics[topic][partition].log.records)
+            log = self._state.topics[topic][partition].log
+            return log.committed() if committed else list(log.records)
 
     def batches(self, topic: str, partition: int = 0) -> list[LoggedBatch]:
         """Return the batches of a partition."""
         with self._changed:
             return list(self._state.topics[topic][partition].log.batches)
+
+    # Transactions ------------------------------------------------------------------------------
+
+    def set_feature(self, name: str, level: int) -> None:
+        """Change the level of a feature. Connections learn it when they are opened."""
+        if name != TRANSACTION_VERSION or not 0 <= level <= 2:
+            raise ValueError(f"{TRANSACTION_VERSION} may be 0 to 2; there is no {name} {level}")
+        with self._changed:
+            self._state.set_level(level)
+
+    def move_coordinator(self, kind: str, key: str, broker: int) -> None:
+        """Make *broker* the coordinator of a ``"group"`` or of a transactional id.
+
+        *kind*: ``"group"`` or ``"transaction"``. Before that it is broker 0.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+        with self._changed:
+            self._state.transactions.placed[kind, key] = broker
+
+    def time_out(self, transactional_id: str) -> None:
+        """Abort the open transaction, as a coordinator does when its timeout has passed."""
+        with self._changed:
+            self._state.coordinators.time_out(transactional_id)
+
+    def transaction_state(self, transactional_id: str) -> str:
+        """Return Kafka's name of the state: ``"Empty"``, ``"Ongoing"``, ``"CompleteCommit"`` ..."""
+        with self._changed:
+            return self._state.coordinators.ids[transactional_id].state
+
+    def offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """Return the committed offsets of *group* by topic and partition."""
+        with self._changed:
+            stored = self._state.coordinators.stored(group)
+            return {place: each.offset for place, each in stored.items()}
 
     # Received requests -------------------------------------------------------------------------
 
@@ -222,8 +282,7 @@ class ScriptedCluster:
             return self._received(api)
 
     def _received(self, api: str) -> list[Received]:
-        if api not in NAMES:
-            raise ValueError(f"unknown request {api!r}; use one of {', '.join(NAMES)}")
+        _check_name(api)
         return [received for received in self._history if received.api == api]
 
     def join_connections(self) -> None:
@@ -310,6 +369,11 @@ class ScriptedCluster:
         with self._changed:
             self._held.discard(released)
             return not self._closed
+
+
+def _check_name(api: str) -> None:
+    if api not in NAMES:
+        raise ValueError(f"unknown request {api!r}; use one of {', '.join(NAMES)}")
 
 
 def _scripted_producer(network: Network, clock: Clock | None) -> type[Producer]:

@@ -88,6 +88,27 @@ SNAPSHOT: dict[str, Any] = {
         }
         for number in (0, 1)
     ],
+    "transactions": None,
+}
+
+#: ``transactions`` of a producer with an open transaction.
+TRANSACTIONS: dict[str, Any] = {
+    "transactional_id": "orders-0",
+    "state": "open",
+    "state_s": 0.25,
+    "serial": 43,
+    "protocol": 2,
+    "producer_id": 4000,
+    "producer_epoch": 49,
+    "assigned_s": 0.5,
+    "assignments": 50,
+    "open_s": 0.25,
+    "partitions": 3,
+    "coordinator": "kafka-1:9092",
+    "error": None,
+    "committed": 40,
+    "aborted": 2,
+    "fenced": 0,
 }
 
 

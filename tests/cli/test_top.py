@@ -26,7 +26,7 @@ from pykaproducer.cli.top import _command_of
 from pykaproducer.stats import read_stats, running, runtime_directory
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import consume
-from tests._support.snapshots import snapshot
+from tests._support.snapshots import SOME, TRANSACTIONS, snapshot
 from tests._support.speaker import speaking
 
 from .helper import NOWHERE, PATIENCE, command, end_of, run
@@ -85,6 +85,25 @@ def test_the_picture_and_the_keys(directory: pathlib.Path) -> None:
         assert LEFT in terminal.shown
         assert CURSOR in terminal.shown
         assert terminal.is_as_before()
+
+
+def test_transactions(directory: pathlib.Path) -> None:
+    path = directory / "a.sock"
+    refused = {**TRANSACTIONS, "state": "abortable", "error": "there is no such topic"}
+    latency = {**snapshot()["latency_ms"], "commit": SOME}
+
+    def shown(**more: Any) -> str:
+        with speaking(path, lambda: snapshot(**more)):
+            done = run("top", str(path), "--once", "--interval", "0.1")
+        return " ".join(done.stdout.decode().split())
+
+    there = shown(transactions=TRANSACTIONS, latency_ms=latency)
+    assert "txns open 250 ms 3 partitions committed 0/s total 40 aborted 2" in there
+    assert " commit 1.50 4.00 8.00 16.0 2.00 " in there
+    there = shown(transactions=refused, latency_ms=latency)
+    assert "txns abortable" in there
+    assert "there is no such topic" in there
+    assert "txns" not in shown()
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(20, 5), (1, 1), (500, 100)])

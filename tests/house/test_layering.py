@@ -26,7 +26,7 @@ LAYERS = (
     ("_machines",),
     ("_net",),
     ("_pipeline",),
-    ("_process", "_observability", "producer", "transactions"),
+    ("_process", "_observability", "producer", "transactions", "_control", "transaction_control"),
     ("kafka_python",),
     ("testing",),
     ("_load",),

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pykaproducer import Producer
 from pykaproducer.metrics import ProducerCollector
-from tests._support.snapshots import Said
+from tests._support.snapshots import TRANSACTIONS, Said
 
 DASHBOARD = pathlib.Path(__file__).parent.parent.parent / "examples" / "grafana-dashboard.json"
 
@@ -30,7 +30,8 @@ def exported() -> dict[str, set[str]]:
     """Return the labels of each exported sample, by its name."""
     registry = CollectorRegistry()
     # The one has partitions, the other histograms. (Collectors do not keep producers alive.)
-    said, real = Said(), Producer(bootstrap_servers="127.0.0.1:9")
+    said = Said(transactions=TRANSACTIONS)
+    real = Producer(bootstrap_servers="127.0.0.1:9", transactional_id="orders-0")
     registry.register(ProducerCollector(said, real))
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):

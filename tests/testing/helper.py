@@ -90,7 +90,10 @@ class RawClient:
 
 
 def produce_request(
-    batches: Sequence[tuple[str, int, bytes]], acks: int = -1, version: int = 12
+    batches: Sequence[tuple[str, int, bytes]],
+    acks: int = -1,
+    version: int = 12,
+    transactional_id: str | None = None,
 ) -> Any:
     topics: dict[str, list[Any]] = {}
     for topic, partition, records in batches:
@@ -99,7 +102,7 @@ def produce_request(
         )
     return ProduceRequest(
         version=version,
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=30_000,
         topic_data=[

@@ -23,8 +23,6 @@ from pykaproducer import (
     MetadataTimeoutError,
     PartitionerError,
     Producer,
-    TransactionStateError,
-    UnsupportedFeatureError,
 )
 from pykaproducer.interceptors import Interceptor
 from pykaproducer.testing import MockKafkaProducer, MockProducer
@@ -268,13 +266,6 @@ def test_without_metrics() -> None:
     assert producer.send("events", b"value").failed()
     assert producer.send("events", b"value").succeeded()
     assert producer.metrics() is None
-
-
-def test_transactions_are_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="transactional_id: a mock has no"):
-        MockProducer(transactional_id="t")
-    with pytest.raises(TransactionStateError, match="set transactional_id"):
-        MockProducer().begin_transaction()
 
 
 def test_a_pickle_is_an_empty_mock_with_the_same_arguments() -> None:

@@ -58,7 +58,8 @@ def test_close_of_a_failed_transaction(
     producer.send(topic, b"written", partition=0).result(PATIENCE)
     assert producer.send(topic, b"nowhere", partition=99).exception(PATIENCE) is not None
     producer.close()
-    (line,) = warnings(caplog)
+    refused, line = warnings(caplog)
+    assert "the transaction must be aborted" in refused
     assert "the open transaction was aborted; call" in line
     assert kafka.committed(topic) == []
 

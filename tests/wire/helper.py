@@ -68,13 +68,18 @@ def payload(answer: Any) -> bytes:
 
 
 def record_batch(
-    *values: bytes, producer_id: int = -1, epoch: int = -1, sequence: int = -1, codec: int = 0
+    *values: bytes,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    codec: int = 0,
+    transactional: bool = False,
 ) -> bytes:
     """Return a record batch made by kafka-python's builder."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
-        is_transactional=False,
+        is_transactional=transactional,
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,

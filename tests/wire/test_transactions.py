@@ -72,6 +72,8 @@ def versions(key: ApiKey, first: int = 0, last: int = 99) -> st.SearchStrategy[i
 
 numbers = st.integers(0, 2**31 - 1)
 places = st.lists(st.tuples(names, numbers), max_size=6, unique=True)
+#: The transactional id, the producer id and the epoch.
+producers = st.tuples(names, int64, int16)
 offsets = st.builds(GroupOffset, names, numbers, int64, int32, names)
 groups = st.builds(GroupMetadata, names, int32, names, st.none() | names)
 
@@ -86,6 +88,12 @@ def grouped(partitions: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
 
 def named(topics: Any) -> list[tuple[str, list[int]]]:
     return [(each.name, each.partitions) for each in topics]
+
+
+def producer_of(request: Any, prefix: str = "") -> tuple[Any, ...]:
+    """Return the fields that say whose transaction it is."""
+    fields = ("transactional_id", "producer_id", "producer_epoch")
+    return tuple(getattr(request, prefix + field) for field in fields)
 
 
 # Requests -----------------------------------------------------------------------------------
@@ -108,69 +116,54 @@ def test_find_several_coordinators(version: int, keys: list[str]) -> None:
     assert read_request(FindCoordinatorRequest, version, framed).coordinator_keys == keys
 
 
-@given(versions(ApiKey.ADD_PARTITIONS_TO_TXN), client_ids, names, int64, int16, places)
+@given(versions(ApiKey.ADD_PARTITIONS_TO_TXN), client_ids, producers, places)
 def test_add_partitions_to_txn_request(
     version: int,
     client_id: str | None,
-    name: str,
-    producer_id: int,
-    epoch: int,
+    producer: tuple[str, int, int],
     partitions: list[tuple[str, int]],
 ) -> None:
-    framed = add_partitions_to_txn_request(
-        version, 7, client_id, name, producer_id, epoch, partitions
-    )
+    framed = add_partitions_to_txn_request(version, 7, client_id, *producer, partitions)
     request = read_request(AddPartitionsToTxnRequest, version, framed)
-    assert request.v3_and_below_transactional_id == name
-    assert request.v3_and_below_producer_id == producer_id
-    assert request.v3_and_below_producer_epoch == epoch
+    assert producer_of(request, "v3_and_below_") == producer
     assert named(request.v3_and_below_topics) == grouped(partitions)
 
 
-@given(versions(ApiKey.ADD_OFFSETS_TO_TXN), client_ids, names, int64, int16, names)
+@given(versions(ApiKey.ADD_OFFSETS_TO_TXN), client_ids, producers, names)
 def test_add_offsets_to_txn_request(
-    version: int, client_id: str | None, name: str, producer_id: int, epoch: int, group: str
+    version: int, client_id: str | None, producer: tuple[str, int, int], group: str
 ) -> None:
-    framed = add_offsets_to_txn_request(version, 7, client_id, name, producer_id, epoch, group)
+    framed = add_offsets_to_txn_request(version, 7, client_id, *producer, group)
     request = read_request(AddOffsetsToTxnRequest, version, framed)
-    assert (request.transactional_id, request.group_id) == (name, group)
-    assert (request.producer_id, request.producer_epoch) == (producer_id, epoch)
+    assert (producer_of(request), request.group_id) == (producer, group)
 
 
-@given(versions(ApiKey.END_TXN), client_ids, names, int64, int16, st.booleans())
+@given(versions(ApiKey.END_TXN), client_ids, producers, st.booleans())
 def test_end_txn_request(
-    version: int, client_id: str | None, name: str, producer_id: int, epoch: int, commit: bool
+    version: int, client_id: str | None, producer: tuple[str, int, int], commit: bool
 ) -> None:
-    framed = end_txn_request(version, 7, client_id, name, producer_id, epoch, commit=commit)
+    framed = end_txn_request(version, 7, client_id, *producer, commit=commit)
     request = read_request(EndTxnRequest, version, framed)
-    assert (request.transactional_id, request.committed) == (name, commit)
-    assert (request.producer_id, request.producer_epoch) == (producer_id, epoch)
+    assert (producer_of(request), request.committed) == (producer, commit)
 
 
 @given(
     versions(ApiKey.TXN_OFFSET_COMMIT),
     client_ids,
-    names,
-    int64,
-    int16,
+    producers,
     groups,
     st.lists(offsets, max_size=6, unique_by=lambda each: (each.topic, each.partition)),
 )
 def test_txn_offset_commit_request(
     version: int,
     client_id: str | None,
-    name: str,
-    producer_id: int,
-    epoch: int,
+    producer: tuple[str, int, int],
     group: GroupMetadata,
     offsets: list[GroupOffset],
 ) -> None:
-    framed = txn_offset_commit_request(
-        version, 7, client_id, name, producer_id, epoch, group, offsets
-    )
+    framed = txn_offset_commit_request(version, 7, client_id, *producer, group, offsets)
     request = read_request(TxnOffsetCommitRequest, version, framed)
-    assert (request.transactional_id, request.group_id) == (name, group.group_id)
-    assert (request.producer_id, request.producer_epoch) == (producer_id, epoch)
+    assert (producer_of(request), request.group_id) == (producer, group.group_id)
     if version >= 3:
         member = request.generation_id, request.member_id, request.group_instance_id
         assert member == (group.generation, group.member_id, group.instance_id)

@@ -1,0 +1,1 @@
+"""Requests to coordinators from a single thread: what ``TransactionControl`` consists of."""

@@ -1,0 +1,121 @@
+"""A connection for one request at a time, of which one thread may wait for several at once."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Sequence
+
+from pykaproducer._control.question import Address, Question
+from pykaproducer._machines.coordination import TV1
+from pykaproducer._machines.coordinator_queries import protocol_of
+from pykaproducer._net.connection import (
+    Connection,
+    ConnectionSettings,
+    Event,
+    Ready,
+    Request,
+    SessionState,
+)
+from pykaproducer._net.transport import Network
+from pykaproducer._util.clock import Clock
+
+
+class Link:
+    """A connection to the broker at *address*.
+
+    Raises ConnectionFailed if the system has no file descriptors or no memory for it.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        config: ConnectionSettings,
+        clock: Clock,
+        network: Network,
+        *,
+        bootstrap: bool,
+    ) -> None:
+        self.address = address
+        #: Whether it was opened for what any broker can answer.
+        self.bootstrap = bootstrap
+        #: Those of the request under way.
+        self.asks: Sequence[Question] = ()
+        #: It could be used at some time.
+        self.was_ready = False
+        #: The transaction protocol of the broker's cluster.
+        self.protocol = TV1
+        self._config = config
+        self._clock = clock
+        self._versions: dict[int, int] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._any = False
+        self._connection = Connection(address, config=config, clock=clock, network=network)
+        self._connection.open()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a request can be sent now."""
+        return self._connection.state is SessionState.READY and not self.asks
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When something is to be done if nothing happens."""
+        return self._connection.next_deadline
+
+    def refuses(self, ask: Question) -> str | None:
+        """Return why the broker cannot be asked, None if it can."""
+        return self._connection.refuses(ask.api_key, ask.at_least, ask.at_most)
+
+    def most(self, ask: Question) -> int:
+        """Return how many questions like this one fit into a request."""
+        return ask.most(self._versions.get(ask.api_key, 0))
+
+    def send(self, asks: Sequence[Question]) -> None:
+        """Send the request for *asks*, which may share one."""
+        self.asks, first = asks, asks[0]
+        client_id = self._config.client_id
+        self._connection.submit(
+            Request(
+                first.api_key,
+                lambda version, number: [first.encode(asks, version, number, client_id)],
+                deadline=self._clock.monotonic() + self._config.request_timeout_ms / 1000,
+                at_least=first.at_least,
+                at_most=first.at_most,
+            )
+        )
+
+    def poll(self) -> list[Event]:
+        """Write and read what is possible without waiting. Return the events."""
+        connection, events = self._connection, []
+        while True:
+            self._any = False
+            events += connection.poll(self._clock.monotonic(), self._look)
+            # An answer may have added something to write. If nothing was read, all that the socket
+            # takes has been written.
+            if connection.is_closed or not self._any:
+                break
+        for event in events:
+            if isinstance(event, Ready):
+                self.was_ready = True
+                self._versions = event.versions
+                self.protocol = protocol_of(event.features)
+        return events
+
+    def _look(
+        self, selector: selectors.BaseSelector, deadline: float | None, wake: Callable[[], None]
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        self._selector = selector
+        found = selector.select(0)
+        self._any = bool(found)
+        return found
+
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Make *selector* wait for what this connection waits for."""
+        if self._selector is not None and not self._connection.is_closed:
+            for key in self._selector.get_map().values():
+                selector.register(key.fileobj, key.events)
+
+    def close(self) -> None:
+        """Close the connection; forget the request under way."""
+        self.asks = ()
+        self._connection.close()

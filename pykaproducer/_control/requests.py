@@ -1,0 +1,380 @@
+"""The requests of a ``TransactionControl``: those that end, begin and describe transactions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from pykaproducer._control.question import Address, Question
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.coordination import (
+    TV1,
+    TV2,
+    CommitOutcome,
+    Coordination,
+    Ending,
+    Reaction,
+    coordinate,
+    coordinate_all,
+)
+from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
+from pykaproducer._wire.messages import (
+    ApiKey,
+    BrokerAddress,
+    decode_init_producer_id,
+    decode_metadata,
+    init_producer_id_request,
+    metadata_request,
+)
+from pykaproducer._wire.transaction_queries import (
+    CommittedOffset,
+    ListedTransaction,
+    TransactionDescription,
+    decode_describe_transactions,
+    decode_list_transactions,
+    decode_offset_fetch,
+    describe_transactions_request,
+    list_transactions_request,
+    offset_fetch_request,
+)
+from pykaproducer._wire.transactions import (
+    CoordinatorKind,
+    add_offsets_to_txn_request,
+    decode_add_offsets_to_txn,
+    decode_end_txn,
+    decode_txn_offset_commit,
+    end_txn_request,
+    txn_offset_commit_request,
+)
+
+
+def _about(transactional_id: str) -> str:
+    return f"transactional id {transactional_id!r}"
+
+
+class TransactionQuestion(Question):
+    """A request about one transactional id, to its coordinator."""
+
+    def __init__(self, transactional_id: str) -> None:
+        super().__init__(_about(transactional_id), (CoordinatorKind.TRANSACTION, transactional_id))
+        self.transactional_id = transactional_id
+
+
+class EndQuestion(TransactionQuestion):
+    """EndTxn, in a version of the transaction's protocol."""
+
+    api_key = ApiKey.END_TXN
+
+    def __init__(
+        self, transactional_id: str, producer: ProducerId, protocol: int, commit: bool
+    ) -> None:
+        super().__init__(transactional_id)
+        if protocol == TV2:
+            self.at_least = 5
+        else:
+            self.at_most = 4
+        self._producer, self._protocol, self.commit = producer, protocol, commit
+        self._unconfirmed = False
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        return end_txn_request(
+            version,
+            correlation_id,
+            client_id,
+            self.transactional_id,
+            self._producer.producer_id,
+            self._producer.epoch,
+            commit=self.commit,
+        )
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        return [decode_end_txn(version, payload).error_code]
+
+    def judge(self, code: int | None, *, written: bool) -> Coordination:
+        ending = Ending(self.commit, self._protocol, self._unconfirmed)
+        times = self.times.get(code, 0)
+        found = coordinate(self.api_key, code, ending=ending, times=times, written=written)
+        self._unconfirmed |= found.unconfirmed
+        return found
+
+    @property
+    def outcome(self) -> CommitOutcome:
+        """The outcome of the transaction, as far as it is known."""
+        found = self.found
+        if found is None or found.api_key != self.api_key:
+            return CommitOutcome.POSSIBLY_COMMITTED
+        if found.code == ErrorCode.NONE:
+            return CommitOutcome.COMMITTED if self.commit else CommitOutcome.NOT_COMMITTED
+        if self.commit and found.code == ErrorCode.INVALID_TXN_STATE:
+            # The coordinator has aborted it because of its timeout, or nothing was written in it.
+            return CommitOutcome.NOT_COMMITTED
+        # Another producer has the id: with it, the transaction may have been committed before.
+        return CommitOutcome.POSSIBLY_COMMITTED
+
+
+class InitQuestion(TransactionQuestion):
+    """InitProducerId of a new instance: fences the others, and ends what they have left."""
+
+    api_key = ApiKey.INIT_PRODUCER_ID
+    at_least = 3
+
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+        super().__init__(transactional_id)
+        self._timeout_ms = timeout_ms
+        #: The results.
+        self.producer = ProducerId(-1, -1)
+        self.protocol = TV1
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        return init_producer_id_request(
+            version, correlation_id, client_id, self.transactional_id, self._timeout_ms
+        )
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        answer = decode_init_producer_id(version, payload)
+        self.producer = ProducerId(answer.producer_id, answer.producer_epoch)
+        self.protocol = protocol
+        return [answer.error_code]
+
+
+class FenceQuestion(InitQuestion):
+    """InitProducerId only for its effect on an open transaction."""
+
+    def judge(self, code: int | None, *, written: bool) -> Coordination:
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            # The transaction is being aborted, or the program itself is ending it.
+            return Coordination(Reaction.DONE, self.api_key, code)
+        return super().judge(code, written=written)
+
+
+class AddGroupQuestion(TransactionQuestion):
+    """AddOffsetsToTxn, which TV1 needs before the offsets of a group."""
+
+    api_key = ApiKey.ADD_OFFSETS_TO_TXN
+
+    def __init__(self, transactional_id: str, producer: ProducerId, group: str) -> None:
+        super().__init__(transactional_id)
+        self._producer, self._group = producer, group
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        return add_offsets_to_txn_request(
+            version,
+            correlation_id,
+            client_id,
+            self.transactional_id,
+            self._producer.producer_id,
+            self._producer.epoch,
+            self._group,
+        )
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        return [decode_add_offsets_to_txn(version, payload).error_code]
+
+    def judge(self, code: int | None, *, written: bool) -> Coordination:
+        return coordinate(self.api_key, code)
+
+
+class CommitQuestion(Question):
+    """TxnOffsetCommit, to the coordinator of the group."""
+
+    api_key = ApiKey.TXN_OFFSET_COMMIT
+
+    def __init__(
+        self,
+        transactional_id: str,
+        producer: ProducerId,
+        protocol: int,
+        group: GroupMetadata,
+        offsets: Sequence[GroupOffset],
+    ) -> None:
+        super().__init__(
+            f"{_about(transactional_id)}: group {group.group_id!r}",
+            (CoordinatorKind.GROUP, group.group_id),
+        )
+        # From version 5 on it adds the group to the transaction (KIP-890); from 3 on it has the
+        # member and the generation (KIP-447).
+        if protocol == TV2:
+            self.at_least = 5
+        else:
+            self.at_least, self.at_most = 3, 4
+        self._transactional_id, self._producer = transactional_id, producer
+        self._group, self._offsets = group, offsets
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        return txn_offset_commit_request(
+            version,
+            correlation_id,
+            client_id,
+            self._transactional_id,
+            self._producer.producer_id,
+            self._producer.epoch,
+            self._group,
+            self._offsets,
+        )
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        codes = decode_txn_offset_commit(version, payload).errors.values()
+        worst = coordinate_all(self.api_key, codes)
+        return [worst.code or 0]
+
+    def judge(self, code: int | None, *, written: bool) -> Coordination:
+        return coordinate(self.api_key, code)
+
+
+class DescribeQuestion(TransactionQuestion):
+    """DescribeTransactions, for one id."""
+
+    api_key = ApiKey.DESCRIBE_TRANSACTIONS
+    shared = True
+
+    def __init__(self, transactional_id: str) -> None:
+        super().__init__(transactional_id)
+        #: The result.
+        self.description: TransactionDescription | None = None
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        names = [ask.transactional_id for ask in asks if isinstance(ask, DescribeQuestion)]
+        return describe_transactions_request(version, correlation_id, client_id, names)
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        answer = decode_describe_transactions(version, payload).transactions
+        found = {each.transactional_id: each for each in answer}
+        codes = []
+        for ask in asks:
+            assert isinstance(ask, DescribeQuestion), "only such questions share a request"
+            ask.description = found.get(ask.transactional_id)
+            missing = ErrorCode.UNKNOWN_SERVER_ERROR
+            codes.append(missing if ask.description is None else ask.description.error_code)
+        return codes
+
+
+class BrokersQuestion(Question):
+    """Metadata, for the addresses of all brokers."""
+
+    api_key = ApiKey.METADATA
+
+    def __init__(self) -> None:
+        super().__init__("the brokers of the cluster")
+        #: The result.
+        self.brokers: Sequence[BrokerAddress] = ()
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        return metadata_request(version, correlation_id, client_id, [], False)
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        answer = decode_metadata(version, payload)
+        self.brokers = answer.brokers
+        return [answer.error_code]
+
+
+class ListQuestion(Question):
+    """ListTransactions, to one broker."""
+
+    api_key = ApiKey.LIST_TRANSACTIONS
+
+    def __init__(self, address: Address, prefix: str, states: Collection[str]) -> None:
+        super().__init__("broker at {}:{}".format(*address), address=address)
+        self._prefix, self._states = prefix, states
+        #: The results.
+        self.transactions: Sequence[ListedTransaction] = ()
+        self.unknown_states: Sequence[str] = ()
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        # The answer is filtered again: older brokers have no patterns.
+        pattern = f"(?s){_quoted(self._prefix)}.*" if version >= 2 and self._prefix else None
+        return list_transactions_request(
+            version, correlation_id, client_id, states=self._states, pattern=pattern
+        )
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        answer = decode_list_transactions(version, payload)
+        self.unknown_states = answer.unknown_states
+        self.transactions = [
+            each for each in answer.transactions if each.transactional_id.startswith(self._prefix)
+        ]
+        return [answer.error_code]
+
+
+def _quoted(text: str) -> str:
+    """Return a regular expression of RE2 for *text*, which quotes ASCII punctuation only."""
+    return re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", text)
+
+
+class FetchQuestion(Question):
+    """OffsetFetch, for one group."""
+
+    api_key = ApiKey.OFFSET_FETCH
+    shared = True
+
+    def __init__(
+        self,
+        group: str,
+        topics: Collection[str] | None,
+        places: Collection[tuple[str, int]] | None,
+        *,
+        stable: bool,
+    ) -> None:
+        """*topics*: only these count; *places*: only these are asked for; None: all."""
+        super().__init__(f"group {group!r}", (CoordinatorKind.GROUP, group))
+        self.group = group
+        self._topics, self._places, self._stable = topics, places, stable
+        #: The result: (topic, partition) -> offset
+        self.offsets: dict[tuple[str, int], CommittedOffset] = {}
+
+    def most(self, version: int) -> int:
+        return super().most(version) if version >= 8 else 1
+
+    def encode(
+        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+    ) -> bytes:
+        groups = {ask.group: ask._places for ask in asks if isinstance(ask, FetchQuestion)}
+        return offset_fetch_request(
+            version, correlation_id, client_id, groups, require_stable=self._stable
+        )
+
+    def decode(
+        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+    ) -> Sequence[int]:
+        fetched = [ask for ask in asks if isinstance(ask, FetchQuestion)]
+        answer = decode_offset_fetch(version, payload, [ask.group for ask in fetched])
+        codes = []
+        for ask in fetched:
+            found = answer.groups[ask.group]
+            ask.offsets = {
+                place: each
+                for place, each in found.offsets.items()
+                if ask._topics is None or place[0] in ask._topics
+            }
+            errors = {each.error_code for each in ask.offsets.values()} - {ErrorCode.NONE}
+            final = errors - {ErrorCode.UNSTABLE_OFFSET_COMMIT}
+            codes.append(found.error_code or min(final or errors, default=0))
+        return codes

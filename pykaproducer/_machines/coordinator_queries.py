@@ -1,0 +1,73 @@
+"""The answers to requests that inspect transactions, and the protocol that a cluster supports.
+
+The requests of a transaction itself are in :mod:`pykaproducer._machines.coordination`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.coordination import (
+    COORDINATION,
+    NO_ANSWER,
+    TV1,
+    TV2,
+    Coordination,
+    Reaction,
+    coordinate,
+)
+from pykaproducer._wire.messages import ApiKey
+
+_E, _R = ErrorCode, Reaction
+
+#: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
+_FEATURE, _TV2_LEVEL = "transaction.version", 2
+
+#: Every broker, or a given one, is asked.
+_ANY: Final[dict[int | None, Reaction]] = {
+    _E.NONE: _R.DONE,
+    NO_ANSWER: _R.RETRY,
+    _E.COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
+    _E.REQUEST_TIMED_OUT: _R.RETRY,
+    _E.NETWORK_EXCEPTION: _R.RETRY,
+    _E.COORDINATOR_NOT_AVAILABLE: _R.RETRY,
+}
+
+#: A coordinator is asked.
+_COORDINATOR: Final[dict[int | None, Reaction]] = {
+    **_ANY,
+    NO_ANSWER: _R.FIND,
+    _E.COORDINATOR_NOT_AVAILABLE: _R.FIND,
+    _E.NOT_COORDINATOR: _R.FIND,
+}
+
+_QUERIES: Final[dict[int, dict[int | None, Reaction]]] = {
+    ApiKey.METADATA: {**_ANY, _E.REBOOTSTRAP_REQUIRED: _R.RETRY},
+    ApiKey.LIST_TRANSACTIONS: _ANY,
+    ApiKey.DESCRIBE_TRANSACTIONS: {
+        **_COORDINATOR,
+        # They are results: other ids of the same request have descriptions.
+        _E.TRANSACTIONAL_ID_NOT_FOUND: _R.DONE,
+        _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _R.DONE,
+    },
+    # An open transaction has an offset (KIP-447).
+    ApiKey.OFFSET_FETCH: {**_COORDINATOR, _E.UNSTABLE_OFFSET_COMMIT: _R.SOON},
+}
+
+
+def query_reaction(api_key: int, code: int | None) -> Coordination:
+    """Return how to handle the answer *code*; FATAL for one that is not in the table.
+
+    Without a transaction of its own: FindCoordinator and the others that a transaction has, too,
+    except EndTxn, are handled as while a producer initializes.
+    """
+    if api_key in COORDINATION:
+        return coordinate(api_key, code, initializing=True)
+    return Coordination(_QUERIES[api_key].get(code, Reaction.FATAL), api_key, code)
+
+
+def protocol_of(features: Mapping[str, int]) -> int:
+    """Return the transaction protocol of a cluster with these finalized features."""
+    return TV2 if features.get(_FEATURE, 0) >= _TV2_LEVEL else TV1

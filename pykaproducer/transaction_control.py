@@ -1,0 +1,443 @@
+"""End, inspect and fence transactions that other producers have begun.
+
+A producer leaves a transaction to others with ``prepare_transaction()``.
+:class:`TransactionControl` ends such transactions, in any process, and does what an administrator
+needs: list the transactions of a cluster, describe them, and abort those whose program is gone.
+``docs/transactions.rst`` is the guide.
+"""
+
+from __future__ import annotations
+
+import _thread
+import enum
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, NoReturn, Self, Unpack
+
+from pykaproducer._control.exchange import ControlExchange
+from pykaproducer._control.question import Question
+from pykaproducer._control.requests import (
+    AddGroupQuestion,
+    BrokersQuestion,
+    CommitQuestion,
+    DescribeQuestion,
+    EndQuestion,
+    FenceQuestion,
+    FetchQuestion,
+    InitQuestion,
+    ListQuestion,
+)
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._errors.combined import combined
+from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._errors.hints import ADVICE
+from pykaproducer._machines.coordination import TV1, CommitOutcome, Reaction
+from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._util.clock import Clock
+from pykaproducer._util.group_offsets import group_metadata, group_offsets
+from pykaproducer._wire.messages import ApiKey
+from pykaproducer._wire.transaction_queries import CommittedOffset as CommittedOffset
+from pykaproducer._wire.transaction_queries import ListedTransaction as ListedTransaction
+from pykaproducer._wire.transaction_queries import TransactionDescription as TransactionDescription
+from pykaproducer.config import Config, resolve
+from pykaproducer.delivery import TopicPartition
+from pykaproducer.errors import (
+    ProducerClosedError,
+    ProducerFencedError,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
+    UnsupportedFeatureError,
+)
+from pykaproducer.settings import ProducerSettings
+from pykaproducer.transactions import PreparedTransaction
+
+#: The states of an open transaction.
+OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+#: The first version of Kafka with a request, or with the version of it that is needed.
+_SINCE = {
+    ApiKey.INIT_PRODUCER_ID: "2.5",
+    ApiKey.TXN_OFFSET_COMMIT: "2.5",
+    ApiKey.OFFSET_FETCH: "2.5",
+    ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
+    ApiKey.LIST_TRANSACTIONS: "3.0",
+}
+#: Rights that differ from those of a producer.
+_RIGHTS = {
+    ApiKey.FIND_COORDINATOR: {
+        53: "grant this client Describe on the transactional id",
+        30: "grant this client Describe on the group",
+    },
+    ApiKey.OFFSET_FETCH: {
+        29: "grant this client Describe on the topic",
+        30: "grant this client Describe on the group",
+    },
+    ApiKey.TXN_OFFSET_COMMIT: {
+        29: "grant this client Read on the topic",
+        30: "grant this client Read on the group",
+    },
+}
+
+
+class EndState(enum.Enum):
+    """The end of a transaction, as far as it is known."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    #: It may have been committed or aborted before, or be open still.
+    UNSURE = "unsure"
+
+
+class Ended(NamedTuple):
+    """The result of :meth:`TransactionControl.complete`."""
+
+    state: EndState
+    #: UNSURE: the error code of the coordinator. None: there was no answer that decides within the
+    #: timeout, so that the same call may still find out.
+    code: int | None = None
+    #: UNSURE: the reason.
+    reason: str = ""
+
+
+class TransactionControl:
+    """Ends, inspects and fences transactions of other producers.
+
+    Takes the settings of a producer that concern connections; others have no effect. It connects
+    when it is used, and has no threads: use it in one thread, and close it, or use it in a ``with``
+    statement.
+
+    Each call takes a *timeout* in seconds; None: ``max_block_ms``. Within it, temporary errors are
+    retried. All calls raise:
+
+    * TransactionTimeoutError: there was no answer in time; the text has the last reason.
+    * TransactionError: a coordinator refused it, for example for lack of a right. The error is also
+      kafka-python's class for the ``code``.
+    * UnsupportedFeatureError: a broker is too old.
+    """
+
+    def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
+        self.config = Config.from_kwargs(settings)
+        self._clock = Clock()
+        self._exchange = ControlExchange(self.config, self._clock)
+        self._in_use = _thread.allocate_lock()
+        self._process = os.getpid()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a TransactionControl cannot be pickled; make one where it is used")
+
+    def close(self) -> None:
+        """Close the connections. Without effect in a forked child, whose parent has them."""
+        self._closed = True
+        if os.getpid() == self._process:
+            self._exchange.close()
+
+    # Ending --------------------------------------------------------------------------------------
+
+    def complete(
+        self, prepared: PreparedTransaction, commit: bool, *, timeout: float | None = None
+    ) -> Ended:
+        """Commit or abort a prepared transaction.
+
+        It may be repeated: a transaction that has been committed is committed, until somebody calls
+        ``init_transactions()`` with the id. Does not raise if the coordinator refuses it or does
+        not answer: see :class:`Ended`.
+
+        Args:
+            prepared: returned by ``prepare_transaction()`` or by :meth:`initialize`.
+            commit (bool): whether to commit it.
+            timeout (float): seconds.
+        """
+        (ended,) = self.complete_all([prepared], commit, timeout=timeout)
+        return ended
+
+    def complete_all(
+        self,
+        prepared: Iterable[PreparedTransaction],
+        commit: bool,
+        *,
+        timeout: float | None = None,
+    ) -> list[Ended]:
+        """Commit or abort prepared transactions, several at a time. Return the results in order.
+
+        All are tried, also if one fails. They are separate transactions: one may be committed, and
+        another one not. The arguments are as in :meth:`complete`.
+        """
+        asks: list[EndQuestion | None] = []
+        for each in prepared:
+            tid, pid, epoch, protocol, empty = each
+            ask = EndQuestion(tid, ProducerId(pid, epoch), protocol, bool(commit))
+            asks.append(None if empty else ask)
+        self._run("complete()", [ask for ask in asks if ask is not None], timeout)
+        nothing = Ended(EndState.COMMITTED if commit else EndState.ABORTED)
+        return [nothing if ask is None else _ended(ask) for ask in asks]
+
+    def initialize(
+        self, transactional_id: str, timeout_ms: int, *, timeout: float | None = None
+    ) -> PreparedTransaction:
+        """Take the id over, as ``init_transactions()`` does, for a transaction of offsets only.
+
+        Producers that have the id are fenced. A transaction that was committed before is complete
+        when this returns, and an open one is aborted.
+
+        Args:
+            transactional_id (str): the id.
+            timeout_ms (int): the time after which the coordinator aborts the transaction.
+            timeout (float): seconds.
+
+        Returns:
+            PreparedTransaction: for :meth:`commit_offsets` and :meth:`complete`. With nothing
+            committed in it, an attempt to commit it returns ABORTED.
+        """
+        given = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+        checked = resolve(given)
+        ask = InitQuestion(checked["transactional_id"], int(checked["transaction_timeout_ms"]))
+        self._finish("initialize()", [ask], timeout)
+        pid, epoch = ask.producer.producer_id, ask.producer.epoch
+        return PreparedTransaction(ask.transactional_id, pid, epoch, ask.protocol)
+
+    def commit_offsets(
+        self,
+        session: PreparedTransaction,
+        offsets: Mapping[str, object],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets of groups within a transaction, which :meth:`complete` then ends.
+
+        Args:
+            session: returned by :meth:`initialize`.
+            offsets: group -> offsets, both as in ``send_offsets_to_transaction()``.
+            timeout (float): seconds, for all groups.
+
+        Raises:
+            ProducerFencedError: another producer has taken over the id.
+            TypeError, ValueError: *offsets* are something else.
+        """
+        tid, producer = session.transactional_id, ProducerId(*session[1:3])
+        asked = [(group_metadata(group), group_offsets(each)) for group, each in offsets.items()]
+        deadline = self._deadline(timeout)
+        for group, each in asked:
+            # One after the other: a coordinator refuses a second request for the same id.
+            if each and session.protocol == TV1:
+                added = AddGroupQuestion(tid, producer, group.group_id)
+                self._finish("commit_offsets()", [added], timeout, deadline)
+            if each:
+                ask = CommitQuestion(tid, producer, session.protocol, group, each)
+                self._finish("commit_offsets()", [ask], timeout, deadline)
+
+    def fence(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> tuple[str, ...]:
+        """Abort the open transactions of these ids, and fence their producers.
+
+        Ids without an open transaction, and ids that no coordinator knows, are left alone.
+
+        Returns:
+            tuple: the ids whose transactions are aborted. The brokers may still be writing that.
+        """
+        deadline = self._deadline(timeout)
+        described = self._describe("fence()", transactional_ids, timeout, deadline)
+        refused = [each for each in described.values() if each.error_code == _NOT_ALLOWED]
+        if refused:
+            raise _refused(
+                "fence()",
+                f"transactional id {refused[0].transactional_id!r}",
+                ApiKey.DESCRIBE_TRANSACTIONS,
+                _NOT_ALLOWED,
+            )
+        open_ones = [each for each in described.values() if each.state == "Ongoing"]
+        asks = [FenceQuestion(each.transactional_id, each.timeout_ms) for each in open_ones]
+        self._finish("fence()", asks, timeout, deadline)
+        return tuple(each.transactional_id for each in open_ones)
+
+    # Inspecting ----------------------------------------------------------------------------------
+
+    def describe(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, TransactionDescription]:
+        """Return the state of each transactional id.
+
+        An id that its coordinator does not know has the ``error_code`` 105, and one for which a
+        right is missing (Describe) 53. They are not raised.
+        """
+        return self._describe("describe()", transactional_ids, timeout, self._deadline(timeout))
+
+    def list(
+        self,
+        prefix: str = "",
+        states: Collection[str] = (),
+        *,
+        timeout: float | None = None,
+    ) -> tuple[ListedTransaction, ...]:
+        """Return the transactional ids that the brokers know, ordered by name.
+
+        The brokers leave out ids for which the right Describe is missing.
+
+        Args:
+            prefix (str): only ids that begin with it.
+            states: only those in one of these states, as ``Ongoing``; empty: all.
+            timeout (float): seconds.
+
+        Raises:
+            ValueError: the brokers do not know one of the *states*.
+        """
+        deadline = self._deadline(timeout)
+        brokers = BrokersQuestion()
+        self._finish("list()", [brokers], timeout, deadline)
+        asks = [ListQuestion((each.host, each.port), prefix, states) for each in brokers.brokers]
+        self._finish("list()", asks, timeout, deadline)
+        # A broker of another version may know fewer states.
+        unknown = set.intersection(*({*ask.unknown_states} for ask in asks)) if asks else set()
+        if unknown:
+            raise ValueError(f"unknown states of transactions: {', '.join(sorted(unknown))}")
+        # While a coordinator moves, both brokers may list an id.
+        found = {each.transactional_id: each for ask in asks for each in ask.transactions}
+        return tuple(found[name] for name in sorted(found))
+
+    def offsets(
+        self,
+        groups: Iterable[str],
+        topics: Collection[str] | Mapping[str, Collection[int]] | None = None,
+        stable: bool = True,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """Return the committed offsets of groups, without partitions that have none.
+
+        Args:
+            groups: the names of the groups.
+            topics: only these topics, or topic -> only these partitions; None: all. A partition
+                for which the group has never committed an offset is only waited for if it is
+                named.
+            stable (bool): whether to wait for open transactions that have offsets of the group.
+            timeout (float): seconds.
+        """
+        places = None
+        if isinstance(topics, Mapping):
+            places = [(topic, number) for topic, numbers in topics.items() for number in numbers]
+        names = None if topics is None else frozenset(topics)
+        asks = [FetchQuestion(each, names, places, stable=stable) for each in dict.fromkeys(groups)]
+        self._finish("offsets()", asks, timeout)
+        return {
+            ask.group: {
+                TopicPartition(*place): each
+                for place, each in sorted(ask.offsets.items())
+                if each.offset >= 0
+            }
+            for ask in asks
+        }
+
+    # Asking --------------------------------------------------------------------------------------
+
+    def _deadline(self, timeout: float | None) -> float:
+        given = self._clock.after(timeout)
+        return self._clock.monotonic() + self.config.max_block_ms / 1000 if given is None else given
+
+    def _describe(
+        self, call: str, transactional_ids: Iterable[str], timeout: float | None, deadline: float
+    ) -> dict[str, TransactionDescription]:
+        asks = [DescribeQuestion(each) for each in dict.fromkeys(transactional_ids)]
+        self._run(call, asks, timeout, deadline)
+        for ask in asks:
+            if ask.description is None and ask.found is not None and ask.found.code == _NOT_ALLOWED:
+                ask.description = TransactionDescription(
+                    _NOT_ALLOWED, ask.transactional_id, "", 0, -1, -1, -1, ()
+                )
+            else:
+                self._check(call, ask, timeout)
+        return {
+            ask.transactional_id: ask.description for ask in asks if ask.description is not None
+        }
+
+    def _finish(
+        self,
+        call: str,
+        asks: Sequence[Question],
+        timeout: float | None,
+        deadline: float | None = None,
+    ) -> None:
+        """Ask all of *asks*, and raise the first error."""
+        self._run(call, asks, timeout, deadline)
+        for ask in asks:
+            self._check(call, ask, timeout)
+
+    def _run(
+        self,
+        call: str,
+        asks: Sequence[Question],
+        timeout: float | None,
+        deadline: float | None = None,
+    ) -> None:
+        if self._closed:
+            raise ProducerClosedError(f"{call}: the TransactionControl is closed")
+        if os.getpid() != self._process:
+            raise TransactionStateError(
+                f"{call}: this TransactionControl was made in the parent process; make one here"
+            )
+        if not self._in_use.acquire(blocking=False):
+            raise TransactionStateError(
+                f"{call}: another thread is using this TransactionControl; make one for each thread"
+            )
+        try:
+            self._exchange.run(asks, self._deadline(timeout) if deadline is None else deadline)
+        finally:
+            self._in_use.release()
+
+    def _check(self, call: str, ask: Question, timeout: float | None) -> None:
+        """Raise unless *ask* has succeeded."""
+        if ask.unsupported is not None:
+            api = ApiKey(ask.api_key)
+            need = f"; that needs Kafka {_SINCE[api]} or newer" if api in _SINCE else ""
+            raise UnsupportedFeatureError(f"{call}: {ask.unsupported}{need}")
+        if ask.found is None:
+            seconds = self.config.max_block_ms / 1000 if timeout is None else timeout
+            raise TransactionTimeoutError(
+                f"{call}: {ask.about}: no answer within {seconds:.3g} s"
+                + (f": {ask.reason}" if ask.reason else "")
+            )
+        if ask.found.reaction is not Reaction.DONE:
+            code = ask.found.code or 0
+            raise _refused(call, ask.about, ask.found.api_key, code, ask.found.fenced)
+
+
+_NOT_ALLOWED = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+def _refused(
+    call: str, about: str, api_key: int, code: int, fenced: bool = False
+) -> TransactionError:
+    text = f"{call}: {about}: {ApiKey(api_key).name} returned {format_error_code(code)}"
+    advice = _RIGHTS.get(ApiKey(api_key), {}).get(code) or ADVICE.get(code)
+    if advice is not None:
+        text += f"; {advice}"
+    kind: type[TransactionError] = ProducerFencedError if fenced else TransactionError
+    return combined(kind, code)(text, code=code)
+
+
+def _ended(ask: EndQuestion) -> Ended:
+    if ask.outcome is CommitOutcome.COMMITTED:
+        return Ended(EndState.COMMITTED)
+    if ask.outcome is CommitOutcome.NOT_COMMITTED:
+        return Ended(EndState.ABORTED)
+    if ask.unsupported is not None:
+        return Ended(EndState.UNSURE, int(ErrorCode.UNSUPPORTED_VERSION), ask.unsupported)
+    if ask.found is None:
+        return Ended(EndState.UNSURE, None, ask.reason or "there was no answer in time")
+    code = ask.found.code
+    assert code is not None, "the lack of an answer is temporary"
+    reason = f"{ApiKey(ask.found.api_key).name} returned {format_error_code(code)}"
+    return Ended(EndState.UNSURE, code, reason)
