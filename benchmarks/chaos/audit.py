@@ -74,10 +74,10 @@ class Defect(enum.Enum):
 class Findings:
     """The number of defects of each kind, and the first examples of each."""
 
-    counts: Counter[Defect] = field(default_factory=Counter)
-    examples: dict[Defect, list[str]] = field(default_factory=dict)
+    counts: Counter[enum.Enum] = field(default_factory=Counter)
+    examples: dict[enum.Enum, list[str]] = field(default_factory=dict)
 
-    def add(self, defect: Defect, example: str, count: int = 1) -> None:
+    def add(self, defect: enum.Enum, example: str, count: int = 1) -> None:
         self.counts[defect] += count
         examples = self.examples.setdefault(defect, [])
         if len(examples) < _EXAMPLES:

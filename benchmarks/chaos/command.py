@@ -22,6 +22,8 @@ from benchmarks.chaos.faults import KINDS, TRIES, Faults
 from benchmarks.chaos.producers import CLIENTS, Settings
 from benchmarks.chaos.readback import LogUnreadable, read
 from benchmarks.chaos.stage import TOPIC, Stage, raised, wait_for
+from benchmarks.chaos.transactions import command as transactions
+from benchmarks.chaos.transactions.faults import TRANSACTION_KINDS
 from benchmarks.child import RunFailed
 from benchmarks.options import positive
 from benchmarks.runner import Measures, in_fresh_process
@@ -121,16 +123,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=KINDS,
+        choices=TRANSACTION_KINDS,
         metavar="KIND",
-        help=f"run only this kind of fault (repeatable): {', '.join(KINDS)}",
+        help=f"run only this kind of fault (repeatable): {', '.join(TRANSACTION_KINDS)}",
     )
     parser.add_argument("--verbose", action="store_true", help="print a line for each fault")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this file")
+    transactions.add_arguments(parser)
 
 
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Reject arguments that argparse cannot check."""
+    transactions.check(parser, arguments)
+    for kind in () if arguments.transactions else arguments.only or ():
+        if kind not in KINDS:
+            parser.error(f"--only {kind!r} needs --transactions")
     peer = arguments.producer.replace("-", "_").replace("kafka_python", "kafka")
     if importlib.util.find_spec(peer) is None:
         parser.error(f"{peer} is not installed: pip install -r benchmarks/requirements.txt")
@@ -154,6 +161,8 @@ def run(arguments: argparse.Namespace, words: list[str]) -> int:
         _log.setLevel(logging.INFO)
     if arguments.faults is None and arguments.seconds is None:
         arguments.seconds = 60
+    if arguments.transactions:
+        return transactions.run(arguments, words)
     seeds = arguments.seed or _default_seeds(arguments)
     acts = []
     for i, seed in enumerate(seeds):

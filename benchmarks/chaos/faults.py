@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from benchmarks.chaos.ledger import Counters
-from benchmarks.chaos.stage import BROKERS, Stage, wait_for
+from benchmarks.chaos.stage import Stage, wait_for
 from pykaproducer.testing import ClusterError, Cut, FaultProxy
 from pykaproducer.testing.proxy import ProxiedRequest
 
@@ -137,7 +137,7 @@ class Faults:
 
     @contextmanager
     def _kill(self) -> Iterator[int]:
-        broker = self._random.randrange(BROKERS)
+        broker = self._random.randrange(self._stage.size)
         requests = self._unanswered([broker])
         self._stage.cluster.kill(broker)
         yield _still(requests)
@@ -146,7 +146,7 @@ class Faults:
 
     @contextmanager
     def _terminate(self) -> Iterator[int]:
-        broker = self._random.randrange(BROKERS)
+        broker = self._random.randrange(self._stage.size)
         requests = self._unanswered([broker])
         self._stage.cluster.terminate(broker)
         yield len(requests)
@@ -157,7 +157,7 @@ class Faults:
     def _roll(self) -> Iterator[int]:
         """Restart every broker, one after the other."""
         struck = []
-        for broker in self._random.sample(range(BROKERS), BROKERS):
+        for broker in self._random.sample(range(self._stage.size), self._stage.size):
             struck.append(len(self._unanswered([broker])))
             self._stage.cluster.restart(broker)
             self._stage.wait_until_in_sync()
@@ -167,12 +167,12 @@ class Faults:
     @contextmanager
     def _pause(self) -> Iterator[int]:
         """Pause a broker, sometimes beyond its session timeout (another leads) and the deadline."""
-        broker = self._random.randrange(BROKERS)
+        broker = self._random.randrange(self._stage.size)
         yield from self._paused([broker])
 
     @contextmanager
     def _pause_all(self) -> Iterator[int]:
-        yield from self._paused(range(BROKERS))
+        yield from self._paused(range(self._stage.size))
 
     def _paused(self, brokers: Sequence[int]) -> Iterator[int]:
         requests = self._unanswered(brokers)
@@ -189,8 +189,8 @@ class Faults:
 
     @contextmanager
     def _elect(self) -> Iterator[int]:
-        requests = self._unanswered(range(BROKERS))
-        moved = self._stage.elect(self._random.randrange(1, BROKERS))
+        requests = self._unanswered(range(self._stage.size))
+        moved = self._stage.elect(self._random.randrange(1, self._stage.size))
         yield len(requests) if moved else 0
 
     # The network -------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Faults:
     @contextmanager
     def _fail_disk(self) -> Iterator[int]:
         """Fail one of a broker's two disks: its partitions move away, the others stay."""
-        broker = self._random.randrange(BROKERS)
+        broker = self._random.randrange(self._stage.size)
         requests = self._unanswered([broker])
         self._stage.cluster.fail_disk(broker)
         yield len(requests)
@@ -285,8 +285,8 @@ class Faults:
     @contextmanager
     def _isolate(self) -> Iterator[int]:
         """Isolate one broker from controllers and followers by stopping the two others."""
-        left = self._random.randrange(BROKERS)
-        yield from self._paused([broker for broker in range(BROKERS) if broker != left])
+        left = self._random.randrange(self._stage.size)
+        yield from self._paused([broker for broker in range(self._stage.size) if broker != left])
 
     @contextmanager
     def _quota(self) -> Iterator[int]:

@@ -94,7 +94,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
     closed = time.monotonic()
     book.close()
     del client, clients, load._clients
-    left = _left(threads, sockets)
+    left = left_over(threads, sockets)
     return {
         "sent": sum(book.counters.sent),
         "settled": sum(book.counters.settled),
@@ -110,7 +110,7 @@ def measure(job: Mapping[str, Any], parent: Parent) -> dict[str, Any]:
     }
 
 
-def _left(threads: int, sockets: set[str]) -> tuple[int, int]:
+def left_over(threads: int, sockets: set[str]) -> tuple[int, int]:
     """Return how many more threads and sockets there are than before."""
     deadline = time.monotonic() + _GRACE
     while True:

@@ -1,10 +1,10 @@
-"""Three brokers, each behind a proxy, and one topic on all of them."""
+"""Brokers, each behind a proxy, and one topic on all of them."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -37,6 +37,8 @@ class Stage:
         self.proxies = proxies
         self.topic = topic
         self.partitions = partitions
+        #: The number of brokers, each of which has a replica of every partition.
+        self.size = len(proxies)
 
     def leaders(self) -> dict[int, int]:
         """Return the leader of each partition."""
@@ -49,7 +51,7 @@ class Stage:
     def _in_sync(self) -> bool:
         entries = self._metadata()
         return len(entries) == self.partitions and all(
-            entry.leader_id >= 0 and len(entry.isr_nodes) == BROKERS for entry in entries
+            entry.leader_id >= 0 and len(entry.isr_nodes) == self.size for entry in entries
         )
 
     def _metadata(self) -> list[Any]:
@@ -74,7 +76,7 @@ class Stage:
         """Let every broker lead something again: a restarted one leads nothing by itself."""
 
         def spread() -> bool:
-            if len(set(self.leaders().values())) == BROKERS:
+            if len(set(self.leaders().values())) == self.size:
                 return True
             everything = {self.topic: list(range(self.partitions))}
             with self._admin_client() as admin:
@@ -101,9 +103,11 @@ class Stage:
         Every broker has a replica: only the order of preference changes, nothing is copied.
         """
         before = self.leaders()
-        wanted = {partition: (leader + step) % BROKERS for partition, leader in before.items()}
+        wanted = {partition: (leader + step) % self.size for partition, leader in before.items()}
         orders = {
-            TopicPartition(self.topic, partition): [(leader + i) % BROKERS for i in range(BROKERS)]
+            TopicPartition(self.topic, partition): [
+                (leader + i) % self.size for i in range(self.size)
+            ]
             for partition, leader in wanted.items()
         }
         with self._admin_client() as admin:
@@ -162,14 +166,32 @@ class Stage:
 
 
 @contextmanager
-def raised(topic: str, partitions: int) -> Iterator[Stage]:
+def raised(
+    topic: str,
+    partitions: int,
+    *,
+    brokers: int = BROKERS,
+    proxy: Callable[[], FaultProxy] = FaultProxy,
+    properties: Mapping[str, str] | None = None,
+    features: Mapping[str, int] | None = None,
+) -> Iterator[Stage]:
     with ExitStack() as stack:
-        proxies = [stack.enter_context(FaultProxy()) for _ in range(BROKERS)]
+        proxies = [stack.enter_context(proxy()) for _ in range(brokers)]
         cluster = stack.enter_context(
-            # A broker that restarts on a busy machine may take minutes.
-            KafkaCluster(BROKERS, proxies=proxies, disks=2, startup_timeout=300.0)
+            KafkaCluster(
+                brokers,
+                proxies=proxies,
+                disks=2,
+                properties=properties,
+                features=features,
+                fast_start=True,
+                # A broker that restarts on a busy machine may take minutes.
+                startup_timeout=300.0,
+            )
         )
-        cluster.create_topic(topic, partitions, config={"min.insync.replicas": "2"})
+        cluster.create_topic(
+            topic, partitions, config={"min.insync.replicas": str(min(2, brokers))}
+        )
         yield Stage(cluster, proxies, topic, partitions)
 
 

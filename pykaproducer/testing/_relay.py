@@ -45,13 +45,15 @@ class Cut(enum.Enum):
 
 @dataclass(eq=False)
 class ProxiedRequest:
-    """A Produce request that the proxy has received completely and that requires a response."""
+    """A watched request that the proxy has received completely and that requires a response."""
 
     correlation_id: int
     #: Its size, including the length field.
     nbytes: int
     #: True once the last byte of the response was passed to the client's socket.
     answered: bool = False
+    #: Its number in Kafka's protocol.
+    api_key: int = PRODUCE
 
 
 class Weather(NamedTuple):
@@ -69,9 +71,11 @@ class Desk(Protocol):
     """The proxy as seen by its connections: it receives their events and decides about cuts."""
 
     weather: Weather
+    #: The numbers of the requests that are told.
+    watched: frozenset[int]
 
     def seen(self, request: ProxiedRequest) -> Cut | None:
-        """Record a new Produce request, and return where to cut it."""
+        """Record a new watched request, and return where to cut it."""
 
     def cut_of(self, api_key: int) -> Cut | None:
         """Return where to cut another request."""
@@ -164,7 +168,7 @@ class Relay:
         self._connected = False
         self._up = _Direction(client, self._broker)
         self._down = _Direction(self._broker, client)
-        #: Unanswered Produce requests by correlation id, and where to cut each. Others if they are
+        #: Unanswered watched requests by correlation id, and where to cut each. Others if they are
         #: to be cut.
         self._open: dict[int, tuple[ProxiedRequest, Cut | None]] = {}
         for each in (client, self._broker):
@@ -279,14 +283,16 @@ class Relay:
     def _request(self, frame: bytes, due: float) -> None:
         key, version, correlation_id = struct.unpack_from(">hhi", frame.ljust(12, b"\0"), 4)
         cut = None
-        if key != PRODUCE:
-            cut = self._desk.cut_of(key)
-            if cut is not None:
-                self._open[correlation_id] = ProxiedRequest(correlation_id, len(frame)), cut
-        elif _acks(frame, version) != 0:
-            request = ProxiedRequest(correlation_id, len(frame))
+        request = ProxiedRequest(correlation_id, len(frame), api_key=key)
+        if key == PRODUCE and _acks(frame, version) == 0:
+            pass  # it is not answered
+        elif key in self._desk.watched:
             cut = self._desk.seen(request)
             self._open[correlation_id] = request, cut
+        else:
+            cut = self._desk.cut_of(key)
+            if cut is not None:
+                self._open[correlation_id] = request, cut
         if cut is Cut.BEFORE:
             self._cut()
         if cut is Cut.WITHIN:

@@ -15,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -53,11 +53,16 @@ class FaultProxy:
     - A command has taken effect when its method returns.
     - A fault affects nothing else: frames are forwarded completely and in order.
 
+    *watch*: the numbers in Kafka's protocol of the requests that :attr:`unanswered` lists.
+
     Relies on: the port stays reserved even while the proxy does not listen (:meth:`refuse`),
     because a second socket is bound to it. This works only on Linux.
     """
 
-    def __init__(self, target: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, target: tuple[str, int] | None = None, *, watch: Collection[int] = (PRODUCE,)
+    ) -> None:
+        self.watched = frozenset(watch)
         #: Cuts for the next requests, with their API. Guarded by this lock, like the counters.
         self._changed = threading.Condition()
         self._armed: list[tuple[int, Cut]] = []
@@ -131,7 +136,7 @@ class FaultProxy:
 
     @property
     def unanswered(self) -> list[ProxiedRequest]:
-        """The Produce requests that have been received completely and not answered.
+        """The watched requests that have been received completely and not answered.
 
         Requests of connections that have ended are excluded.
         """
@@ -169,7 +174,7 @@ class FaultProxy:
             self._armed += [(api_key, where)] * count
 
     def cut_all(self) -> int:
-        """Reset every connection, now. Return how many Produce requests were unanswered."""
+        """Reset every connection, now. Return how many watched requests were unanswered."""
 
         def reset() -> int:
             lost = len(self.unanswered)
@@ -239,7 +244,7 @@ class FaultProxy:
         with self._changed:
             self._unanswered[request] = None
             self._changed.notify_all()
-        return self.cut_of(PRODUCE)
+        return self.cut_of(request.api_key)
 
     def cut_of(self, api_key: int) -> Cut | None:
         with self._changed:

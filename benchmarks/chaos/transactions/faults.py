@@ -1,0 +1,342 @@
+"""The faults of transactions, beside those of ``benchmarks/chaos/faults.py``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from benchmarks.chaos.faults import KINDS, Faults
+from benchmarks.chaos.stage import Stage, wait_for
+from benchmarks.chaos.transactions.audit import Window
+from benchmarks.chaos.transactions.instances import Line, Running
+from benchmarks.chaos.transactions.points import init_points, points
+from benchmarks.chaos.transactions.readback import GROUP, TRANSACTIONAL_ID, coordinator
+from benchmarks.chaos.transactions.watch import APIS
+from pykaproducer.testing import ClusterError, Cut
+
+#: How long a fault waits for what it is to interrupt (seconds).
+_WAIT = 10.0
+#: How long a transaction may take to be committed after a fault (seconds).
+_RECOVERY = 30.0
+#: The partitions of Kafka's internal topics, with the settings of KafkaCluster.
+_INTERNAL = {TRANSACTIONAL_ID: "__transaction_state", GROUP: "__consumer_offsets"}
+_INTERNAL_PARTITIONS = 4
+
+#: Faults of one broker, or of its process. They take long: brokers must start again.
+_BROKERS = ("kill -9", "SIGTERM", "SIGSTOP", "all paused", "disk failure")
+#: Faults that need several brokers.
+_SEVERAL = ("rolling restart", "leader election", "isolated broker")
+#: Faults in which no EndTxn is written without an answer: what it is may not be unknown.
+_ANSWERED = ("quota", "small batches", "client sleeps", "leader election")
+
+CLIENT_KINDS = (
+    "client SIGSTOP",
+    "client sleeps",
+    "client kill -9",
+    "successor killed",
+    "zombie",
+    "second instance",
+    "long black hole",
+)
+COORDINATOR_KINDS = tuple(
+    f"{whose} {what}"
+    for whose in ("coordinator", "group coordinator")
+    for what in ("kill -9", "SIGSTOP", "moved")
+)
+CUT_KINDS = tuple(f"{api} {where.value}" for api in APIS for where in Cut)
+#: In the order of the table in the documentation.
+TRANSACTION_KINDS = (
+    *KINDS,
+    *(kind for kind in CLIENT_KINDS if kind not in KINDS),
+    *COORDINATOR_KINDS,
+    *CUT_KINDS,
+)
+
+
+def kinds_for(*, brokers: int, tv1: bool, group: bool) -> list[str]:
+    """Return the kinds of faults that can happen."""
+    absent = {
+        *(() if brokers > 1 else (*_SEVERAL, "coordinator moved", "group coordinator moved")),
+        # A broker alone cannot go on without a disk.
+        *(() if brokers > 1 else ("disk failure",)),
+    }
+    for api in ("AddPartitionsToTxn", "AddOffsetsToTxn"):
+        if not tv1 or (api == "AddOffsetsToTxn" and not group):
+            absent |= {f"{api} {where.value}" for where in Cut}
+    if not group:
+        absent |= {f"TxnOffsetCommit {where.value}" for where in Cut}
+        absent |= {kind for kind in COORDINATOR_KINDS if kind.startswith("group")}
+    return [kind for kind in TRANSACTION_KINDS if kind not in absent]
+
+
+class _Progress:
+    """What :class:`Faults` wants to know of the processes under load, for one of them."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+        self.process = 0
+
+    def choose(self, line: Line) -> None:
+        self.process = line.current.pid
+
+    @property
+    def sent(self) -> list[int]:
+        return [line.board.sent for line in self._lines]
+
+    @property
+    def settled(self) -> list[int]:
+        return [line.board.settled for line in self._lines]
+
+    @property
+    def delivered(self) -> list[int]:
+        return [line.board.delivered for line in self._lines]
+
+
+class TransactionFaults(Faults):
+    """The faults of one act, from one seed."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        lines: Sequence[Line],
+        seed: int,
+        *,
+        client: str,
+        tv1: bool,
+        group: str | None,
+        timeout: float,
+    ) -> None:
+        self._progress = _Progress(lines)
+        super().__init__(stage, self._progress, seed)  # type: ignore[arg-type]
+        self._lines, self._line = lines, lines[0]
+        self._group, self._timeout = group, timeout
+        self._points = points(client, tv1=tv1, group=group is not None)
+        self._init_points = init_points(client)
+        #: All faults, and when they were over.
+        self.windows: list[Window] = []
+        #: The points at which the client was killed.
+        self.deaths: list[str] = []
+        self._internal = {
+            kind: Stage(stage.cluster, stage.proxies, topic, _INTERNAL_PARTITIONS)
+            for kind, topic in _INTERNAL.items()
+        }
+        self._kinds |= {
+            "client SIGSTOP": self._stop_past_the_timeout,
+            "client sleeps": self._sleep,
+            "client kill -9": self._kill_client,
+            "successor killed": self._kill_successor,
+            "zombie": self._zombie,
+            "second instance": self._second_instance,
+            "long black hole": self._long_black_hole,
+        }
+        for whose, kind in (("coordinator", TRANSACTIONAL_ID), ("group coordinator", GROUP)):
+            self._kinds |= {
+                f"{whose} kill -9": partial(self._kill_coordinator, kind),
+                f"{whose} SIGSTOP": partial(self._pause_coordinator, kind),
+                f"{whose} moved": partial(self._move_coordinator, kind),
+            }
+        for api, number in APIS.items():
+            for where in Cut:
+                kind = f"{api} {where.value}"
+                self._kinds[kind] = partial(self._cut_api, where, number)
+
+    def rounds(self, kinds: Sequence[str]) -> Iterator[str]:
+        """Yield every kind, the quick ones three times as often as those of brokers."""
+        slow = {*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS}
+        while True:
+            turn = [kind for kind in kinds for _ in range(1 if kind in slow else 3)]
+            self._random.shuffle(turn)
+            yield from turn
+
+    def strike(self, kind: str) -> int:
+        self._line = self._random.choice(self._lines)
+        self._line.tend()
+        self._progress.choose(self._line)
+        begin = time.monotonic()
+        with self._kinds[kind]() as struck:
+            pass
+        self.windows.append(Window(kind, begin, time.monotonic()))
+        return struck
+
+    def stuck_lines(self, kind: str) -> list[str]:
+        """Wait until all replicas are in sync and every id commits a transaction.
+
+        Return the ids that do not; all of them, if the brokers did not recover.
+        """
+        if kind in {*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS}:
+            if not self._stage.wait_until_in_sync():
+                return [line.transactional_id for line in self._lines]
+            if self._stage.size > 1:
+                self._stage.spread_leaders()
+        return [line.transactional_id for line in self._lines if not line.commits(_RECOVERY)]
+
+    @property
+    def silent(self) -> list[Window]:
+        """Return when an answer to EndTxn may have been lost."""
+        cuts = {f"{api} {where.value}" for api in APIS if api != "EndTxn" for where in Cut}
+        return [each for each in self.windows if each.kind not in {*_ANSWERED, *cuts}]
+
+    # The coordinators --------------------------------------------------------------------------
+
+    def _coordinator(self, kind: int) -> int:
+        """Return the broker that coordinates the id, or the group."""
+        key = self._line.transactional_id if kind == TRANSACTIONAL_ID else self._group
+        assert key is not None, "there is a group"
+        ports = [broker.port for broker in self._stage.cluster.brokers if broker.running]
+        found: list[int] = []
+
+        def find() -> bool:
+            broker = coordinator(ports, kind, key)
+            if broker is not None:
+                found.append(broker)
+            return bool(found)
+
+        if not wait_for(find, _RECOVERY):
+            raise ClusterError(f"{key} has no coordinator")
+        return found[-1]
+
+    @contextmanager
+    def _kill_coordinator(self, kind: int) -> Iterator[int]:
+        broker = self._coordinator(kind)
+        requests = self._unanswered([broker])
+        self._stage.cluster.kill(broker)
+        yield len(requests)
+        self._hold(0.2, 2.0)
+        self._stage.cluster.restart(broker)
+
+    @contextmanager
+    def _pause_coordinator(self, kind: int) -> Iterator[int]:
+        yield from self._paused([self._coordinator(kind)])
+
+    @contextmanager
+    def _move_coordinator(self, kind: int) -> Iterator[int]:
+        requests = self._unanswered(range(self._stage.size))
+        moved = self._internal[kind].elect(self._random.randrange(1, self._stage.size))
+        yield len(requests) if moved else 0
+
+    # Requests of transactions ------------------------------------------------------------------
+
+    @contextmanager
+    def _cut_api(self, where: Cut, api_key: int) -> Iterator[int]:
+        proxies = self._stage.proxies
+        count = self._random.choice((1, 1, 2, 4))
+        before = sum(proxy.cuts for proxy in proxies)
+
+        def struck() -> int:
+            return sum(proxy.cuts for proxy in proxies) - before
+
+        try:
+            for proxy in proxies:
+                proxy.cut(where, count, api_key=api_key)
+            if api_key in (APIS["InitProducerId"], APIS["FindCoordinator"]):
+                self._line.current.kill()
+                self._line.succeed()
+            wait_for(lambda: struck() > 0, _WAIT)
+            if count > 1:
+                self._hold(0.1, 0.5)
+            yield struck()
+        finally:
+            self._restore(proxies)
+
+    @contextmanager
+    def _long_black_hole(self) -> Iterator[int]:
+        """Hold everything back until the transaction has timed out."""
+        requests = self._requests(self._stage.proxies)
+        try:
+            for proxy in self._stage.proxies:
+                proxy.black_hole()
+            yield len(requests)
+            self._hold_past_the_timeout()
+        finally:
+            self._restore(self._stage.proxies)
+
+    # The processes under load ------------------------------------------------------------------
+
+    def _hold_past_the_timeout(self) -> None:
+        self._hold(self._timeout + 0.3, self._timeout + 2.0)
+
+    @contextmanager
+    def _stop_past_the_timeout(self) -> Iterator[int]:
+        """Stop a process, mostly until its transaction has timed out."""
+        requests = self._requests(self._stage.proxies)
+        with self._stopped(self._line.current):
+            yield len(requests)
+            if self._random.random() < 0.3:
+                self._hold(0.1, 1.0)
+            else:
+                self._hold_past_the_timeout()
+
+    @contextmanager
+    def _stopped(self, running: Running) -> Iterator[None]:
+        begin = time.monotonic()
+        running.stop()
+        try:
+            yield
+        finally:
+            running.resume()
+            self.stopped.append((begin, time.monotonic()))
+
+    @contextmanager
+    def _sleep(self) -> Iterator[int]:
+        """Have the program sleep in a transaction until that has timed out."""
+        seconds = self._random.uniform(self._timeout + 0.3, self._timeout + 1.5)
+        begun = self._line.board.begun
+        self._line.current.tell(do="sleep", seconds=seconds)
+        yield 1
+        wait_for(lambda: self._line.board.begun > begun + 1, seconds + _WAIT)
+
+    @contextmanager
+    def _kill_client(self) -> Iterator[int]:
+        """Kill a process at a point of a transaction; a successor takes over."""
+        point = self._random.choice(self._points)
+        running = self._line.current
+        running.tell(do="die", at=point)
+        died = running.dies(_WAIT)
+        if died:
+            self.deaths.append(point)
+        else:
+            running.kill()
+        if self._random.random() < 0.3:
+            self._hold_past_the_timeout()
+        self._line.succeed()
+        yield int(died)
+
+    @contextmanager
+    def _kill_successor(self) -> Iterator[int]:
+        """Kill a process at any time, and its successor while that initialises."""
+        self._line.current.kill()
+        point = self._random.choice(self._init_points or [None])  # type: ignore[list-item]
+        successor = self._line.succeed(die_at=point)
+        died = successor.dies(_WAIT if point else self._random.uniform(0.2, 1.0))
+        if died and point:
+            self.deaths.append(point)
+        elif not died:
+            successor.kill()
+        self._line.succeed()
+        yield 1 if died or not point else 0
+
+    @contextmanager
+    def _zombie(self) -> Iterator[int]:
+        """Stop a process, have a successor take over, and continue the first one."""
+        requests, first = self._requests(self._stage.proxies), self._line.current
+        with self._stopped(first):
+            self._line.succeed()
+            taken_over = self._line.commits(_WAIT)
+            if self._random.random() < 0.3:
+                self._hold_past_the_timeout()
+        yield len(requests) if taken_over else 0
+        self._leave(first)
+
+    @contextmanager
+    def _second_instance(self) -> Iterator[int]:
+        """Start a second process with the same id."""
+        first = self._line.current
+        self._line.succeed()
+        yield int(self._line.commits(_WAIT))
+        self._leave(first)
+
+    def _leave(self, first: Running) -> None:
+        """Wait until the process that was superseded has ended by itself."""
+        wait_for(lambda: first.ended, _WAIT)
