@@ -34,6 +34,7 @@ from benchmarks import (
     sync,
     threads,
     topics,
+    transactions,
 )
 from benchmarks.chaos import command as chaos
 from benchmarks.runner import Session
@@ -41,7 +42,8 @@ from pykaproducer.testing import KafkaCluster
 
 #: Benchmarks that compare clients, run by run. Each has ``PEERS``, ``HELP``, ``COLUMNS``,
 #: ``add_arguments(parser)`` and ``run(arguments, session)``; optional are ``REFUSED`` (why a peer
-#: is not supported) and ``missing()`` (the missing requirement, if any).
+#: is not supported), ``missing()`` (the missing requirement, if any), and ``peer(name)``, in
+#: place of :data:`peers.TABLE`.
 BENCHMARKS: dict[str, Any] = {
     "send": send,
     "bulk": bulk,
@@ -56,6 +58,7 @@ BENCHMARKS: dict[str, Any] = {
     "idle": idle,
     "startup": startup,
     "topics": topics,
+    "transactions": transactions,
     "observed": observed,
     "faults": faults,
 }
@@ -125,7 +128,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(wrong)
     for peer in arguments.vs:
         try:
-            peers.TABLE[peer].prepare()
+            getattr(benchmark, "peer", peers.TABLE.__getitem__)(peer).prepare()
         except peers.Unavailable as error:
             parser.error(str(error))
 

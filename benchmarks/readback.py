@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.child import RunFailed
@@ -14,6 +17,16 @@ if TYPE_CHECKING:
 
 #: The broker makes directories and files for thousands of partitions.
 _TIMEOUT_MS = 120_000
+
+#: The seconds in which the markers of committed transactions reach all partitions.
+_MARKERS = 20.0
+#: A record batch up to its records: length, attributes, producer id, number of records.
+_BATCH = struct.Struct(">8xi9xh20xq6xi")
+_PREFIX = 12  # not part of the length
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+#: The key of a control record, which follows five bytes of the record: its version and its type.
+_MARKER = struct.Struct(">5xhh")
+_COMMIT = 1
 
 
 def check_log(
@@ -32,6 +45,27 @@ def check_log(
             found = count()
     if found != expected:
         raise RunFailed(f"{expected} messages were sent, but the log holds {found}")
+
+
+def check_committed(cluster: KafkaCluster, topic: str, expected: int) -> None:
+    """Raise RunFailed unless the log holds this many messages, all committed.
+
+    Messages outside of transactions count as committed.
+    """
+    deadline = time.monotonic() + _MARKERS
+    while True:
+        # A broker answers before it has written the markers of the end.
+        found = _committed(cluster, topic)
+        if found == (expected, 0):
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    committed, other = found
+    raise RunFailed(
+        f"{expected} messages were sent, but the log holds {committed} that are committed, and "
+        f"{other} that are not"
+    )
 
 
 def wait_until_served(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> None:
@@ -81,3 +115,59 @@ def _partition_sizes(found: Any) -> Iterator[int]:
         for directory in broker["log_dirs"]:
             for topic in directory["topics"]:
                 yield from (partition["partition_size"] for partition in topic["partitions"])
+
+
+def _committed(cluster: KafkaCluster, topic: str) -> tuple[int, int]:
+    """Count the messages in committed transactions, and all others, from the brokers' files.
+
+    A consumer would take longer than the run: here only the heads of the batches are read.
+    """
+    committed = other = 0
+    for directory in _log_directories(cluster, topic):
+        open_: Counter[int] = Counter()
+        for attributes, producer_id, count, kind in _batches(directory):
+            if not attributes & _TRANSACTIONAL:
+                committed += count
+            elif not attributes & _CONTROL:
+                open_[producer_id] += count
+            elif kind == _COMMIT:
+                committed += open_.pop(producer_id, 0)
+            else:
+                other += open_.pop(producer_id, 0)
+        other += open_.total()
+    return committed, other
+
+
+def _log_directories(cluster: KafkaCluster, topic: str) -> list[Path]:
+    """Return the directory of each partition, on one of the brokers that have it."""
+    from kafka import KafkaAdminClient
+
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        found = admin.describe_log_dirs()
+    finally:
+        admin.close()
+    directories = {
+        f"{each['name']}-{partition['partition_index']}": Path(directory["log_dir"])
+        for broker in found
+        for directory in broker["log_dirs"]
+        for each in directory["topics"]
+        if each["name"] == topic
+        for partition in each["partitions"]
+    }
+    return [path / name for name, path in directories.items()]
+
+
+def _batches(directory: Path) -> Iterator[tuple[int, int, int, int | None]]:
+    """Yield attributes, producer id, number of records, and the type of a control record."""
+    for path in sorted(directory.glob("*.log")):
+        with path.open("rb") as log:
+            end = 0
+            while len(head := log.read(_BATCH.size)) == _BATCH.size:
+                length, attributes, producer_id, count = _BATCH.unpack(head)
+                kind = None
+                if attributes & _CONTROL:
+                    _, kind = _MARKER.unpack(log.read(_MARKER.size))
+                yield attributes, producer_id, count, kind
+                end += _PREFIX + length
+                log.seek(end)

@@ -119,9 +119,11 @@ def in_fresh_process(
     return _measured(command, environment, at or {}, limit, _LAST_WORDS)
 
 
-def in_program(command: Sequence[str], *, limit: float) -> Measures:
+def in_program(
+    command: Sequence[str], *, limit: float, environment: Mapping[str, str] = os.environ
+) -> Measures:
     """Run a program that is not Python and uses the protocol of :mod:`benchmarks.child`."""
-    return calibrated(lambda: _measured(command, os.environ, {}, limit, 0.0))
+    return calibrated(lambda: _measured(command, environment, {}, limit, 0.0))
 
 
 def calibrated(run: Callable[[], Measures]) -> Measures:

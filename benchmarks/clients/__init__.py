@@ -38,6 +38,7 @@ class Settings:
     max_in_flight: int | None = None
     #: For clients that run callbacks only when polled: the number of messages between two polls.
     poll_every: int = 1000
+    transactional_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,20 @@ class Client(Protocol):
 
     def abandon(self) -> None:
         """Close without waiting for the messages."""
+
+
+class TransactionalClient(Client, Protocol):
+    """A client with transactions."""
+
+    #: Whether commit() waits; if not, there are no single transactions to be measured.
+    waits: bool
+
+    def init_transactions(self, timeout: float) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def commit(self, timeout: float) -> None:
+        """Commit what was sent since begin()."""
 
 
 class BlockClient(Client, Protocol):

@@ -22,6 +22,7 @@ _MAX_MESSAGES = 10_000_000
 
 class Client:
     buffer_full = BufferError
+    waits = True
 
     def __init__(self, settings: Settings) -> None:
         bound = settings.buffer_memory
@@ -33,6 +34,7 @@ class Client:
             "linger.ms": settings.linger_ms,
             "batch.size": settings.batch_size,
             "max.in.flight": settings.max_in_flight,
+            "transactional.id": settings.transactional_id,
             "queue.buffering.max.kbytes": None if bound is None else bound // 1024,
             "queue.buffering.max.messages": None if bound is None else _MAX_MESSAGES,
         }
@@ -130,6 +132,15 @@ class Client:
                 rest = [message for message in rest if message.pop("_error", None) is not None]
                 poll(0.01)
         return lambda: queued
+
+    def init_transactions(self, timeout: float) -> None:
+        self._producer.init_transactions(timeout)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit(self, timeout: float) -> None:
+        self._producer.commit_transaction(timeout)
 
     def flush(self, timeout: float) -> None:
         left = self._producer.flush(timeout)

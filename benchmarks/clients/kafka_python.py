@@ -13,6 +13,7 @@ from benchmarks.clients import Load, OnDelivery, Settings, given
 
 class Client:
     buffer_full = KafkaTimeoutError
+    waits = True
 
     def __init__(self, settings: Settings) -> None:
         compression = settings.compression
@@ -25,6 +26,7 @@ class Client:
                 linger_ms=settings.linger_ms,
                 batch_size=settings.batch_size,
                 max_block_ms=settings.max_block_ms,
+                transactional_id=settings.transactional_id,
             ),
         )
 
@@ -67,6 +69,15 @@ class Client:
             send(topic, value, key).get()
             times.append(now() - start)
         return times
+
+    def init_transactions(self, timeout: float) -> None:
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit(self, timeout: float) -> None:
+        self._producer.commit_transaction()
 
     def flush(self, timeout: float) -> None:
         self._producer.flush(timeout)

@@ -15,6 +15,7 @@ Blocks = list[tuple[list[bytes], list[bytes] | None]]
 
 class Client:
     buffer_full = BufferFullError
+    waits = True
 
     def __init__(self, settings: Settings, **more: Any) -> None:
         self._producer = Producer(
@@ -30,6 +31,7 @@ class Client:
                 buffer_memory=settings.buffer_memory,
                 max_block_ms=settings.max_block_ms,
                 max_in_flight_requests_per_connection=settings.max_in_flight,
+                transactional_id=settings.transactional_id,
             ),
         )
 
@@ -86,6 +88,15 @@ class Client:
         producer: Any = self._producer
         handles = [producer.send_arrow(block, load.topic) for block in blocks]
         return lambda: sum(_rows_of(handle) for handle in handles)
+
+    def init_transactions(self, timeout: float) -> None:
+        self._producer.init_transactions(timeout)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit(self, timeout: float) -> None:
+        self._producer.commit_transaction(timeout)
 
     def flush(self, timeout: float) -> None:
         self._producer.flush(timeout)

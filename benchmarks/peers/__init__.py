@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from benchmarks.peers.go import GoProgram
 from benchmarks.peers.java import Java
+from benchmarks.peers.java_transactions import JavaTransactions
 from benchmarks.peers.peer import Feature, Peer, Unavailable
 from benchmarks.peers.python import PythonClient
 
-__all__ = ["NAMES", "TABLE", "VARIANTS", "Feature", "Peer", "Unavailable"]
+__all__ = ["JAVA_TRANSACTIONS", "NAMES", "TABLE", "VARIANTS", "Feature", "Peer", "Unavailable"]
 
 _NO_LEVELS = frozenset({Feature.LEVELS})
 
@@ -29,8 +30,12 @@ TABLE: dict[str, Peer] = {
 
 NAMES = tuple(TABLE)
 
+#: Java in the benchmark of transactions.
+JAVA_TRANSACTIONS: Peer = JavaTransactions()
+
 #: pykaproducer with other settings.
 VARIANTS: dict[str, Peer] = {
-    name: PythonClient(name, "pykaproducer") for name in ("metrics-off", "watched", "own-threads")
+    name: PythonClient(name, "pykaproducer")
+    for name in ("metrics-off", "watched", "own-threads", "tv1", "idempotent", "flushing")
 }
 TABLE |= VARIANTS

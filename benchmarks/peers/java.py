@@ -1,5 +1,7 @@
 """Kafka's own Java producer, run by Kafka's own ``ProducerPerformance``.
 
+For transactions it is run by ``java_transactions.py``.
+
 It takes its values from a file, at random, and calls a callback for each message. It sends no keys.
 Its figures are those that it prints for the messages after the warm-up, until the producer is
 closed. The processor time is its process's from the first message on: it excludes the start of Java
@@ -59,7 +61,7 @@ class Java:
     def version(self) -> str:
         from pykaproducer.testing import _jars
 
-        return f"{_jars.KAFKA_VERSION} (Java {_jars.java_version(self._java)})"
+        return f"{_jars.KAFKA_VERSION} (Java {_jars.java_version(_jars.java())})"
 
     def send(self, job: Mapping[str, Any], limit: float) -> Measures:
         with tempfile.TemporaryDirectory(prefix="pykaproducer-benchmark-") as directory:
@@ -74,7 +76,9 @@ class Java:
             return calibrated(lambda: self._run(command, job, limit))
 
     def _command(self, job: Mapping[str, Any], values: Path) -> list[str]:
-        properties = [f"{name}={value}" for name, value in _properties(job["settings"]).items()]
+        properties = [
+            f"{name}={value}" for name, value in producer_properties(job["settings"]).items()
+        ]
         buffer = job["settings"]["buffer_memory"] or 0
         return [
             str(self._java),
@@ -97,7 +101,7 @@ class Java:
     def _run(self, command: list[str], job: Mapping[str, Any], limit: float) -> Measures:
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment()
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
             )
             with watched(process, limit) as overdue:
                 seen = _attend(process)
@@ -152,7 +156,13 @@ def _measures(seen: _Seen, job: Mapping[str, Any], text: str) -> Measures:
     }
 
 
-def _properties(settings: Mapping[str, Any]) -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment without what would change Java's behaviour, or add to its output."""
+    unwanted = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+    return {name: value for name, value in os.environ.items() if name not in unwanted}
+
+
+def producer_properties(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings by Java's names; those that are None stay at their defaults."""
     idempotence, codec = settings["idempotence"], settings["compression"]
     return {
@@ -168,15 +178,10 @@ def _properties(settings: Mapping[str, Any]) -> dict[str, str]:
             "buffer.memory": settings["buffer_memory"],
             "max.block.ms": settings["max_block_ms"],
             "max.in.flight.requests.per.connection": settings["max_in_flight"],
+            "transactional.id": settings["transactional_id"],
         }.items()
         if value is not None
     }
-
-
-def _environment() -> dict[str, str]:
-    # They would change Java's behaviour, or add to its output.
-    unwanted = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-    return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
 # Its jars ------------------------------------------------------------------------------------

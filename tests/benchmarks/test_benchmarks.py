@@ -34,9 +34,11 @@ def peers() -> list[str]:
 def every_peer(benchmark: str) -> list[str]:
     """Return all peers that can run at once: nothing is downloaded or built for a test."""
     peers = importlib.import_module("benchmarks.peers")
+    module = importlib.import_module(f"benchmarks.{benchmark}")
+    find = getattr(module, "peer", peers.TABLE.__getitem__)
     found = []
-    for name in importlib.import_module(f"benchmarks.{benchmark}").PEERS:
-        peer = peers.TABLE[name]
+    for name in module.PEERS:
+        peer = find(name)
         if hasattr(peer, "ready") and not peer.ready():
             continue
         try:
@@ -44,7 +46,7 @@ def every_peer(benchmark: str) -> list[str]:
         except peers.Unavailable:
             continue
         found.append(name)
-    assert "raw" in found or benchmark == "overlap"
+    assert "raw" in found or benchmark in ("overlap", "transactions")
     return found
 
 
@@ -376,7 +378,7 @@ def test_the_process_of_a_peer_carries_nothing_of_ours(
     source = (
         "import sys\n"
         "from benchmarks import arrow, bulk, compression, idle, memory, overlap, partitions\n"
-        "from benchmarks import send, startup, sync\n"
+        "from benchmarks import send, startup, sync, transactions\n"
         "def measure(job, parent):\n"
         "    return {name: name in sys.modules for name in ('pykaproducer', 'kafka', 'socket')}\n"
     )

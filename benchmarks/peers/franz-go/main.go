@@ -64,6 +64,9 @@ func options(s harness.Settings) ([]kgo.Opt, error) {
 		add(kgo.MaxBufferedBytes(int(*s.BufferMemory)))
 		add(kgo.MaxBufferedRecords(maxRecords))
 	}
+	if s.TransactionalID != nil {
+		add(kgo.TransactionalID(*s.TransactionalID))
+	}
 	return options, nil
 }
 
@@ -98,6 +101,15 @@ func (c client) SendAll(load harness.Load, done func(error)) {
 func (c client) SendOne(topic string, value []byte) error {
 	record := &kgo.Record{Topic: topic, Value: value}
 	return c.kafka.ProduceSync(context.Background(), record).FirstErr()
+}
+
+func (c client) Begin() error { return c.kafka.BeginTransaction() }
+
+func (c client) Commit() error {
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	return c.kafka.EndTransaction(context.Background(), kgo.TryCommit)
 }
 
 func (c client) Flush() error { return c.kafka.Flush(context.Background()) }

@@ -25,6 +25,7 @@ type Settings struct {
 	BatchSize        *int     `json:"batch_size"`
 	BufferMemory     *int64   `json:"buffer_memory"`
 	InFlight         *int     `json:"in_flight"`
+	TransactionalID  *string  `json:"transactional_id"`
 }
 
 // Linger is LingerMs as a duration.
@@ -40,6 +41,11 @@ type job struct {
 	Size     int      `json:"size"`
 	Keyed    bool     `json:"keyed"`
 	Outcome  string   `json:"outcome"`
+	// Transactions: how long to run them, before the clock starts and after, and whether each
+	// message has a callback.
+	WarmUpSeconds float64 `json:"warm_up_seconds"`
+	Seconds       float64 `json:"seconds"`
+	Callback      bool    `json:"callback"`
 	// A file of all values, one behind the other.
 	Values string   `json:"values"`
 	Keys   []string `json:"keys"`
@@ -126,6 +132,13 @@ func run(make func(Settings) (Client, error)) (map[string]any, error) {
 		return oneByOne(client, Load{Topics: job.Topics, Count: job.Messages, Values: values}, job.WarmUp)
 	}
 	keys := asBytes(job.Keys)
+	if job.Outcome == "transactions" {
+		load := Load{Topics: job.Topics, Count: job.Messages, Values: values}
+		if job.Keyed {
+			load.Keys = keys
+		}
+		return inTransactions(client, load, job)
+	}
 	if err := warmUp(client, Load{job.Topics, job.WarmUp, values, keys}); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,72 @@
+"""The benchmark of transactions runs, and rejects invalid runs. No test depends on speed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer.testing import KafkaCluster
+from tests.benchmarks.test_benchmarks import (
+    _benchmarks_can_be_imported,
+    call,
+    every_peer,
+    lent,
+    results,
+)
+
+__all__ = ["_benchmarks_can_be_imported", "lent"]
+
+#: As short as possible: one transaction, or a few.
+SHORT = ["--seconds", "0.05", "--warm-up-seconds", "0", "--rounds", "1", "--warm-up-rounds", "0"]
+
+
+def measured(cluster: KafkaCluster | None, tmp_path: Path, *words: str) -> list[Any]:
+    path = tmp_path / "results.json"
+    assert call(cluster, "transactions", *words, *SHORT, "--json", str(path)) == 0
+    runs: list[Any] = results(path)["runs"]
+    return runs
+
+
+def test_every_client_commits(lent: KafkaCluster, tmp_path: Path) -> None:
+    names = every_peer("transactions")
+    assert {"tv1", "idempotent", "flushing"} <= set(names)
+    words = ["--messages", "1", "300", "--partitions", "2", "--keyed", "--callback"]
+    runs = measured(lent, tmp_path, *words, "--vs", *names)
+    assert [run["client"] for run in runs] == 2 * ["pykaproducer", *names]
+    assert {run["case"] for run in runs} == {
+        "1 message per transaction",
+        "300 messages per transaction",
+    }
+    for run in runs:
+        measures = run["measures"]
+        assert measures["messages_per_s"] > 0
+        if run["client"] != "idempotent":
+            assert 0 < measures["p50_ms"] <= measures["p99_ms"]
+
+
+def test_brokers_without_kip_890(tmp_path: Path) -> None:
+    (run,) = measured(None, tmp_path, "--messages", "10", "--tv1")
+    assert run["measures"]["transactions_per_s"] > 0
+
+
+def test_messages_count_only_if_they_are_committed(
+    lent: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent.create_topic(topic, partitions=2)
+    with Producer(bootstrap_servers=lent.bootstrap_servers, transactional_id=topic) as producer:
+        for count, commits in ((3, True), (4, False)):
+            with producer.transaction() as transaction:
+                for i in range(count):
+                    producer.send(topic, b"value", partition=i % 2)
+                producer.flush()
+                if not commits:
+                    transaction.abort()
+    readback = importlib.import_module("benchmarks.readback")
+    failure = importlib.import_module("benchmarks.child").RunFailed
+    monkeypatch.setattr(readback, "_MARKERS", 0.0)
+    with pytest.raises(failure, match=r"the log holds 3 that are committed, and 4 that are not"):
+        readback.check_committed(lent, topic, 7)
