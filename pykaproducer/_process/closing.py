@@ -118,6 +118,9 @@ class TransactionEnder(Protocol):
     """The stage Coordinator, or what a mock has instead."""
 
     @property
+    def transactional_id(self) -> str: ...
+
+    @property
     def state(self) -> TransactionState: ...
 
     def call(self, control: Control, until: float | None = None) -> TellCaller | None: ...

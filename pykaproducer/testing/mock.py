@@ -62,7 +62,7 @@ Call = Literal[
 _CALLS = get_args(Call)
 
 
-class MockProducer(MockTransactions, Producer):  # type: ignore[misc]
+class MockProducer(MockTransactions, Producer):
     """A :class:`~pykaproducer.Producer` without a cluster, whose outcomes the test decides.
 
     ``MockProducer(**settings)`` takes the producer's settings and two more. It starts no thread and
@@ -433,7 +433,7 @@ class MockProducer(MockTransactions, Producer):  # type: ignore[misc]
             raise errors.popleft()
 
 
-class MockKafkaProducer(MockProducer, KafkaProducer):  # type: ignore[misc]
+class MockKafkaProducer(MockProducer, KafkaProducer):
     """A :class:`MockProducer` for code written for kafka-python: see ``KafkaProducer``."""
 
     def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
