@@ -89,7 +89,7 @@ class TransactionalMethods:
 
         def _ensure_started(self) -> None: ...
         def _check_may_wait(self, what: str) -> None: ...
-        def _admit(self) -> None: ...
+        def _admit(self, transaction: int = 0) -> None: ...
         def _pause(self) -> None: ...
         def _announce_missed_slots(self) -> None: ...
 
@@ -284,9 +284,9 @@ class TransactionalMethods:
 
     # For the stage -------------------------------------------------------------------------------
 
-    def open_transaction(self) -> None:
-        """Accept records from now on. Called by the coordinator's stage only."""
-        self._admit()
+    def open_transaction(self, serial: int) -> None:
+        """Accept records of transaction *serial*. Called by the coordinator's stage only."""
+        self._admit(serial)
         self._refused = None
 
     def shut_transaction(self, failure: TransactionFailure) -> None:
@@ -295,6 +295,15 @@ class TransactionalMethods:
         self._pause()
         self._space.wake_all()  # what waits for space is not accepted any more
         self._announce_missed_slots()
+
+    def _is_too_late(self) -> NoReturn:
+        """Refuse a message whose transaction has ended while it waited, or was serialized."""
+        assert self.config.transactional_id is not None
+        raise TransactionStateError(
+            f"transactional id {self.config.transactional_id!r}: send(): the transaction in which "
+            f"it was called has ended",
+            transactional_id=self.config.transactional_id,
+        )
 
     def _check_transaction(self) -> None:
         """Raise unless a transaction is open."""

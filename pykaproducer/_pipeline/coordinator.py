@@ -88,8 +88,8 @@ _CLOSED = TransactionFailure(FailureKind.CLOSED, TransactionState.UNINITIALIZED)
 class Admission(Protocol):
     """The part of the producer that opens and shuts the admission of records."""
 
-    def open_transaction(self) -> None:
-        """Accept records from now on."""
+    def open_transaction(self, serial: int) -> None:
+        """Accept records of transaction *serial* from now on."""
 
     def shut_transaction(self, failure: TransactionFailure) -> None:
         """Accept none; ``send()`` raises the error that *failure* describes."""
@@ -178,9 +178,12 @@ class Coordinator(CoordinatorConnection):
         producer = self.view.producer
         return (-1, -1) if producer is None else (producer.producer_id, producer.epoch)
 
-    def row_failed(self, error: BaseException) -> None:
-        """Report the failure of a row, before it counts as settled. From any stage."""
-        self.put(RowFailed(self.view.serial, error))
+    def row_failed(self, error: BaseException, serial: int | None = None) -> None:
+        """Report the failure of a row, before it counts as settled. From any thread.
+
+        *serial*: the ordinal of its transaction; None: the one that is open.
+        """
+        self.put(RowFailed(self.view.serial if serial is None else serial, error))
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -316,7 +319,7 @@ class Coordinator(CoordinatorConnection):
                 case TellCaller():
                     effect.caller.tell(effect)
                 case OpenAdmission():
-                    self._admission.open_transaction()
+                    self._admission.open_transaction(self.machine.serial)
                 case ShutAdmission():
                     self._admission.shut_transaction(effect.failure)
                 case WatchRows(serial):
