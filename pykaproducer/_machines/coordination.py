@@ -312,7 +312,7 @@ class Delays:
         """Return the seconds to wait before the next attempt; *random* is in [0, 1)."""
         if reaction is Reaction.SOON:
             self._soon += 1
-            return min(_SOON_MOST, _SOON_FIRST * 2.0 ** min(self._soon - 1, 32))
+            return soon_delay(self._soon)
         if reaction is Reaction.FIND:
             self._found += 1
             if self._found == 1:
@@ -323,6 +323,11 @@ class Delays:
         """Begin anew, after a success."""
         self._retry.reset()
         self._soon = self._found = 0
+
+
+def soon_delay(attempt: int) -> float:
+    """Return the seconds to wait before *attempt* (from 1) with ``SOON``: 1, 2, 4 .. 20 ms."""
+    return min(_SOON_MOST, _SOON_FIRST * 2.0 ** min(attempt - 1, 32))
 
 
 _SOON_FIRST: Final = 0.001

@@ -102,7 +102,7 @@ class TransactionCore:
         self._delays = Delays(backoff_first, backoff_most)
         self._retry_at: float | None = None
         self._times: dict[int | None, int] = {}
-        self._not_before = 0.0
+        self._not_before, self._had_tv2 = 0.0, False
 
     # Events of the coordinator -------------------------------------------------------------------
 
@@ -215,6 +215,7 @@ class TransactionCore:
             case SendInitProducerId():
                 assert producer is not None, "InitProducerId returns a producer id"
                 self.producer = producer
+                self._had_tv2 = self.protocol == TV2
                 self.protocol = self._offered
                 self.failure = None
                 self._move(_M.INITIALIZED)
@@ -313,6 +314,9 @@ class TransactionCore:
         """End the transaction, with what is known about it."""
         if producer is not None and producer.producer_id >= 0:
             self.producer = producer
+        took = self._transaction.touch.took
+        if self.protocol == TV2 and took is not None:
+            self.hold.observed(took)
         self._not_before = now + self.hold.seconds if self.protocol == TV2 else 0.0
         self._calls_know(outcome)
         aborted = self.state in (_S.DRAINING, _S.ENDING_ABORT)

@@ -195,10 +195,13 @@ class Touch:
     The stages that write set it. Nothing ever clears it.
     """
 
-    __slots__ = ("at",)
+    __slots__ = ("at", "took")
 
     def __init__(self) -> None:
         self.at: float | None = None
+        #: ``TV2``: how long the answer to the first Produce took (seconds). Set before rows of that
+        #: request are settled, by the stage that has sent it.
+        self.took: float | None = None
 
     def set(self, now: float) -> None:
         """Record a write at *now*. Call this before the connection gets the request."""

@@ -29,8 +29,6 @@ performs the effects returned, in their order. Events are:
 ``row_failed``                         A row failed, or a broker refused the producer. Reported
                                        before the row counts as settled.
 ``all_settled``, ``drained``           The answers to ``WatchRows`` and ``DrainBatches``.
-``first_produce_took``                 ``TV2``: from the write of a transaction's first Produce to
-                                       its answer.
 ``time_passed``                        ``next_due()`` is over.
 =====================================  =============================================================
 
@@ -56,7 +54,7 @@ from __future__ import annotations
 from dataclasses import replace as with_changes
 from typing import Any
 
-from pykaproducer._machines.coordination import TV2, CommitOutcome, Coordination, Reaction
+from pykaproducer._machines.coordination import CommitOutcome, Coordination, Reaction
 from pykaproducer._machines.transaction_core import TransactionCore
 from pykaproducer._machines.transaction_effects import (
     Effect,
@@ -124,7 +122,9 @@ class TransactionMachine(TransactionCore):
         # A new object, by which the stages recognize the transaction: the last one may have had the
         # same id and epoch.
         self.producer = with_changes(self.producer)
-        self._transaction = TransactionRecord(begun_at=now)
+        # An answer that comes late would hide a batch that is not confirmed.
+        spent, self._had_tv2 = self._had_tv2, False
+        self._transaction = TransactionRecord(begun_at=now, spent=spent)
         self._move(_M.BEGIN)
         return self._take()
 
@@ -286,11 +286,6 @@ class TransactionMachine(TransactionCore):
         self._transaction.drained = True
         self._transaction.spent |= spent
         return self._run(now)
-
-    def first_produce_took(self, serial: int, seconds: float) -> None:
-        """``TV2``: adapt how long the first Produce of the next transaction waits."""
-        if serial == self.serial and self.protocol == TV2:
-            self.hold.observed(seconds)
 
     # Time ----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.batch_tally import BatchTallies
 from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
@@ -151,6 +152,8 @@ class Coordinator(CoordinatorConnection):
         self._held_up_results: list[TellCaller] = []
         # The stages of the groups whose offsets were sent, by name.
         self._groups: dict[str, Worker] = {}
+        #: Of the batches that the BrokerWorkers seal.
+        self.tallies = BatchTallies()
         # The BrokerWorkers that still have batches in flight.
         self._draining: set[Worker] = set()
         # The callers that wait, and whether nothing would end their wait.
@@ -253,7 +256,7 @@ class Coordinator(CoordinatorConnection):
                 if item.worker in self._draining:
                     self._draining.discard(item.worker)
                     if not self._draining:
-                        self._perform(machine.drained(item.serial, now, spent=True))
+                        self._drained(item.serial, now)
 
     def _control(self, item: Control, now: float) -> None:
         machine, caller = self.machine, item.caller
@@ -365,8 +368,11 @@ class Coordinator(CoordinatorConnection):
             if not worker.stopping:
                 self._draining.add(worker)
         if not self._draining:
-            now = self.clock.monotonic()
-            self._perform(self.machine.drained(serial, now, spent=bool(workers)))
+            self._drained(serial, self.clock.monotonic())
+
+    def _drained(self, serial: int, now: float) -> None:
+        spent = self.tallies.missed_some()
+        self._perform(self.machine.drained(serial, now, spent=spent))
 
     def _group_stage(self, group: str) -> Worker:
         stage = self._groups.get(group)

@@ -128,7 +128,7 @@ class World:
             return [
                 each.partition_error_code
                 for found in answer.results_by_topic_v3_and_below
-                for each in found.results_by_partition
+                for each in sorted(found.results_by_partition, key=lambda one: one.partition_index)
             ]
 
         # An unknown partition does not pass here.

@@ -1,0 +1,386 @@
+"""Transactions at the moments when something else happens, on a clock that the test controls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pykaproducer import Delivery, Producer
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._util.clock import Clock
+from pykaproducer.errors import (
+    CommitOutcome,
+    DeliveryError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
+from pykaproducer.testing import FakeClock, ScriptedCluster
+from pykaproducer.testing.scripted import Drop, Refuse
+
+from .helper import (
+    LINGERING,
+    SOON,
+    Held,
+    RefuseIf,
+    attempts,
+    backs_off,
+    let_pass,
+    outcome,
+    outcomes,
+    pipeline_of,
+    send,
+    sent,
+    waits_for,
+)
+
+#: The levels of ``transaction.version``, by protocol.
+LEVELS = {"TV1": 0, "TV2": 2}
+
+
+@pytest.fixture(params=LEVELS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(
+        2, topics={"t": 2}, features={"transaction.version": LEVELS[request.param]}
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@contextmanager
+def transactional(
+    cluster: ScriptedCluster, clock: Clock, *, begun: bool = True, **settings: Any
+) -> Iterator[Producer]:
+    """Return a producer with an open transaction; abort it at the end, whatever the time."""
+    producer = cluster.producer(
+        clock=clock, **{"transactional_id": "id", "max_block_ms": 600_000, **settings}
+    )
+    try:
+        producer.init_transactions()
+        if begun:
+            producer.begin_transaction()
+        yield producer
+    finally:
+        producer.abort()
+
+
+class Call(threading.Thread):
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._call()
+        except Exception as error:
+            self._error = error
+
+    def error(self) -> Any:
+        """Wait for the end of the call, and return the error that it has raised."""
+        self.join(SOON)
+        assert not self.is_alive(), "the call has not ended"
+        return self._error
+
+
+def committed(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in cluster.log("t", partition, committed=True)]
+
+
+def deliver_each(producer: Producer, values: list[bytes]) -> list[Delivery]:
+    """Send *values*, and let no two of them be in one batch."""
+    return [delivery for value in values for delivery in delivered(producer, value)]
+
+
+def delivered(producer: Producer, value: bytes) -> list[Delivery]:
+    deliveries = send(producer, [value])
+    assert outcomes(deliveries) == [None]
+    return deliveries
+
+
+def values(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+# The coordinator is busy --------------------------------------------------------------------------
+
+
+def test_a_busy_coordinator_is_asked_again_soon(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    """After 1, 2, 4 .. 20 ms, and no retry is counted."""
+    with transactional(cluster, clock, retries=1) as producer:
+        cluster.next("produce", *[Refuse(ErrorCode.CONCURRENT_TRANSACTIONS)] * 7)
+        jumps = let_pass(clock, send(producer, [b"value"]))
+        assert jumps == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02])
+        producer.commit_transaction()
+    assert committed(cluster) == [b"value"]
+    assert len({each.first_sequence for each in sent(cluster)}) == 1
+
+
+def test_a_leader_that_asks_the_coordinator_is_asked_again_soon_once(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """Then the code means that replicas are missing: the retry is counted, and waits longer."""
+    with transactional(cluster, clock, retries=1, retry_backoff_ms=400) as producer:
+        cluster.next("produce", *[Refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 3)
+        (delivery,) = send(producer, [b"value"])
+        first, second = let_pass(clock, [delivery])
+        assert first == pytest.approx(0.001)
+        assert 0.3 < second < 0.5
+        assert isinstance(outcome(delivery), DeliveryError)
+        assert attempts(cluster) == 3
+        with pytest.raises(TransactionAbortableError):
+            producer.commit_transaction()
+
+
+def test_attempts_that_are_repeated_soon_do_not_lengthen_the_next_backoff(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock, retry_backoff_ms=100, retry_backoff_max_ms=9000) as producer:
+        busy = [Refuse(ErrorCode.CONCURRENT_TRANSACTIONS)] * 5
+        cluster.next("produce", *busy, Refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        jumps = let_pass(clock, send(producer, [b"value"]))
+        assert 0.03 < sum(jumps) - 0.031 < 0.15
+        producer.commit_transaction()
+
+
+# A batch that is too large ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE], ids=lambda c: c.name
+)
+def test_a_batch_that_is_too_large_is_split_in_place(
+    cluster: ScriptedCluster, clock: FakeClock, code: ErrorCode
+) -> None:
+    """Its parts have its numbers, so that the transaction needs no new epoch."""
+    with transactional(cluster, clock, **LINGERING) as producer:
+        cluster.always("produce", RefuseIf(code, lambda each: len(each) > 2))
+        deliveries = send(producer, values(11))
+        producer.commit_transaction()
+        assert [delivery.offset for delivery in deliveries] == list(range(11))
+        assert committed(cluster) == values(11)
+        batches = cluster.batches("t")
+        assert [batch.base_sequence for batch in batches] == [
+            batch.base_offset for batch in batches
+        ]
+        assert len({batch.producer_epoch for batch in batches}) == 1
+        producer.begin_transaction()
+        send(producer, [b"next"])
+        producer.commit_transaction()
+    assert max(batch.count for batch in batches) == 2
+    assert len(cluster.received("init_producer_id")) == 1
+
+
+def test_batches_behind_one_that_is_split_follow_it(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock, batch_max_messages=4, **LINGERING) as producer:
+        assert not outcomes(send(producer, values(4)))[0]
+        held = Held(then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
+        cluster.next("produce", held)
+        send(producer, values(20))
+        held.wait_until_held()
+        held.release()
+        producer.commit_transaction()
+        assert committed(cluster) == values(4) + values(20)
+        assert {batch.count for batch in cluster.batches("t")} == {2, 4}
+
+
+def test_one_message_that_is_too_large_fails(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    with transactional(cluster, clock) as producer:
+        cluster.always(
+            "produce", RefuseIf(ErrorCode.MESSAGE_TOO_LARGE, lambda each: b"large" in each)
+        )
+        deliveries = [*send(producer, [b"large", b"small"])]
+        with pytest.raises(TransactionAbortableError) as raised:
+            producer.commit_transaction()
+        assert raised.value.outcome is CommitOutcome.NOT_COMMITTED
+        assert getattr(outcome(deliveries[0]), "code", None) == ErrorCode.MESSAGE_TOO_LARGE
+        producer.abort_transaction()
+        cluster.always("produce", lambda exchange: exchange.answer(exchange.apply()))
+        producer.begin_transaction()
+        send(producer, [b"next"])
+        producer.commit_transaction()
+    assert committed(cluster) == [b"next"]
+
+
+def test_a_batch_with_an_expired_message_is_not_split(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock, **LINGERING) as producer:
+        held = Held(then=Refuse(ErrorCode.MESSAGE_TOO_LARGE))
+        cluster.next("produce", held)
+        late = producer.send("t", b"late", partition=0, delivery_timeout_ms=2000)
+        others = send(producer, values(3))
+        committing = Call(producer.commit_transaction)
+        held.wait_until_held()
+        clock.jump(3)
+        assert isinstance(outcome(late), DeliveryError)
+        held.release()
+        assert isinstance(committing.error(), TransactionAbortableError)
+        assert all(isinstance(each, TransactionAbortedError) for each in outcomes(others))
+        producer.abort_transaction()
+    assert committed(cluster) == []
+    assert attempts(cluster) == 1
+
+
+# The first Produce of a transaction ---------------------------------------------------------------
+
+
+def slow_transaction(cluster: ScriptedCluster, producer: Producer, clock: FakeClock) -> None:
+    """Commit a transaction whose first Produce takes 20 ms."""
+    held = Held()
+    cluster.next("produce", held)
+    (delivery,) = send(producer, [b"slow"])
+    held.wait_until_held()
+    clock.jump(0.02)
+    held.release()
+    assert outcome(delivery) is None
+    producer.commit_transaction()
+
+
+def test_the_first_produce_waits_if_the_last_one_came_too_early(clock: FakeClock) -> None:
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        transactional(cluster, clock) as producer,
+    ):
+        slow_transaction(cluster, producer, clock)
+        producer.begin_transaction()
+        deliveries = send(producer, [b"held"])
+        waits_for(clock, 0.001)
+        assert attempts(cluster) == 1
+        clock.jump(0.001)
+        assert outcomes(deliveries) == [None]
+        # The others of the transaction do not wait.
+        assert outcomes(send(producer, [b"not held"])) == [None]
+        producer.commit_transaction()
+
+
+def test_a_transaction_that_begins_later_does_not_wait(clock: FakeClock) -> None:
+    with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        transactional(cluster, clock) as producer,
+    ):
+        slow_transaction(cluster, producer, clock)
+        clock.jump(0.001)
+        producer.begin_transaction()
+        assert outcomes(send(producer, [b"value"])) == [None]
+        producer.commit_transaction()
+
+
+def test_with_the_first_protocol_nothing_waits(clock: FakeClock) -> None:
+    """The partitions are added by a request of their own."""
+    with (
+        ScriptedCluster(topics={"t": 2}, features={"transaction.version": 0}) as cluster,
+        transactional(cluster, clock) as producer,
+    ):
+        slow_transaction(cluster, producer, clock)
+        producer.begin_transaction()
+        assert outcomes(send(producer, [b"value"])) == [None]
+        producer.commit_transaction()
+
+
+# Abort --------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_retry_does_not_delay_the_next_transaction(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """The time stands still from the refusal on."""
+    with transactional(cluster, clock, retry_backoff_ms=1000) as producer:
+        cluster.next("produce", Refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        (delivery,) = send(producer, [b"refused"])
+        backs_off(clock)
+        producer.abort_transaction()
+        assert isinstance(outcome(delivery), TransactionAbortedError)
+        producer.begin_transaction()
+        assert outcomes(send(producer, [b"next"])) == [None]
+        producer.commit_transaction()
+    assert committed(cluster) == [b"next"]
+
+
+def test_a_request_that_is_lost_after_the_abort(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    """Its batches are not sent again, whatever comes behind them."""
+    with transactional(cluster, clock, batch_max_messages=1, reconnect_backoff_ms=1) as producer:
+        deliver_each(producer, [b"first"])
+        held = Held(then=Drop())
+        cluster.next("produce", held)
+        deliveries = send(producer, values(3))
+        held.wait_until_held()
+        aborting = Call(producer.abort_transaction)
+        assert all(isinstance(each, TransactionAbortedError) for each in outcomes(deliveries))
+        before = attempts(cluster)
+        held.release()
+        assert aborting.error() is None
+        producer.begin_transaction()
+        next_one = send(producer, [b"next"])
+        let_pass(clock, next_one)
+        assert outcomes(next_one) == [None]
+        producer.commit_transaction()
+        assert {each.values for each in sent(cluster)[before:]} == {(b"next",)}
+    assert committed(cluster) == [b"next"]
+
+
+def ends_with_abort(producer: Producer, cluster: ScriptedCluster) -> int:
+    """Abort, commit a message, and return how often a producer id was asked for."""
+    producer.abort_transaction()
+    producer.begin_transaction()
+    send(producer, [b"next"])
+    producer.commit_transaction()
+    assert committed(cluster) == [b"next"]
+    return len(cluster.received("init_producer_id"))
+
+
+def test_an_abort_with_all_batches_answered_keeps_the_epoch(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock) as producer:
+        deliver_each(producer, values(3))
+        assert ends_with_abort(producer, cluster) == 1
+
+
+def test_an_abort_of_nothing_keeps_the_epoch(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    with transactional(cluster, clock, **LINGERING) as producer:
+        send(producer, values(3))
+        assert ends_with_abort(producer, cluster) == 1
+
+
+def test_an_abort_after_a_batch_that_is_not_in_the_log_takes_another_epoch(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """With the first protocol; with the second one EndTxn does that."""
+    with transactional(cluster, clock) as producer:
+        deliver_each(producer, [b"first"])
+        cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+        assert outcome(send(producer, [b"refused"])[0]) is not None
+        first_protocol = cluster.received("end_txn") == [] and _is_tv1(producer)
+        assert ends_with_abort(producer, cluster) == (2 if first_protocol else 1)
+
+
+def test_a_later_abort_does_not_count_that_batch_again(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock) as producer:
+        cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
+        assert outcome(send(producer, [b"refused"])[0]) is not None
+        producer.abort_transaction()
+        asked = len(cluster.received("init_producer_id"))
+        producer.begin_transaction()
+        deliver_each(producer, [b"delivered"])
+        assert ends_with_abort(producer, cluster) == asked
+
+
+def _is_tv1(producer: Producer) -> bool:
+    coordinator = pipeline_of(producer).coordinator
+    assert coordinator is not None
+    return coordinator.view.protocol == 1
