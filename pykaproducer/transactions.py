@@ -7,7 +7,7 @@ their call to the stage Coordinator and wait for its result. ``docs/transactions
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -23,6 +23,7 @@ from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer.config import resolve
 from pykaproducer.errors import (
+    ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortableError,
     TransactionError,
@@ -49,6 +50,8 @@ NEEDS_INIT = _INITIAL | {TransactionState.PREPARED}
 _ENDS = (TransactionCall.COMMIT, TransactionCall.PREPARE, TransactionCall.ABORT)
 #: Calls whose result must not be missed.
 _GO_ON = (TransactionCall.COMMIT, TransactionCall.PREPARE)
+#: How much later than at its deadline a call stops waiting for the coordinator's stage (seconds).
+_SLACK = 0.5
 _ABOUT_MESSAGES = (FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL)
 
 
@@ -203,8 +206,14 @@ class TransactionalMethods:
         refused = self._refused
         if refused is not None and refused.state in _INITIAL:
             self.init_transactions()
-        self.begin_transaction()
         transaction = Transaction()
+        try:
+            self.begin_transaction()
+        except (KeyboardInterrupt, SystemExit):
+            # It may be open, and there is no block that would end it.
+            with suppress(TransactionError, ProducerClosedError):
+                self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+            raise
         try:
             yield transaction
         except BaseException as error:
@@ -263,24 +272,42 @@ class TransactionalMethods:
         pipeline = self._pipeline
         if pipeline is None:
             raise ProducerClosedError(f"{call.value}(): the producer is closed")
-        assert pipeline.coordinator is not None, "there is one with a transactional id"
+        coordinator, caller = pipeline.coordinator, ControlCaller()
+        assert coordinator is not None, "there is one with a transactional id"
         try:
-            result = pipeline.coordinator.call(
-                Control(call, ControlCaller(), deadline, transactional_id, asked)
-            )
+            control = Control(call, caller, deadline, transactional_id, asked)
+            result = coordinator.call(control, self._waits_until(call, deadline))
+            failure = coordinator.late(call) if result is None else result.failure
+            if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
+                pipeline.unreported.take()  # this call reports that the messages have failed
+            # Nothing from here on to the return of a call that succeeds can be interrupted.
         except BaseException as error:  # KeyboardInterrupt
+            caller.left = True  # first: another interrupt may come
             if call in _GO_ON:
                 error.add_note(f"it goes on; call {call.value}() again to learn its outcome")
+            coordinator.leave(caller)
             raise
-        assert result is not None, "the call has waited for it"
-        failure = result.failure
-        if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
-            pipeline.unreported.take()  # this call reports that the messages have failed
         if failure is None:
+            assert result is not None, "a call without a result has a failure"
             return result
         if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
-            self._refuse_broken(pipeline.broken)
-        raise error_of(replace(failure, call=call), pipeline.coordinator.transactional_id)
+            try:
+                self._refuse_broken(pipeline.broken)
+            except ProducerBrokenError as broken:
+                broken.outcome = failure.outcome
+                raise
+        raise error_of(replace(failure, call=call), coordinator.transactional_id)
+
+    def _waits_until(self, call: TransactionCall, deadline: float | None) -> float | None:
+        """Return when to stop waiting for the coordinator's stage, which should end *call* before.
+
+        None: the deadlines of messages, and callbacks, decide when the call ends.
+        """
+        if deadline is None and call not in (TransactionCall.INIT, TransactionCall.OFFSETS):
+            return None
+        if deadline is None:
+            deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
+        return deadline + _SLACK
 
     # For the stage -------------------------------------------------------------------------------
 
@@ -298,18 +325,19 @@ class TransactionalMethods:
 
     def _is_too_late(self) -> NoReturn:
         """Refuse a message whose transaction has ended while it waited, or was serialized."""
-        assert self.config.transactional_id is not None
+        name = self._current_id()
         raise TransactionStateError(
-            f"transactional id {self.config.transactional_id!r}: send(): the transaction in which "
-            f"it was called has ended",
-            transactional_id=self.config.transactional_id,
+            f"transactional id {name!r}: send(): the transaction in which it was called has ended",
+            transactional_id=name,
         )
 
     def _check_transaction(self) -> None:
         """Raise unless a transaction is open."""
         refused = self._refused
         if refused is not None:
-            name = self.config.transactional_id
-            if self._pipeline is not None and self._pipeline.coordinator is not None:
-                name = self._pipeline.coordinator.transactional_id
-            raise error_of(refused, name or "")
+            raise error_of(refused, self._current_id())
+
+    def _current_id(self) -> str:
+        if self._pipeline is not None and self._pipeline.coordinator is not None:
+            return self._pipeline.coordinator.transactional_id
+        return self.config.transactional_id or ""

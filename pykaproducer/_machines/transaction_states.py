@@ -228,31 +228,6 @@ class TransactionView:
     transactional_id: str | None = None
 
 
-class IntroductionHold:
-    """How long the first Produce of a ``TV2`` transaction waits after the last EndTxn answer.
-
-    A leader that asks the coordinator while it still writes the markers of the last transaction
-    repeats that after 20 ms. A Produce that comes a little later is much faster.
-    """
-
-    _SLOW = 0.018
-    _FIRST = 0.001
-    _MOST = 0.02
-    _LEAST = 0.00025
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def observed(self, took: float) -> None:
-        """Adapt to a first Produce that *took* this long (seconds)."""
-        if took >= self._SLOW:
-            self.seconds = min(self._MOST, max(self._FIRST, 2 * self.seconds))
-        else:
-            self.seconds *= 0.9
-            if self.seconds < self._LEAST:
-                self.seconds = 0.0
-
-
 @dataclass(slots=True)
 class OffsetsAsk:
     """Offsets of one ``send_offsets_to_transaction()``."""
@@ -286,6 +261,9 @@ class TransactionRecord:
     groups: dict[str, None] = field(default_factory=dict)
     preparing: bool = False
     settled: bool = False
+    #: Its callbacks have run; its end is known except for that.
+    reported: bool = False
+    has_ended: bool = False
     drained: bool = False
     #: EndTxn(commit) was written without an answer that decides.
     unconfirmed: bool = False

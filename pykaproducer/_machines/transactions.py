@@ -28,7 +28,8 @@ performs the effects returned, in their order. Events are:
 ``offsets_answered``                   The result of ``CommitOffsets``, after its retries.
 ``row_failed``                         A row failed, or a broker refused the producer. Reported
                                        before the row counts as settled.
-``all_settled``, ``drained``           The answers to ``WatchRows`` and ``DrainBatches``.
+``all_settled``, ``all_reported``,     The answers to ``WatchRows``, ``WatchReports`` and
+``drained``                            ``DrainBatches``.
 ``time_passed``                        ``next_due()`` is over.
 =====================================  =============================================================
 
@@ -159,17 +160,19 @@ class TransactionMachine(TransactionCore):
     ) -> list[Effect]:
         if not self._accept(call, caller, now, deadline):
             return self._take()
-        self._calls.begin(call, None, caller, deadline)
+        self._calls.begin(call, None, caller, deadline, patient=deadline is None)
         self._transaction.preparing = call is _C.PREPARE
         self._move(_M.FLUSH)
         self._effects.append(WatchRows(self.serial))
+        self._watch_reports()
         return self._run(now)
 
     def abort(self, caller: Any, now: float, deadline: float | None = None) -> list[Effect]:
         """Call ``abort_transaction()``."""
         if not self._accept(_C.ABORT, caller, now, deadline):
             return self._take()
-        self._calls.begin(_C.ABORT, None, caller, self._deadline(_C.ABORT, deadline, now))
+        until = self._deadline(_C.ABORT, deadline, now)
+        self._calls.begin(_C.ABORT, None, caller, until, patient=deadline is None)
         self._start_abort(now)
         return self._run(now)
 
@@ -209,7 +212,8 @@ class TransactionMachine(TransactionCore):
         """Return whether the call begins something. It may join another call, or be refused."""
         other = self._calls.accept(call, key, self.state, self.failure)
         if other is not None and caller is not None:
-            self._calls.join(other, caller, self._deadline(call, deadline, now))
+            until = self._deadline(call, deadline, now)
+            self._calls.join(other, caller, until, patient=deadline is None)
         return other is None
 
     def _deadline(self, call: TransactionCall, deadline: float | None, now: float) -> float | None:
@@ -277,6 +281,15 @@ class TransactionMachine(TransactionCore):
             self._calls.decide_deadlines(now + self._max_block)
         return self._run(now)
 
+    def all_reported(self, serial: int, now: float) -> list[Effect]:
+        """Handle the answer to ``WatchReports``."""
+        if serial != self.serial:
+            return []
+        self._transaction.reported = True
+        if self._transaction.has_ended:
+            self._calls.finish()
+        return self._run(now)
+
     def drained(self, serial: int, now: float, *, spent: bool) -> list[Effect]:
         """Handle the answer to ``DrainBatches``. *spent*: a sealed batch was not confirmed."""
         if serial != self.serial:
@@ -326,6 +339,14 @@ class TransactionMachine(TransactionCore):
     ) -> TransactionFailure:
         outcome = None if call is _C.INIT else self._known()
         return self._describe(kind, now, call=call, outcome=outcome)
+
+    def has_offsets_of(self, group: str) -> bool:
+        """Return whether offsets of *group* have no result yet."""
+        return any(ask.group == group for ask in self._transaction.asks.values())
+
+    def known_outcome(self) -> CommitOutcome | None:
+        """Return what is known about the transaction. From any thread, after the stage's end."""
+        return self._known()
 
     def _known(self) -> CommitOutcome | None:
         """Return what is known about the transaction so far."""

@@ -155,6 +155,8 @@ class Settler:
                 break
             if part.chunk.has_waiters:
                 wake(part.wake_waiters)
+            if self._incomplete.watches_outcomes and part.chunk.is_settled:
+                self._incomplete.settled(part.chunk)
             if part.wants_report and not self._no_reports:
                 with_callbacks.append(part)
             else:

@@ -64,7 +64,9 @@ def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
     """Return the error for the caller to whom *failure* happened."""
     if failure.kind is FailureKind.CLOSED:
         text = f"{_call(failure.call)}: the producer was closed{_outcome(failure)}"
-        return ProducerClosedError(text)
+        closed = ProducerClosedError(text)
+        closed.outcome = failure.outcome
+        return closed
     kind = _KINDS[failure.kind]
     if failure.kind is FailureKind.UNSUPPORTED:
         return UnsupportedFeatureError(
@@ -95,6 +97,11 @@ def _text(failure: TransactionFailure) -> str:
             return f"{call}: {_STATES[failure.state]}{_advice(failure.state)}"
         case FailureKind.CONFLICT:
             return f"{call}: {_call(failure.other)} is under way; call that again first"
+        case FailureKind.TIMEOUT if failure.outcome is CommitOutcome.COMMITTED:
+            return (
+                f"{call} has not ended within its timeout: the transaction is committed, but "
+                f"callbacks of its messages have not returned"
+            )
         case FailureKind.TIMEOUT:
             return f"{call} has not ended within its timeout; it continues{_outcome(failure)}"
         case FailureKind.ABORTABLE:

@@ -15,6 +15,7 @@ from pykaproducer._machines.coordination import (
     Reaction,
     coordinate,
 )
+from pykaproducer._machines.introduction_hold import IntroductionHold
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
@@ -37,7 +38,6 @@ from pykaproducer._machines.transaction_states import (
     CallRefused,
     FailureKind,
     IllegalTransactionMove,
-    IntroductionHold,
 )
 from pykaproducer._machines.transaction_states import TransactionCall as C
 from pykaproducer._machines.transaction_states import TransactionState as S

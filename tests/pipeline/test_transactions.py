@@ -8,32 +8,46 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
 from pykaproducer import Delivery, Producer
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.transaction_states import TransactionCall
+from pykaproducer._pipeline import coordinator
+from pykaproducer._pipeline.coordinator import Coordinator
+from pykaproducer._pipeline.dispatcher_items import FailAll
 from pykaproducer._util.clock import Clock
+from pykaproducer._wire.messages import ApiKey
 from pykaproducer.errors import (
     CommitOutcome,
     DeliveryError,
+    ProducerBrokenError,
+    ProducerClosedError,
     TransactionAbortableError,
     TransactionAbortedError,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
 from .helper import (
+    FAST,
     LINGERING,
     SOON,
     Held,
     RefuseIf,
     attempts,
     backs_off,
+    came,
     let_pass,
     outcome,
     outcomes,
     pipeline_of,
     send,
     sent,
+    until,
     waits_for,
 )
 
@@ -290,6 +304,159 @@ def test_with_the_first_protocol_nothing_waits(clock: FakeClock) -> None:
         producer.commit_transaction()
 
 
+# Commit -------------------------------------------------------------------------------------------
+
+
+def test_the_end_does_not_wait_for_callbacks(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    go_on = threading.Event()
+    with transactional(cluster, clock) as producer:
+        producer.send("t", b"value", partition=0, on_delivery=lambda *_: go_on.wait(SOON))
+        committing = Call(producer.commit_transaction)
+        came(cluster, "end_txn", 1)
+        until(lambda: committed(cluster) == [b"value"])
+        assert committing.is_alive()
+        with pytest.raises(TransactionStateError, match=r"commit_transaction\(\) is under way"):
+            producer.begin_transaction()
+        go_on.set()
+        assert committing.error() is None
+
+
+def test_a_timeout_while_a_callback_runs_says_that_it_is_committed(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    go_on = threading.Event()
+    with transactional(cluster, clock) as producer:
+        producer.send("t", b"value", partition=0, on_delivery=lambda *_: go_on.wait(SOON))
+        committing = Call(lambda: producer.commit_transaction(5))
+        until(lambda: committed(cluster) == [b"value"])
+        clock.jump(5.1)
+        error = committing.error()
+        assert isinstance(error, TransactionTimeoutError)
+        assert error.outcome is CommitOutcome.COMMITTED
+        assert "the transaction is committed, but callbacks" in str(error)
+        go_on.set()
+        producer.commit_transaction()
+
+
+def test_a_flush_beside_a_commit(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    with transactional(cluster, clock, **LINGERING) as producer:
+        held = Held()
+        cluster.next("produce", held)
+        send(producer, values(3))
+        committing, flushing = Call(producer.commit_transaction), Call(producer.flush)
+        held.wait_until_held()
+        held.release()
+        assert (committing.error(), flushing.error()) == (None, None)
+        # Both have ended, and messages linger again.
+        assert not pipeline_of(producer).is_flushing()
+
+
+def test_messages_linger_in_each_transaction(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    with transactional(cluster, clock, begun=False, **LINGERING) as producer:
+        for _ in range(3):
+            producer.begin_transaction()
+            before = attempts(cluster)
+            (delivery,) = send(producer, [b"value"])
+            assert not pipeline_of(producer).is_flushing()
+            assert not delivery.done()
+            assert attempts(cluster) == before
+            producer.commit_transaction()
+        for _ in range(2):
+            producer.begin_transaction()
+            send(producer, [b"value"])
+            producer.abort_transaction()
+            assert not pipeline_of(producer).is_flushing()
+
+
+def test_two_threads_commit(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    with transactional(cluster, clock) as producer:
+        held = Held()
+        cluster.next("end_txn", held)
+        send(producer, [b"value"])
+        calls = [Call(producer.commit_transaction) for _ in range(2)]
+        held.wait_until_held()
+        with pytest.raises(TransactionStateError, match=r"commit_transaction\(\) is under way"):
+            producer.abort_transaction()
+        held.release()
+        # One that comes when the other has returned has nothing to commit.
+        errors = [call.error() for call in calls]
+        assert None in errors
+        assert all(each is None or "there is no transaction" in str(each) for each in errors)
+    assert committed(cluster) == [b"value"]
+
+
+def test_the_coordinator_moves_while_it_is_asked(cluster: ScriptedCluster) -> None:
+    with transactional(cluster, Clock(), **FAST) as producer:
+        held = Held(then=Drop(appended=True))
+        cluster.next("end_txn", held)
+        send(producer, [b"value"])
+        committing = Call(producer.commit_transaction)
+        held.wait_until_held()
+        cluster.move_coordinator("transaction", "id", 1)
+        held.release()
+        assert committing.error() is None
+        assert [each.broker for each in cluster.received("end_txn")][-1] == 1
+        producer.begin_transaction()
+        send(producer, [b"next"])
+        producer.commit_transaction()
+    assert committed(cluster) == [b"value", b"next"]
+
+
+def test_the_transaction_times_out_while_its_messages_are_sent(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock, transaction_timeout_ms=20_000) as producer:
+        held = Held()
+        cluster.next("produce", held)
+        (delivery,) = send(producer, [b"value"])
+        held.wait_until_held()
+        committing = Call(producer.commit_transaction)
+        until(lambda: pipeline_of(producer).coordinator.state.name == "FLUSHING")  # type: ignore[union-attr]
+        clock.jump(20)
+        error = committing.error()
+        assert isinstance(error, TransactionAbortableError)
+        assert error.outcome is CommitOutcome.NOT_COMMITTED
+        assert isinstance(outcome(delivery), TransactionAbortedError)
+        held.release()
+        producer.abort_transaction()
+    assert committed(cluster) == []
+
+
+def test_another_id_between_transactions(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    with transactional(cluster, clock) as producer:
+        send(producer, [b"first"])
+        producer.commit_transaction()
+        producer.init_transactions(transactional_id="other")
+        producer.begin_transaction()
+        send(producer, [b"second"])
+        producer.commit_transaction()
+        assert cluster.transaction_state("other") == "CompleteCommit"
+    assert committed(cluster) == [b"first", b"second"]
+
+
+def test_a_callback_that_sends_after_a_commit_is_refused(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """Its message is in no transaction, and not in the next one."""
+    refused: list[BaseException] = []
+
+    def again(_error: Any, delivery: Delivery) -> None:
+        assert pipeline_of(producer).coordinator.state.name != "IN_TRANSACTION"  # type: ignore[union-attr]
+        try:
+            producer.send("t", delivery.value, partition=0)
+        except TransactionError as error:
+            refused.append(error)
+
+    with transactional(cluster, clock, begun=False, **LINGERING) as producer:
+        for number in range(3):
+            producer.begin_transaction()
+            producer.send("t", b"%d" % number, partition=0, on_delivery=again)
+            producer.commit_transaction()
+            assert len(refused) == number + 1
+            assert isinstance(refused[-1], TransactionStateError)
+    assert committed(cluster) == values(3)
+
+
 # Abort --------------------------------------------------------------------------------------------
 
 
@@ -384,3 +551,152 @@ def _is_tv1(producer: Producer) -> bool:
     coordinator = pipeline_of(producer).coordinator
     assert coordinator is not None
     return coordinator.view.protocol == 1
+
+
+# Groups -------------------------------------------------------------------------------------------
+
+
+def groups(producer: Producer) -> list[str]:
+    return [stage.name for stage in pipeline_of(producer).stages if "-group-" in stage.name]
+
+
+def test_the_stage_of_a_group_ends_when_it_is_not_used(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock, connections_max_idle_ms=60_000) as producer:
+        for number in range(2):
+            producer.send_offsets_to_transaction({TopicPartition("t", 0): number + 1}, "g")
+            producer.commit_transaction()
+            assert cluster.offsets("g") == {("t", 0): number + 1}
+            (name,) = groups(producer)
+            assert name.endswith(f"-group-{number}")
+            clock.jump(70)
+            until(lambda: not groups(producer))
+            producer.begin_transaction()
+
+
+# Whatever dies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+def test_the_dispatcher_dies_in_a_call(
+    cluster: ScriptedCluster, clock: FakeClock, call: str
+) -> None:
+    with transactional(cluster, clock) as producer:
+        held = Held()
+        cluster.next("end_txn", held)
+        assert outcomes(send(producer, [b"value"])) == [None]
+        ending = Call(getattr(producer, call))
+        held.wait_until_held()
+        pipeline_of(producer).dispatcher.put(FailAll(None, None))  # type: ignore[arg-type]
+        error = ending.error()
+        assert isinstance(error, ProducerBrokenError)
+        doubtful = CommitOutcome.POSSIBLY_COMMITTED if call == "commit_transaction" else None
+        assert error.outcome is doubtful
+        held.release()
+        with pytest.raises(ProducerBrokenError):
+            producer.commit_transaction()
+
+
+def test_the_stage_of_the_coordinator_dies_in_a_commit(
+    cluster: ScriptedCluster, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = coordinator.tell_answer
+
+    def crash(machine: Any, event: Any, now: float) -> Any:
+        if event.request.api_key == ApiKey.END_TXN:
+            raise AssertionError("a defect")
+        return tell(machine, event, now)
+
+    with transactional(cluster, clock) as producer:
+        send(producer, [b"value"])
+        monkeypatch.setattr(coordinator, "tell_answer", crash)
+        with pytest.raises(ProducerBrokenError) as raised:
+            producer.commit_transaction()
+        assert raised.value.outcome is CommitOutcome.POSSIBLY_COMMITTED
+        stage = pipeline_of(producer).coordinator
+        assert stage is not None
+        assert stage.thread is not None
+        stage.thread.join(SOON)
+        # What a call is told that reads it after the end of the stage.
+        assert stage.late(TransactionCall.COMMIT).outcome is CommitOutcome.POSSIBLY_COMMITTED
+
+
+def test_close_beside_a_commit(cluster: ScriptedCluster, clock: FakeClock) -> None:
+    """close() gives up at its timeout, and the commit is told that its outcome is not known."""
+    with transactional(cluster, clock) as producer:
+        held = Held()
+        cluster.next("end_txn", held)
+        send(producer, [b"value"])
+        committing = Call(producer.commit_transaction)
+        held.wait_until_held()
+        closing = Call(lambda: producer.close(5))
+        waits_for(clock, 5.5)
+        clock.jump(6)
+        error = committing.error()
+        assert isinstance(error, ProducerClosedError)
+        assert error.outcome is CommitOutcome.POSSIBLY_COMMITTED
+        assert "read the topic" in str(error)
+        assert closing.error() is None
+        with pytest.raises(ProducerClosedError):
+            producer.commit_transaction()
+        held.release()
+
+
+def test_close_beside_a_commit_whose_messages_are_not_sent(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    with transactional(cluster, clock) as producer:
+        held = Held()
+        cluster.next("produce", held)
+        send(producer, [b"value"])
+        committing = Call(producer.commit_transaction)
+        held.wait_until_held()
+        closing = Call(lambda: producer.close(5))
+        waits_for(clock, 5.5)
+        clock.jump(6)
+        error = committing.error()
+        assert isinstance(error, ProducerClosedError | TransactionAbortableError)
+        assert error.outcome is CommitOutcome.NOT_COMMITTED
+        assert closing.error() is None
+        held.release()
+
+
+def test_a_call_that_begins_when_the_producer_is_closed(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """It has read the pipeline before it was stopped."""
+    with transactional(cluster, clock) as producer:
+        pipeline = pipeline_of(producer)
+        producer.close(0)
+        producer._pipeline = pipeline
+        producer._ensure_started = lambda: None  # type: ignore[method-assign]
+        for call in (producer.commit_transaction, producer.begin_transaction):
+            assert isinstance(Call(call).error(), ProducerClosedError)
+
+
+def test_a_stage_that_is_blocked_does_not_block_its_caller(
+    cluster: ScriptedCluster, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example by a name server that does not answer."""
+    blocked, go_on = threading.Event(), threading.Event()
+    handle = Coordinator.handle
+
+    def block(self: Coordinator, item: Any) -> None:
+        blocked.set()
+        assert go_on.wait(SOON)
+        handle(self, item)
+
+    with transactional(cluster, clock) as producer:
+        send(producer, [b"value"])
+        monkeypatch.setattr(Coordinator, "handle", block)
+        committing = Call(lambda: producer.commit_transaction(5))
+        assert blocked.wait(SOON)
+        clock.jump(5.5)
+        error = committing.error()
+        assert isinstance(error, TransactionTimeoutError)
+        assert error.outcome is CommitOutcome.POSSIBLY_COMMITTED
+        monkeypatch.setattr(Coordinator, "handle", handle)
+        go_on.set()
+        producer.commit_transaction()
+    assert committed(cluster) == [b"value"]
