@@ -225,6 +225,11 @@ class RequestBuilder:
         place = buffer.topic, buffer.partition
         if producer is None or buffer.unanswered or sequencer.producer is producer:
             self._wait(buffer)
+            return False
+        # Those of a transaction that has ended, with rows that have failed.
+        buffer.drop_batches()
+        if not buffer.pending:
+            self._batcher.reschedule(buffer)
         elif view.protocol == TV1 and place not in view.added:
             self._coordinator.put(WantPartition(view.serial, *place))
             self._wait(buffer)
@@ -235,12 +240,8 @@ class RequestBuilder:
             if self._coordinator.view.serial != view.serial or not self._coordinator.view.is_open:
                 self._wait(buffer)
                 return False
-            buffer.drop_batches()
             sequencer.adopt_transaction(producer)
             sequencer.producer = producer
-            if not buffer.pending:
-                self._batcher.reschedule(buffer)
-                return False
             return True
         return False
 
