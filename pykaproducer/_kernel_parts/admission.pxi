@@ -179,13 +179,13 @@ cdef class Admission(OpenChunks):
         cdef bytes encoded
         cdef Intercepted past = None
         cdef bint late = False
-        cdef int64_t transaction = load_long(&self.transaction)     # before user code runs
+        terms.transaction = load_long(&self.transaction)    # before user code runs
         if self._intercepting:
             if type(on_delivery) is not Intercepted:
                 return self._intercept(topic, value, key, headers, partition, timestamp_ms,
                                        on_delivery, delivery_timeout_ms)
             past = <Intercepted>on_delivery
-            on_delivery, transaction = past.on_delivery, past.transaction
+            on_delivery, terms.transaction = past.on_delivery, past.transaction
         if not load_int(&self.is_ready):
             self._start()
         if not PyUnicode_CheckExact(topic):
@@ -205,7 +205,7 @@ cdef class Admission(OpenChunks):
             encoded = take_headers(&payload, headers)
             if payload.total + _HEADER + _RECORD > self.max_request_size:
                 self._too_large(topic, payload.total + _HEADER + _RECORD)
-            handle = self.admit(slot, &payload, &terms, on_delivery, transaction)
+            handle = self.admit(slot, &payload, &terms, on_delivery)
             if load_long(&slot.opening) != self.opening:
                 slot = self.entered(slot)   # the slot that it was appended to
             if past is not None:
@@ -251,8 +251,7 @@ cdef class Admission(OpenChunks):
         return 0
 
     @cython.final
-    cdef Delivery admit(self, TopicSlot slot, Payload *payload, Terms *terms, on_delivery,
-                        int64_t transaction):
+    cdef Delivery admit(self, TopicSlot slot, Payload *payload, Terms *terms, on_delivery):
         """Reserve the message's bytes, waiting for them if necessary, and append it.
 
         A serializer, a signal handler or a finalizer may fork during ``send()``. In the child:
@@ -270,20 +269,20 @@ cdef class Admission(OpenChunks):
         while True:
             budget = self.budget
             if not budget.take(cost):
-                budget = self.wait_for_room(cost, transaction)
+                budget = self.wait_for_room(cost, terms.transaction)
             # No Python code runs from here to the append, so on a KeyboardInterrupt the message is
             # either not accepted, or accepted and will be sent.
             try:
                 if load_long(&slot.opening) != self.opening:
                     slot = self.entered(slot)
-                handle = self.append(slot, payload, terms, now, on_delivery, transaction)
+                handle = self.append(slot, payload, terms, now, on_delivery)
             finally:
                 if handle is None:      # otherwise the chunk releases the bytes later
                     budget.give_back(cost)
                     budget.wake()
             if handle is not None:
                 return handle
-            self.start_again(transaction)
+            self.start_again(terms.transaction)
 
     @cython.final
     cdef start_again(self, int64_t transaction):
@@ -349,10 +348,10 @@ cdef class Admission(OpenChunks):
 
     @cython.final
     cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,
-                         on_delivery, int64_t transaction):
+                         on_delivery):
         """Append one message to the topic's open chunk.
 
-        Return None if closed or forked, or if *transaction* has ended.
+        Return None if closed or forked, or if its transaction has ended.
         """
         cdef Delivery handle = Delivery.__new__(Delivery)
         cdef Chunk spare = None
@@ -362,7 +361,7 @@ cdef class Admission(OpenChunks):
             enter_crowded_guard(&self.guard, &self.waited_at)
             try:
                 if not (self.is_ready or self.is_closing) or slot.opening != self.opening \
-                        or self.transaction != transaction:
+                        or self.transaction != terms.transaction:
                     return None
                 full = not has_room(slot.chunk, payload)
                 if full and spare is not None:
