@@ -13,10 +13,6 @@ outcome. Relies on: a failed row is reported before it counts as settled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
-
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch_tally import BatchTallies
 from pykaproducer._machines.coordination import CommitOutcome
@@ -49,7 +45,7 @@ from pykaproducer._machines.transaction_states import (
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._net.connection import Answered
-from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.coordinator_collaborators import CoordinatorCollaborators
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.coordinator_items import (
     AllReported,
@@ -67,8 +63,6 @@ from pykaproducer._pipeline.coordinator_items import (
 )
 from pykaproducer._pipeline.coordinator_requests import request_of, tell_answer
 from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered
-from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._pipeline.waiting_callers import WaitingCallers
@@ -77,7 +71,6 @@ from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import CoordinatorKind
-from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.transactions")
 
@@ -87,39 +80,6 @@ _REQUIRED = ((ApiKey.INIT_PRODUCER_ID, 3), (ApiKey.TXN_OFFSET_COMMIT, 3))
 
 #: The calls that may have committed a transaction.
 _COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
-
-
-class Admission(Protocol):
-    """The part of the producer that opens and shuts the admission of records."""
-
-    def open_transaction(self, serial: int) -> None:
-        """Accept records of transaction *serial* from now on."""
-
-    def shut_transaction(self, failure: TransactionFailure) -> None:
-        """Accept none; ``send()`` raises the error that *failure* describes."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    network: Network
-    metadata: Metadata
-    last_errors: LastErrors
-    admission: Admission
-    #: Returns the BrokerWorkers.
-    broker_workers: Callable[[], Iterable[Worker]]
-    #: Calls a function when all rows accepted so far have their outcome.
-    watch_rows: Callable[[Callable[[], None]], None]
-    #: Calls a function when their callbacks have run, too.
-    watch_reports: Callable[[Callable[[], None]], None]
-    #: Fails all rows without outcome, and then calls the function.
-    fail_rows: Callable[[TransactionFailure, Callable[[], None]], None]
-    #: Makes the stage of a group from its name, its ordinal and the function for its results.
-    new_group: Callable[[str, int, Callable[[OffsetsAnswered | GroupUnused], None]], Worker]
-    #: Stops the stage of a group that is not used any more.
-    release_group: Callable[[Worker], None]
 
 
 class Coordinator(CoordinatorConnection):

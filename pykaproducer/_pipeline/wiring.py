@@ -31,10 +31,8 @@ from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
-from pykaproducer._pipeline.coordinator import (
-    Coordinator,
-    CoordinatorCollaborators,
-)
+from pykaproducer._pipeline.coordinator import Coordinator
+from pykaproducer._pipeline.coordinator_collaborators import CoordinatorCollaborators
 from pykaproducer._pipeline.current_thread import in_a_stage_with
 from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators
 from pykaproducer._pipeline.dispatcher_items import CallersChunk, FlushMark, TakeHeld

@@ -250,7 +250,10 @@ class KafkaProducer(Producer):
             )
         headers = [] if headers is None else headers
         if self._partitioner is not None and partition is None and not self._intercepting:
+            began = self._transaction
             key, value, partition = self._choose(self._partitioner, topic, key, value, headers)
+            if self._transaction != began:
+                self._is_too_late()
         delivery = super().send(
             topic,
             value,

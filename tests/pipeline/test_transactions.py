@@ -29,6 +29,7 @@ from pykaproducer.errors import (
     TransactionStateError,
     TransactionTimeoutError,
 )
+from pykaproducer.interceptors import ProducerRecord
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
 
@@ -455,6 +456,55 @@ def test_a_callback_that_sends_after_a_commit_is_refused(
             assert len(refused) == number + 1
             assert isinstance(refused[-1], TransactionStateError)
     assert committed(cluster) == values(3)
+
+
+# User code that takes long -----------------------------------------------------------------------
+
+
+class Slow:
+    """An interceptor, or a serializer, that runs something once."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] | None = None
+
+    def run(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            assert Call(meanwhile).error() is None
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        self.run()
+        return record
+
+    def serialize(self, value: bytes) -> bytes:
+        self.run()
+        return value
+
+
+@pytest.mark.parametrize("block", [False, True], ids=["send", "send_many"])
+@pytest.mark.parametrize("how", ["interceptor", "serializer"])
+def test_user_code_that_ends_in_the_next_transaction(
+    cluster: ScriptedCluster, clock: FakeClock, how: str, block: bool
+) -> None:
+    """Its message is refused, and neither transaction has it."""
+    slow = Slow()
+    settings: dict[str, Any] = {"value_serializer": slow.serialize}
+    if how == "interceptor":
+        settings = {"interceptors": [slow]}
+    with transactional(cluster, clock, **settings) as producer:
+
+        def next_one() -> None:
+            producer.commit_transaction()
+            producer.begin_transaction()
+
+        send(producer, [b"first"])
+        slow.meanwhile = next_one
+        call: Any = (producer.send_many, [b"late"]) if block else (producer.send, b"late")
+        with pytest.raises(TransactionStateError, match="in which it was called has ended"):
+            call[0]("t", call[1])
+        send(producer, [b"second"])
+        producer.commit_transaction()
+    assert committed(cluster) == [b"first", b"second"]
 
 
 # Abort --------------------------------------------------------------------------------------------

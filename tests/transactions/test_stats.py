@@ -94,7 +94,7 @@ def test_the_log_has_one_line_for_each_change(
         found = producer.stats()["transactions"]
         assert (found["state"], found["fenced"]) == ("fatal", 1)
         assert "taken over" in found["error"]
-        # TV1: the coordinator has aborted it; then InitProducerId tells that the producer is fenced.
+        # TV1: the coordinator has aborted it; then InitProducerId tells that this one is fenced.
         assert (found["committed"], found["aborted"]) == (5, 7 if kafka.protocol == "TV1" else 6)
     said = lines(caplog)
     # The other producer writes its line in a thread of its own.
