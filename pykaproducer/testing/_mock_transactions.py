@@ -86,7 +86,7 @@ class TransactionalMock(Protocol):
     _clock: Clock
     _metrics: ProducerMetrics
 
-    def open_transaction(self) -> None: ...
+    def open_transaction(self, serial: int) -> None: ...
 
     def shut_transaction(self, failure: TransactionFailure) -> None: ...
 
@@ -263,7 +263,7 @@ class MockCoordinator:
             case TellCaller():
                 effect.caller.tell(effect)
             case OpenAdmission():
-                self._producer.open_transaction()
+                self._producer.open_transaction(machine.serial)
             case ShutAdmission():
                 self._producer.shut_transaction(effect.failure)
             case WatchRows(serial):
