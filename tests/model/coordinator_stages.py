@@ -61,6 +61,15 @@ class ModelConnection(CoordinatorConnection):
     ) -> str | None:
         return None
 
+    def write_now(self) -> None:
+        """Write the request to the socket: see submit()."""
+
+    def writes_at_once(self) -> bool:
+        return self.ready
+
+    def is_unused_too_long(self, now: float) -> bool:
+        return False
+
     def drop(self, reason: str) -> None:
         if self.ready:
             self._lost(reason, written=True)

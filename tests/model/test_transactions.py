@@ -75,6 +75,24 @@ def test_a_coordinator_that_resigns_may_have_committed(
     world.check_the_end()
 
 
+def test_an_unused_topic_does_not_begin_again_with_the_same_numbers() -> None:
+    """With the first protocol the next transaction has the same epoch."""
+
+    class Before(TransactionalWorld):
+        level = 0
+
+    world = Before()
+    world.begin([0], Transitions())
+    with world.patches:
+        world.call(TransactionCall.INIT)
+        assert world.transact([0])
+        for _ in range(20):
+            world.clock.jump(world.config.metadata_max_idle_ms / 4000)
+            world.calm_down()
+        assert world.transact([0])
+        world.check_the_end()
+
+
 def test_offsets_after_a_timeout_do_not_make_the_producer_unusable(
     world: TransactionalWorld,
 ) -> None:
