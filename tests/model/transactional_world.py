@@ -201,11 +201,15 @@ class TransactionalWorld(World):
         failure = result.failure
         if failure is not None and failure.kind in (FailureKind.STATE, FailureKind.CONFLICT):
             return
-        self.unfinished = None
+        if pending.call is not _C.INIT or self._is_unfinished(_C.INIT):
+            self.unfinished = None  # init_transactions() does not read the result of a commit
         if failure is None:
             self._succeeded(pending, result)
         else:
             self._failed(pending, failure)
+
+    def _is_unfinished(self, call: TransactionCall) -> bool:
+        return self.unfinished is not None and self.unfinished.call is call
 
     def _succeeded(self, pending: Pending, result: TellCaller) -> None:
         told, outcome = pending.told, result.outcome
