@@ -163,6 +163,9 @@ COORDINATION: Final[dict[int, _Table]] = {
         **dict.fromkeys(LOST_PARTITIONS, _R.ABORTABLE),
         _E.OFFSET_METADATA_TOO_LARGE: _R.ABORTABLE,
         _E.INVALID_COMMIT_OFFSET_SIZE: _R.ABORTABLE,
+        # As in a Produce response: the coordinator of the transaction has aborted it, or another
+        # producer has the id. The abort finds out.
+        _E.INVALID_PRODUCER_EPOCH: _R.ABORTABLE,
     },
     # EndTxn(commit), and EndTxn(abort) below.
     ApiKey.END_TXN: {
@@ -205,8 +208,20 @@ _ATTEMPTS: Final[dict[int | None, int]] = {
     _E.TRANSACTION_ABORTABLE: 1,
 }
 
-#: Answers to EndTxn that do not tell whether it was, or will be, carried out.
-_UNCONFIRMED: Final = frozenset({NO_ANSWER, _E.REQUEST_TIMED_OUT, _E.UNKNOWN_SERVER_ERROR})
+#: Answers to EndTxn that do not tell whether it was, or will be, carried out. A coordinator also
+#: answers that it is not available, loading, or not the coordinator, after it has appended the end
+#: to its log: if the replicas were slow, or another broker has taken the log over
+#: (``TransactionStateManager``).
+_UNCONFIRMED: Final = frozenset(
+    {
+        NO_ANSWER,
+        _E.REQUEST_TIMED_OUT,
+        _E.UNKNOWN_SERVER_ERROR,
+        _E.COORDINATOR_LOAD_IN_PROGRESS,
+        _E.COORDINATOR_NOT_AVAILABLE,
+        _E.NOT_COORDINATOR,
+    }
+)
 
 
 def coordinate(
