@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle, islice
 
 from benchmarks.chaos.faults import KINDS, Faults
 from benchmarks.chaos.stage import Stage, wait_for
@@ -20,6 +21,8 @@ from pykaproducer.testing import ClusterError, Cut
 _WAIT = 10.0
 #: How long a transaction may take to be committed after a fault (seconds).
 _RECOVERY = 30.0
+#: How long nothing happens before a fault, on average, so that there are transactions (seconds).
+_CALM = 0.3
 #: The partitions of Kafka's internal topics, with the settings of KafkaCluster.
 _INTERNAL = {TRANSACTIONAL_ID: "__transaction_state", GROUP: "__consumer_offsets"}
 _INTERNAL_PARTITIONS = 4
@@ -112,7 +115,10 @@ class TransactionFaults(Faults):
         super().__init__(stage, self._progress, seed)  # type: ignore[arg-type]
         self._lines, self._line = lines, lines[0]
         self._group, self._timeout = group, timeout
-        self._points = points(client, tv1=tv1, group=group is not None)
+        found = points(client, tv1=tv1, group=group is not None)
+        #: How often a round kills the client: the rounds of two seeds in turn pass all points.
+        self._kills = -(-len(found) // 2)
+        self._points = islice(cycle(found), seed * self._kills % len(found), None)
         self._init_points = init_points(client)
         #: All faults, and when they were over.
         self.windows: list[Window] = []
@@ -144,13 +150,15 @@ class TransactionFaults(Faults):
 
     def rounds(self, kinds: Sequence[str]) -> Iterator[str]:
         """Yield every kind, the quick ones three times as often as those of brokers."""
-        slow = {*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS}
+        times = dict.fromkeys((*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS), 1)
+        times["client kill -9"] = self._kills
         while True:
-            turn = [kind for kind in kinds for _ in range(1 if kind in slow else 3)]
+            turn = [kind for kind in kinds for _ in range(times.get(kind, 3))]
             self._random.shuffle(turn)
             yield from turn
 
     def strike(self, kind: str) -> int:
+        self._hold(0.0, 2 * _CALM)
         self._line = self._random.choice(self._lines)
         self._line.tend()
         self._progress.choose(self._line)
@@ -166,7 +174,9 @@ class TransactionFaults(Faults):
         Return the ids that do not; all of them, if the brokers did not recover.
         """
         if kind in {*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS}:
-            if not self._stage.wait_until_in_sync():
+            # The internal topics exist once they are used.
+            stages = [self._stage, *(each for each in self._internal.values() if each.leaders())]
+            if not all(stage.wait_until_in_sync() for stage in stages):
                 return [line.transactional_id for line in self._lines]
             if self._stage.size > 1:
                 self._stage.spread_leaders()
@@ -290,7 +300,7 @@ class TransactionFaults(Faults):
     @contextmanager
     def _kill_client(self) -> Iterator[int]:
         """Kill a process at a point of a transaction; a successor takes over."""
-        point = self._random.choice(self._points)
+        point = next(self._points)
         running = self._line.current
         running.tell(do="die", at=point)
         died = running.dies(_WAIT)
