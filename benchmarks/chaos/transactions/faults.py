@@ -40,6 +40,7 @@ CLIENT_KINDS = (
     "client kill -9",
     "successor killed",
     "zombie",
+    "zombie in doubt",
     "second instance",
     "long black hole",
 )
@@ -134,6 +135,7 @@ class TransactionFaults(Faults):
             "client kill -9": self._kill_client,
             "successor killed": self._kill_successor,
             "zombie": self._zombie,
+            "zombie in doubt": self._zombie_in_doubt,
             "second instance": self._second_instance,
             "long black hole": self._long_black_hole,
         }
@@ -331,13 +333,35 @@ class TransactionFaults(Faults):
     def _zombie(self) -> Iterator[int]:
         """Stop a process, have a successor take over, and continue the first one."""
         requests, first = self._requests(self._stage.proxies), self._line.current
+        taken_over = self._take_over(first)
+        yield len(requests) if taken_over else 0
+        self._leave(first)
+
+    @contextmanager
+    def _zombie_in_doubt(self) -> Iterator[int]:
+        """The same when its EndTxn was cut: it may or may not learn what has become of it."""
+        proxies, first = self._stage.proxies, self._line.current
+        before = sum(proxy.cuts for proxy in proxies)
+        try:
+            where = self._random.choice(list(Cut))
+            for proxy in proxies:
+                proxy.cut(where, api_key=APIS["EndTxn"])
+            wait_for(lambda: sum(proxy.cuts for proxy in proxies) > before, _WAIT)
+        finally:
+            self._restore(proxies)
+        struck = sum(proxy.cuts for proxy in proxies) - before
+        taken_over = self._take_over(first)
+        yield struck if taken_over else 0
+        self._leave(first)
+
+    def _take_over(self, first: Running) -> bool:
+        """Stop a process while a successor commits something; return false if that does not."""
         with self._stopped(first):
             self._line.succeed()
             taken_over = self._line.commits(_WAIT)
             if self._random.random() < 0.3:
                 self._hold_past_the_timeout()
-        yield len(requests) if taken_over else 0
-        self._leave(first)
+        return taken_over
 
     @contextmanager
     def _second_instance(self) -> Iterator[int]:
