@@ -32,7 +32,10 @@ _BROKERS = ("kill -9", "SIGTERM", "SIGSTOP", "all paused", "disk failure")
 #: Faults that need several brokers.
 _SEVERAL = ("rolling restart", "leader election", "isolated broker")
 #: Faults in which no EndTxn is written without an answer: what it is may not be unknown.
-_ANSWERED = ("quota", "small batches", "client sleeps", "leader election")
+_ANSWERED = (
+    *("quota", "small batches", "leader election"),
+    *("client sleeps", "client kill -9", "successor killed", "second instance"),
+)
 
 CLIENT_KINDS = (
     "client SIGSTOP",
