@@ -63,7 +63,7 @@ def test_a_call_at_the_last_moment_and_one_while_the_process_was_stopped(world: 
     world.call(4.0)
     assert world.found() == {}
     world.call(9.0)
-    assert world.found(stopped=[(121.0, 126.5)]) == {}
+    assert world.found(stopped=[world.audit.Stop(121.0, 126.5, 0)]) == {}
 
 
 def test_the_markers_of_the_first_protocol_have_the_epoch_of_their_transaction(
@@ -193,7 +193,12 @@ def test_a_stuck_call(world: World) -> None:
 
 def test_a_call_that_is_stuck_although_the_process_was_stopped(world: World) -> None:
     world.call(9.0)
-    assert world.found(stopped=[(121.0, 125.9)]) == {"CALL_STUCK": 1}
+    assert world.found(stopped=[world.audit.Stop(121.0, 125.9, 0)]) == {"CALL_STUCK": 1}
+
+
+def test_a_call_that_is_stuck_while_another_process_was_stopped(world: World) -> None:
+    world.call(9.0)
+    assert world.found(stopped=[world.audit.Stop(121.0, 126.5, 7)]) == {"CALL_STUCK": 1}
 
 
 @pytest.mark.parametrize("silent", [[], [(100.0, 110.9)], [(112.1, 120.0)]])
@@ -245,7 +250,7 @@ def test_with_two_outcomes(world: World) -> None:
 def test_late(world: World) -> None:
     world.last.slowest = (110.0, 115.1)
     assert world.found() == {"LATE": 1}
-    assert world.found(stopped=[(110.0, 111.0)]) == {}
+    assert world.found(stopped=[world.audit.Stop(110.0, 111.0, 0)]) == {}
     assert world.found(delivery_timeout=None) == {}
 
 

@@ -88,6 +88,14 @@ class Log:
     stable: int = 0
 
 
+class Stop(NamedTuple):
+    """When a process was stopped, and when it continued (monotonic seconds)."""
+
+    begin: float
+    end: float
+    process: int
+
+
 class Window(NamedTuple):
     """A fault, and when it began and was over (monotonic seconds)."""
 
@@ -110,8 +118,8 @@ class Evidence:
     delivery_timeout: float | None = None
     #: Whether messages of this client have a status, and transactions an outcome.
     has_status: bool = True
-    #: When a process under load was stopped.
-    stopped: Sequence[tuple[float, float]] = ()
+    #: When processes under load were stopped.
+    stopped: Sequence[Stop] = ()
     #: When an answer to EndTxn may have been lost.
     silent: Sequence[Window] = ()
     #: Markers that brokers have not written.
@@ -369,7 +377,7 @@ def _some(numbers: Iterable[int]) -> str:
 
 def _check_calls(findings: Findings, evidence: Evidence, instance: Instance) -> None:
     for call in instance.calls:
-        took = call.took - overlap(evidence.stopped, call.at, call.at + call.took)
+        took = running_time(evidence.stopped, instance, call.at, call.at + call.took)
         if took > call.bound + LATENESS:
             findings.add(
                 TransactionDefect.CALL_STUCK,
@@ -395,7 +403,7 @@ def _check_messages(
         if transaction.asked and not transaction.told and instance.closed_at is not None:
             findings.add(TransactionDefect.UNTOLD, f"{transaction.name}, {_story(transaction)}")
         sent, settled = transaction.slowest
-        took = settled - sent - overlap(evidence.stopped, sent, settled)
+        took = running_time(evidence.stopped, instance, sent, settled)
         if evidence.delivery_timeout is not None and took > evidence.delivery_timeout + LATENESS:
             findings.add(
                 TransactionDefect.LATE,
@@ -423,6 +431,10 @@ def _places(logs: Mapping[int, Log]) -> _Places:
     return found
 
 
-def overlap(stretches: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return how much of the time from *begin* to *end* lies in *stretches* (seconds)."""
-    return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in stretches)
+def running_time(stopped: Iterable[Stop], instance: Instance, begin: float, end: float) -> float:
+    """Return how long the process of *instance* was not stopped from *begin* to *end* (seconds)."""
+    return (end - begin) - sum(
+        max(0.0, min(end, stop.end) - max(begin, stop.begin))
+        for stop in stopped
+        if stop.process == instance.process
+    )

@@ -306,7 +306,7 @@ def _audit(
         group=arguments.group,
         delivery_timeout=_DELIVERY_TIMEOUT if ours else None,
         has_status=ours,
-        stopped=faults.stopped,
+        stopped=faults.stops,
         silent=[
             *faults.silent,
             *(window for proxy in stage.proxies for window in proxy.silent),  # type: ignore[attr-defined]
@@ -316,7 +316,7 @@ def _audit(
     act.findings |= audit(evidence)
     measure(act.measures, found)
     act.measures["markers skipped by brokers"] = len(evidence.skipped)
-    act.longest = longest_calls(found, faults.stopped)
+    act.longest = longest_calls(found, faults.stops)
     act.measures["messages in the log"] = sum(
         isinstance(each, Entry) for log in logs.values() for each in log.raw
     )

@@ -10,7 +10,7 @@ from itertools import cycle, islice
 
 from benchmarks.chaos.faults import KINDS, Faults
 from benchmarks.chaos.stage import Stage, wait_for
-from benchmarks.chaos.transactions.audit import Window
+from benchmarks.chaos.transactions.audit import Stop, Window
 from benchmarks.chaos.transactions.instances import Line, Running
 from benchmarks.chaos.transactions.points import init_points, points
 from benchmarks.chaos.transactions.readback import GROUP, TRANSACTIONAL_ID, coordinator
@@ -124,6 +124,7 @@ class TransactionFaults(Faults):
         self._kills = -(-len(found) // 2)
         self._points = islice(cycle(found), seed * self._kills % len(found), None)
         self._init_points = init_points(client)
+        self.stops: list[Stop] = []
         #: All faults, and when they were over.
         self.windows: list[Window] = []
         #: The points at which the client was killed.
@@ -291,7 +292,7 @@ class TransactionFaults(Faults):
             yield
         finally:
             running.resume()
-            self.stopped.append((begin, time.monotonic()))
+            self.stops.append(Stop(begin, time.monotonic(), running.pid))
 
     @contextmanager
     def _sleep(self) -> Iterator[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.chaos.audit import Findings
-from benchmarks.chaos.transactions.audit import TransactionDefect, overlap
+from benchmarks.chaos.transactions.audit import Stop, TransactionDefect, running_time
 from benchmarks.chaos.transactions.faults import TRANSACTION_KINDS
 from benchmarks.chaos.transactions.history import Instance, Told
 
@@ -64,14 +64,12 @@ def measure(measures: Counter[str], found: Sequence[Instance]) -> None:
         measures[f"told {told.value}"] += 0
 
 
-def longest_calls(
-    found: Iterable[Instance], stopped: Sequence[tuple[float, float]]
-) -> dict[str, float]:
+def longest_calls(found: Iterable[Instance], stopped: Sequence[Stop]) -> dict[str, float]:
     """Return how long the longest call of each kind took (seconds)."""
     longest: dict[str, float] = {}
     for instance in found:
         for call in instance.calls:
-            took = call.took - overlap(stopped, call.at, call.at + call.took)
+            took = running_time(stopped, instance, call.at, call.at + call.took)
             longest[call.what] = max(longest.get(call.what, 0.0), took)
     return longest
 
