@@ -26,7 +26,7 @@ from pykaproducer._control.arguments import (
     tokens_of,
 )
 from pykaproducer._control.exchange import ControlExchange
-from pykaproducer._control.question import Question
+from pykaproducer._control.question import Address, Question
 from pykaproducer._control.refusals import refused, too_old
 from pykaproducer._control.requests import (
     AddGroupQuestion,
@@ -63,6 +63,10 @@ from pykaproducer.transactions import PreparedTransaction
 
 #: The states of an open transaction.
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+#: How long to wait for a broker's list before asking which brokers there are (seconds).
+_ASK_AGAIN = 2.0
 
 
 class EndState(enum.Enum):
@@ -297,10 +301,21 @@ class TransactionControl:
         prefix = text_of(prefix, "prefix")
         states = names_of(states, "state", "Ongoing")
         deadline = self._deadline(timeout)
-        brokers = BrokersQuestion()
-        self._finish("list()", [brokers], timeout, deadline)
-        asks = [ListQuestion((each.host, each.port), prefix, states) for each in brokers.brokers]
-        self._finish("list()", asks, timeout, deadline)
+        answered: dict[Address, ListQuestion] = {}
+        while True:
+            brokers = BrokersQuestion()
+            self._finish("list()", [brokers], timeout, deadline)
+            places = [(each.host, each.port) for each in brokers.brokers]
+            asks = [answered.get(each) or ListQuestion(each, prefix, states) for each in places]
+            missing = [ask for ask in asks if not ask.is_over]
+            # A broker that does not answer may be dead, and the cluster notice it a little later.
+            until = self._clock.monotonic() + _ASK_AGAIN
+            self._run("list()", missing, timeout, min(deadline, until))
+            if all(ask.is_over for ask in missing) or self._clock.monotonic() >= deadline:
+                break
+            answered = {place: ask for place, ask in zip(places, asks, strict=True) if ask.is_over}
+        for ask in asks:
+            self._check("list()", ask, timeout)
         # A broker of another version may know fewer states.
         unknown = set.intersection(*({*ask.unknown_states} for ask in asks)) if asks else set()
         if unknown:

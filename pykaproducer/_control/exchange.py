@@ -7,6 +7,7 @@ request of a connection at a time, so several requests to one broker go over sev
 from __future__ import annotations
 
 import random
+import selectors
 from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
 
@@ -15,7 +16,6 @@ from pykaproducer._control.question import Address, CoordinatorKey, FindQuestion
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._machines.coordination import NO_ANSWER, Delays, Reaction
 from pykaproducer._net.connection import Answered, ConnectionFailed, Event, Lost
-from pykaproducer._net.poller import Poller
 from pykaproducer._net.transport import Network
 from pykaproducer._util.clock import Clock, earlier
 from pykaproducer._util.guarded_log import GuardedLogger
@@ -30,6 +30,8 @@ _LINKS = 4
 #: After this time, the reason for the lack of an answer is logged, and another bootstrap server is
 #: tried (seconds).
 _PATIENCE = 1.0
+#: A reason is logged again after this time (seconds).
+_REPEAT = 30.0
 
 
 class ControlExchange:
@@ -46,15 +48,17 @@ class ControlExchange:
         # Of the call under way.
         self._asks: list[Question] = []
         self._lookups: dict[CoordinatorKey, FindQuestion] = {}
-        self._logged: set[str] = set()
         self._log_from = 0.0
+        # What was logged, and when.
+        self._logged: dict[str, float] = {}
         # When to try the next bootstrap server, if none of those before is ready.
         self._next_attempt = 0.0
 
     def run(self, asks: Sequence[Question], deadline: float) -> None:
         """Ask until each of *asks* is over, or until *deadline* (monotonic seconds)."""
         self._log_from = self._clock.monotonic() + _PATIENCE
-        self._logged.clear()
+        since = self._clock.monotonic() - _REPEAT
+        self._logged = {reason: when for reason, when in self._logged.items() if when > since}
         self._next_attempt = 0.0
         self._asks = list(asks)
         for ask in asks:
@@ -175,7 +179,8 @@ class ControlExchange:
                 due = earlier(due, ask.due)
         if self._next_attempt > assigned:
             due = earlier(due, self._next_attempt)
-        union = Poller()
+        # The selector of a connection is only for a few descriptors.
+        union = selectors.PollSelector()
         for link in self._links:
             due = earlier(due, link.next_deadline)
             link.watch(union)
@@ -266,8 +271,8 @@ class ControlExchange:
             ask.due = now + ask.delays.after(found.reaction, random.random())
             if found.reaction is Reaction.FIND and ask.coordinator is not None:
                 self._places.pop(ask.coordinator, None)
-            if now >= self._log_from and reason not in self._logged:
-                self._logged.add(reason)
+            if now >= self._log_from and now >= self._logged.get(reason, now - _REPEAT) + _REPEAT:
+                self._logged[reason] = now
                 log.warning("%s; trying again", reason)
             if isinstance(ask, FindQuestion):
                 for each in self._asks:

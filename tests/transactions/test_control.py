@@ -120,6 +120,28 @@ def test_offsets_are_committed_together(
     assert control.offsets([f"{topic}-copy"], {topic: [1, 2]})[f"{topic}-copy"] == found[groups[0]]
 
 
+def test_metadata_of_offsets(kafka: Kafka, topic: str, control: TransactionControl) -> None:
+    """As long as brokers take them by default, for many partitions, all in one transaction."""
+    name = f"{topic}-many"
+    kafka.cluster.create_topic(name, partitions=100)
+    stored = {
+        TopicPartition(name, n): CommittedOffset(n + 1, -1, f"{n:04}" * 1024) for n in range(100)
+    }
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    control.commit_offsets(begun, {f"{topic}-group": stored})
+    assert control.complete(begun, commit=True).state is EndState.COMMITTED
+    places = {name: range(100)}
+    assert control.offsets([f"{topic}-group"], places) == {f"{topic}-group": stored}
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    longer = CommittedOffset(1, -1, "x" * 4097)
+    with pytest.raises(TransactionError, match=r"OFFSET_METADATA_TOO_LARGE \(12\)") as raised:
+        control.commit_offsets(begun, {f"{topic}-group": {TopicPartition(name, 0): longer}})
+    assert raised.value.code == 12
+    assert f"group '{topic}-group'" in str(raised.value)
+    assert control.complete(begun, commit=False).state is EndState.ABORTED
+    assert control.offsets([f"{topic}-group"], places) == {f"{topic}-group": stored}
+
+
 def test_an_open_transaction_is_waited_for(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
@@ -225,6 +247,27 @@ def test_one_bootstrap_server_suffices(kafka: Kafka) -> None:
     for _ in range(3):
         with TransactionControl(bootstrap_servers=servers) as control:
             assert control.describe(["none"])["none"].error_code == 105
+
+
+def test_a_silent_bootstrap_server_is_not_waited_for() -> None:
+    """After a second another one is tried, long before the first attempt is given up."""
+    clock = PollingClock()
+    found: list[Any] = []
+
+    def ask(control: TransactionControl) -> None:
+        found.append(control.list(timeout=100.0))
+
+    with ScriptedCluster(2) as scripted:
+        scripted.stop(0, silently=True)
+        for number in range(6):  # they are tried in any order
+            with scripted_control(scripted, clock) as control:
+                clock.polls.clear()
+                thread = threading.Thread(target=ask, args=[control])
+                thread.start()
+                assert clock.polls.wait(PATIENCE)
+                clock.jump(1.0)
+                thread.join(PATIENCE)
+                assert found == [()] * (number + 1)
 
 
 def test_max_block_ms_is_the_default() -> None:
