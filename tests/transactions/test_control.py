@@ -24,7 +24,7 @@ from pykaproducer import (
     UnsupportedFeatureError,
 )
 from pykaproducer._wire.messages import decode_api_versions
-from pykaproducer.testing import KafkaCluster, ScriptedCluster, Security
+from pykaproducer.testing import ScriptedCluster
 from pykaproducer.transaction_control import CommittedOffset
 from tests.transactions.bounds import PollingClock, scripted_control
 from tests.transactions.helper import PATIENCE, Kafka
@@ -336,27 +336,6 @@ def test_a_forked_child(control: TransactionControl) -> None:
             "list(): this TransactionControl was made in the parent process; make one here"
         )
     control.list()  # the parent's connections still work
-
-
-def test_a_right_is_missing() -> None:
-    security = Security("SASL_PLAINTEXT", mechanism="PLAIN", authorize=True)
-    with (
-        KafkaCluster(security=security, fast_start=True) as secured,
-        TransactionControl(**secured.settings()) as control,
-    ):
-        assert control.list() == ()
-        for call in (
-            lambda: control.fence(["orders"]),
-            lambda: control.initialize("orders", 60_000),
-        ):
-            with pytest.raises(TransactionError) as raised:
-                call()
-            assert raised.value.code == 53
-            assert "'orders'" in str(raised.value)
-            assert "on the transactional id" in str(raised.value)
-        assert control.describe(["orders"])["orders"].error_code == 53
-        with pytest.raises(TransactionError, match="grant this client Describe on the group"):
-            control.offsets(["readers"])
 
 
 # Older brokers ------------------------------------------------------------------------------------
