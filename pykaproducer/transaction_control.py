@@ -64,7 +64,6 @@ from pykaproducer.transactions import PreparedTransaction
 #: The states of an open transaction.
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
-
 #: How long to wait for a broker's list before asking which brokers there are (seconds).
 _ASK_AGAIN = 2.0
 
@@ -97,7 +96,7 @@ class TransactionControl:
     statement.
 
     Each call takes a *timeout* in seconds; None: ``max_block_ms``. Within it, temporary errors are
-    retried. All calls raise:
+    retried. Only a resolver or a token provider that blocks can take longer. All calls raise:
 
     * TransactionTimeoutError: there was no answer in time; the text has the last reason.
     * TransactionError: a coordinator refused it, for example for lack of a right. The error is also
@@ -412,6 +411,8 @@ class TransactionControl:
             self._exchange.run(asks, self._deadline(timeout) if deadline is None else deadline)
         finally:
             self._in_use.release()
+        if self._closed:
+            raise ProducerClosedError(f"{call}: the TransactionControl was closed meanwhile")
 
     def _check(self, call: str, ask: Question, timeout: float | None) -> None:
         """Raise unless *ask* has succeeded."""

@@ -48,6 +48,7 @@ class ControlExchange:
         # Of the call under way.
         self._asks: list[Question] = []
         self._lookups: dict[CoordinatorKey, FindQuestion] = {}
+        self._closed = False
         self._log_from = 0.0
         # What was logged, and when.
         self._logged: dict[str, float] = {}
@@ -65,7 +66,7 @@ class ControlExchange:
             ask.delays = self._delays()
         try:
             self._poll()  # a broker may have closed an idle connection
-            while (now := self._clock.monotonic()) < deadline:
+            while not self._closed and (now := self._clock.monotonic()) < deadline:
                 self._assign(now)
                 # An ask may be over at once, if the broker does not support it.
                 self._asks = [ask for ask in self._asks if not ask.is_over]
@@ -80,7 +81,8 @@ class ControlExchange:
             self._lookups.clear()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and end the call under way, which a signal has interrupted."""
+        self._closed = True
         for link in list(self._links):
             self._drop(link)
 
@@ -160,7 +162,8 @@ class ControlExchange:
         self._links.append(link)
 
     def _drop(self, link: Link) -> None:
-        self._links.remove(link)
+        if link in self._links:  # otherwise a signal handler has called close()
+            self._links.remove(link)
         link.close()
 
     # Waiting -------------------------------------------------------------------------------------

@@ -144,7 +144,8 @@ def test_calls_of_a_control_client(
         token = control.initialize(NAME, 60_000)
         control.commit_offsets(token, {"other": {PLACE: 1}})
         if not connected:
-            control._exchange.close()
+            for link in list(control._exchange._links):
+                control._exchange._drop(link)
             control._exchange._places.clear()
         FAULTS[fault](scripted)
         result = clock.bounded(lambda: call(control, token, TIMEOUT))

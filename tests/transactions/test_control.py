@@ -25,6 +25,7 @@ from pykaproducer import (
 )
 from pykaproducer._wire.messages import decode_api_versions
 from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import Hold
 from pykaproducer.transaction_control import CommittedOffset
 from tests.transactions.bounds import PollingClock, scripted_control
 from tests.transactions.helper import PATIENCE, Kafka
@@ -286,6 +287,21 @@ def test_a_closed_one(kafka: Kafka) -> None:
     for name, call in _calls(control).items():
         with pytest.raises(ProducerClosedError, match=rf"^{name}\(\): the TransactionControl is"):
             call()
+
+
+def test_a_signal_handler_closes_it() -> None:
+    class Interrupted(PollingClock):
+        def select(self, *arguments: Any) -> Any:
+            control.close()
+            return super().select(*arguments)
+
+    with ScriptedCluster() as scripted:
+        scripted.always("metadata", Hold())
+        with (
+            scripted_control(scripted, Interrupted()) as control,
+            pytest.raises(ProducerClosedError, match=r"list\(\): .* was closed meanwhile"),
+        ):
+            control.list()
 
 
 def test_it_is_not_pickled(control: TransactionControl) -> None:
