@@ -73,6 +73,8 @@ def _open(kafka: Kafka, producer: Producer, topic: str) -> None:
 def _failed(kafka: Kafka, producer: Producer, topic: str) -> None:
     _open(kafka, producer, topic)
     assert producer.send(topic, b"nowhere", partition=99).exception(PATIENCE)
+    with pytest.raises(TransactionAbortableError):  # behind the report of the failure
+        producer.commit_transaction()
 
 
 def _prepared(kafka: Kafka, producer: Producer, topic: str) -> None:
