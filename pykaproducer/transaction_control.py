@@ -300,19 +300,21 @@ class TransactionControl:
         prefix = text_of(prefix, "prefix")
         states = names_of(states, "state", "Ongoing")
         deadline = self._deadline(timeout)
-        answered: dict[Address, ListQuestion] = {}
+        known: dict[Address, ListQuestion] = {}
         while True:
             brokers = BrokersQuestion()
-            self._finish("list()", [brokers], timeout, deadline)
-            places = [(each.host, each.port) for each in brokers.brokers]
-            asks = [answered.get(each) or ListQuestion(each, prefix, states) for each in places]
+            self._run("list()", [brokers], timeout, deadline)
+            if brokers.is_over or not known:
+                self._check("list()", brokers, timeout)
+                places = [(each.host, each.port) for each in brokers.brokers]
+                known = {at: known.get(at) or ListQuestion(at, prefix, states) for at in places}
+            asks = [*known.values()]
             missing = [ask for ask in asks if not ask.is_over]
             # A broker that does not answer may be dead, and the cluster notice it a little later.
             until = self._clock.monotonic() + _ASK_AGAIN
             self._run("list()", missing, timeout, min(deadline, until))
             if all(ask.is_over for ask in missing) or self._clock.monotonic() >= deadline:
                 break
-            answered = {place: ask for place, ask in zip(places, asks, strict=True) if ask.is_over}
         for ask in asks:
             self._check("list()", ask, timeout)
         # A broker of another version may know fewer states.
