@@ -78,10 +78,13 @@ class ControlCalls:
         key: Any,
         state: TransactionState,
         failure: TransactionFailure | None,
+        *,
+        keeps_unread: bool = False,
     ) -> ControlCall | None:
         """Return the call that this one joins, or whose result it reads; None: it is new.
 
-        *failure*: the one that led to the *state*. Raise :class:`CallRefused` if it does not fit.
+        *failure*: the one that led to the *state*. *keeps_unread*: a result that no caller has read
+        can be read after this call, too. Raise :class:`CallRefused` if it does not fit.
         """
         unread, other = self._unread, self.under_way
         if unread is not None and (unread.call, unread.key) == (call, key):
@@ -94,7 +97,7 @@ class ControlCalls:
                 return other
             if call is not _C.ABORT or other.call is not _C.OFFSETS or other.callers:
                 self._refuse(FailureKind.CONFLICT, state, call, failure, other.call)
-        elif unread is not None and unread.call in _IMPORTANT and call is not _C.INIT:
+        elif unread is not None and unread.call in _IMPORTANT and not keeps_unread:
             self._refuse(FailureKind.CONFLICT, state, call, failure, unread.call)
         if state is TransactionState.ABORTABLE and call is not _C.ABORT:
             assert failure is not None, "an abortable state has a reason"

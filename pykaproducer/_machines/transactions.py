@@ -98,13 +98,14 @@ class TransactionMachine(TransactionCore):
         other = name != self.transactional_id
         if other and self.state is _S.INITIALIZING:
             raise CallRefused(self._refusal(_C.INIT))
-        if not self._accept(_C.INIT, caller, now, deadline, key=name):
+        # The token of a prepared transaction would be lost, and the transaction be left open.
+        keeps_unread = not other and self.state is not _S.PREPARED
+        if not self._accept(_C.INIT, caller, now, deadline, key=name, keeps_unread=keeps_unread):
             return self._take()
         if self.state is _S.READY and not other:
             self._effects.append(TellCaller(caller))
             return self._take()
         until = self._deadline(_C.INIT, deadline, now)
-        keeps_unread = not other and self.state is not _S.PREPARED
         self._calls.begin(_C.INIT, name, caller, until, keeps_unread=keeps_unread)
         if self.state is not _S.INITIALIZING:
             self.transactional_id = name
@@ -208,9 +209,10 @@ class TransactionMachine(TransactionCore):
         deadline: float | None,
         *,
         key: Any = None,
+        keeps_unread: bool = False,
     ) -> bool:
         """Return whether the call begins something. It may join another call, or be refused."""
-        other = self._calls.accept(call, key, self.state, self.failure)
+        other = self._calls.accept(call, key, self.state, self.failure, keeps_unread=keeps_unread)
         if other is not None and caller is not None:
             until = self._deadline(call, deadline, now)
             self._calls.join(other, caller, until, patient=deadline is None)

@@ -67,12 +67,12 @@ def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
         closed = ProducerClosedError(text)
         closed.outcome = failure.outcome
         return closed
-    kind = _KINDS[failure.kind]
     if failure.kind is FailureKind.UNSUPPORTED:
         return UnsupportedFeatureError(
             f"transactional id {transactional_id!r}: transactions need Kafka 2.5 or newer; "
             f"{failure.cause}; upgrade the brokers, or remove transactional_id"
         )
+    kind = _KINDS[failure.kind]
     cause = failure.cause
     if isinstance(cause, TransactionFailure):
         cause = error_of(cause, transactional_id)
@@ -129,6 +129,8 @@ def _call(call: TransactionCall | None) -> str:
 
 
 def _advice(state: TransactionState) -> str:
+    if state is _S.IN_TRANSACTION:
+        return "; call commit_transaction() or abort_transaction() first"
     following = _NEXT.get(state)
     if following is None or state not in ACCEPTED.get(following, ()):
         return ""
