@@ -88,7 +88,7 @@ class TransactionalMethods:
         _pipeline: Pipeline | None
 
         def _ensure_started(self) -> None: ...
-        def _check_may_wait(self, what: str) -> None: ...
+        def _check_may_control(self, what: str) -> None: ...
         def _admit(self) -> None: ...
         def _pause(self) -> None: ...
         def _announce_missed_slots(self) -> None: ...
@@ -99,6 +99,8 @@ class TransactionalMethods:
 
     #: Why ``send()`` is refused; None: a transaction is open.
     _refused: TransactionFailure | None = _UNINITIALIZED
+    #: The ids of the producer from which this one was forked or copied.
+    _inherited_ids: frozenset[str] = frozenset()
 
     def init_transactions(
         self, timeout: float | None = None, *, transactional_id: str | None = None
@@ -109,6 +111,9 @@ class TransactionalMethods:
         transaction, and again after :meth:`prepare_transaction`. Otherwise it is without effect if
         it has been called.
 
+        In the child of a fork, and in a producer that was pickled or copied, *transactional_id* is
+        required, and must be another one: two producers with one id take it from each other.
+
         Args:
             timeout (float): seconds; None: ``max_block_ms``.
             transactional_id (str): the id from now on; None: as before. It cannot be changed while
@@ -116,13 +121,15 @@ class TransactionalMethods:
 
         Raises:
             TransactionTimeoutError: it is still under way; call it again to wait on.
-            TransactionStateError: a transaction is open.
+            TransactionStateError: a transaction is open; or this is a copy without an id of its
+                own.
             TransactionError: the coordinator refused it, for example for lack of a right.
             UnsupportedFeatureError: the brokers are older than Kafka 2.5.
             ConfigurationError: *transactional_id* is not one.
         """
         if transactional_id is not None:
             transactional_id = resolve({"transactional_id": transactional_id})["transactional_id"]
+        self._check_own_id(transactional_id)
         self._control(TransactionCall.INIT, timeout, transactional_id=transactional_id)
 
     def begin_transaction(self) -> None:
@@ -257,7 +264,7 @@ class TransactionalMethods:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
         if self.config.transactional_id is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
-        self._check_may_wait(f"{call.value}()")
+        self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._ensure_started()
         pipeline = self._pipeline
@@ -281,6 +288,32 @@ class TransactionalMethods:
         if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
             self._refuse_broken(pipeline.broken)
         raise error_of(replace(failure, call=call), pipeline.coordinator.transactional_id)
+
+    # Copies --------------------------------------------------------------------------------------
+
+    def inherit_ids(self) -> None:
+        """Regard the id as that of another producer, of which this one is a copy."""
+        current = self._current_id()
+        if current is not None and self.config.transactional_id is not None:
+            self._inherited_ids |= {current, self.config.transactional_id}
+
+    def _current_id(self) -> str | None:
+        """Return the id that ``init_transactions()`` was given last, or that of the settings."""
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.coordinator is None:
+            return self.config.transactional_id
+        return pipeline.coordinator.transactional_id
+
+    def _check_own_id(self, given: str | None) -> None:
+        name = self._current_id() if given is None else given
+        if name in self._inherited_ids:
+            raise TransactionStateError(
+                f"transactional id {name!r}: init_transactions(): this producer is a copy, made by "
+                f"a fork or a pickle, and two producers with one id take it from each other; call "
+                f"init_transactions(transactional_id=...) with another id in each process, or "
+                f"create the producer there",
+                transactional_id=name,
+            )
 
     # For the stage -------------------------------------------------------------------------------
 

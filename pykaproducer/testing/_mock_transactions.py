@@ -341,7 +341,7 @@ class MockTransactions:
         _outcomes: MockOutcomes
 
         def complete_all(self) -> int: ...
-        def _check_may_wait(self, what: str) -> None: ...
+        def _check_may_control(self, what: str) -> None: ...
         def _check_not_closed(self) -> None: ...
         def _raise_if_wanted(self, call: str) -> None: ...
 
@@ -429,7 +429,7 @@ class MockTransactions:
         coordinator = self._coordinator
         if coordinator is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
-        self._check_may_wait(f"{call.value}()")
+        self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._check_not_closed()
         self._raise_if_wanted(call.value)
@@ -440,6 +440,9 @@ class MockTransactions:
         if failure is None:
             return result
         raise error_of(replace(failure, call=call), coordinator.transactional_id)
+
+    def _current_id(self) -> str | None:
+        return None if self._coordinator is None else self._coordinator.transactional_id
 
     def _transaction_details(self, now: float) -> dict[str, Any] | None:
         coordinator = self._coordinator
