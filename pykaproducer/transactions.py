@@ -6,7 +6,7 @@ their call to the stage Coordinator and wait for its result. ``docs/transactions
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -89,6 +89,9 @@ class TransactionalMethods:
 
         def _ensure_started(self) -> None: ...
         def _check_may_control(self, what: str) -> None: ...
+        def _call_began(
+            self, call: str, transactional_id: str
+        ) -> Callable[[BaseException | None], None] | None: ...
         def _admit(self) -> None: ...
         def _pause(self) -> None: ...
         def _announce_missed_slots(self) -> None: ...
@@ -271,15 +274,20 @@ class TransactionalMethods:
         if pipeline is None:
             raise ProducerClosedError(f"{call.value}(): the producer is closed")
         assert pipeline.coordinator is not None, "there is one with a transactional id"
+        control = Control(call, ControlCaller(), deadline, transactional_id, asked)
+        name = transactional_id or pipeline.coordinator.transactional_id
+        ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
         try:
-            result = pipeline.coordinator.call(
-                Control(call, ControlCaller(), deadline, transactional_id, asked)
-            )
+            result = pipeline.coordinator.call(control)
+            assert result is not None, "the call has waited for it"
+            if ended is not None:
+                ended(None if result.failure is None else error_of(result.failure, name))
         except BaseException as error:  # KeyboardInterrupt
+            if ended is not None:
+                ended(error)
             if call in _GO_ON:
                 error.add_note(f"it goes on; call {call.value}() again to learn its outcome")
             raise
-        assert result is not None, "the call has waited for it"
         failure = result.failure
         if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             pipeline.unreported.take()  # this call reports that the messages have failed

@@ -342,6 +342,9 @@ class MockTransactions:
 
         def complete_all(self) -> int: ...
         def _check_may_control(self, what: str) -> None: ...
+        def _call_began(
+            self, call: str, transactional_id: str
+        ) -> Callable[[BaseException | None], None] | None: ...
         def _check_not_closed(self) -> None: ...
         def _raise_if_wanted(self, call: str) -> None: ...
 
@@ -433,8 +436,12 @@ class MockTransactions:
         deadline = self._clock.after(timeout)
         self._check_not_closed()
         self._raise_if_wanted(call.value)
+        name = transactional_id or coordinator.transactional_id
+        ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
         result = coordinator.call(Control(call, ControlCaller(), deadline, transactional_id, asked))
         failure = result.failure
+        if ended is not None:
+            ended(None if failure is None else error_of(failure, name))
         if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             self._outcomes.unreported.take()  # this call reports that the messages have failed
         if failure is None:
