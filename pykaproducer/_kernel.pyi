@@ -846,6 +846,9 @@ class Delivery:
 
     It has the methods of :class:`concurrent.futures.Future` and of kafka-python's
     ``FutureRecordMetadata``, and can be awaited. It cannot be created, copied or pickled.
+
+    In a transaction, delivered is not visible: readers with ``isolation.level=read_committed`` see
+    the message after the commit. If the transaction is aborted, a delivered message stays so.
     """
 
     #: Internal: the chunk of the message.

@@ -73,6 +73,11 @@ class Interceptor:
         """Release resources when the producer is closed."""
 
 
+#: Called with the name of a method for transactions, and the id, before it does anything. Returns a
+#: function that is called when it has ended, with its error or None.
+BeginCall = Callable[[str, str], Callable[[BaseException | None], object]]
+
+
 class Interceptors:
     """The interceptors of one producer, in order."""
 
@@ -80,6 +85,11 @@ class Interceptors:
         self._all = [each() if isinstance(each, type) else each for each in given]
         # Taken, and never released, by the first thread that closes them.
         self._closing = threading.Lock()
+        self._begin_call: list[tuple[Any, BeginCall]] = [
+            (each, each.begin_control_call)
+            for each in self._all
+            if hasattr(each, "begin_control_call")
+        ]
         self._acknowledge = [
             (each, _taking_a_record(each.on_acknowledgement))
             for each in self._all
@@ -119,6 +129,30 @@ class Interceptors:
             self._acknowledged(record, _where(delivery), delivery.peek_failure())
 
         return settled
+
+    # Transactions --------------------------------------------------------------------------------
+
+    def began(self, call: str, transactional_id: str) -> Callable[[BaseException | None], None]:
+        """Report the beginning of a call; return a function that reports its end.
+
+        Only interceptors of this package, for traces, have a method for it.
+        """
+        ends: list[Any] = []
+        for each, begin in self._begin_call:
+            try:
+                ends.append((each, begin(call, transactional_id)))
+            except Exception as failure:  # it must affect nothing else (P9)
+                _log_error(each, "begin_control_call", failure)
+
+        def ended(error: BaseException | None) -> None:
+            while ends:
+                each, end = ends.pop()
+                try:
+                    end(error)
+                except Exception as failure:  # as above
+                    _log_error(each, "begin_control_call", failure)
+
+        return ended
 
     # Blocks --------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.unreported import Taken
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import spawn
-from pykaproducer._process import closing, lifecycle, producer_pickle
+from pykaproducer._process import closing, lifecycle, producer_pickle, user_code
 from pykaproducer._process.admission_hooks import AdmissionHooks
 from pykaproducer._util.checksum import crc32c_function
 from pykaproducer._util.clock import Clock
@@ -313,6 +313,14 @@ class Producer(AdmissionHooks, TransactionalMethods):
                 f"it from another thread"
             )
 
+    def _check_may_control(self, what: str) -> None:
+        self._check_may_wait(what)
+        if user_code.runs_in_send(self, self._interceptors):
+            raise CallbackThreadError(
+                f"{what} was called from a serializer, an interceptor or a callback of a send that "
+                f"has not returned yet, whose transaction it could end; call it after the send"
+            )
+
     # Cluster information -------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -397,6 +405,7 @@ class Producer(AdmissionHooks, TransactionalMethods):
         self._ending = threading.Lock()
         self._closer = None
         self._handover = None
+        self.inherit_ids()
         self._reset_observing()
         self._reset()
         if pipeline is not None:

@@ -6,7 +6,7 @@ their call to the stage Coordinator and wait for its result. ``docs/transactions
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -91,7 +91,10 @@ class TransactionalMethods:
         _pipeline: Pipeline | None
 
         def _ensure_started(self) -> None: ...
-        def _check_may_wait(self, what: str) -> None: ...
+        def _check_may_control(self, what: str) -> None: ...
+        def _call_began(
+            self, call: str, transactional_id: str
+        ) -> Callable[[BaseException | None], None] | None: ...
         def _admit(self, transaction: int = 0) -> None: ...
         def _pause(self) -> None: ...
         def _announce_missed_slots(self) -> None: ...
@@ -102,6 +105,8 @@ class TransactionalMethods:
 
     #: Why ``send()`` is refused; None: a transaction is open.
     _refused: TransactionFailure | None = _UNINITIALIZED
+    #: The ids of the producer from which this one was forked or copied.
+    _inherited_ids: frozenset[str] = frozenset()
 
     def init_transactions(
         self, timeout: float | None = None, *, transactional_id: str | None = None
@@ -112,6 +117,9 @@ class TransactionalMethods:
         transaction, and again after :meth:`prepare_transaction`. Otherwise it is without effect if
         it has been called.
 
+        In the child of a fork, and in a producer that was pickled or copied, *transactional_id* is
+        required, and must be another one: two producers with one id take it from each other.
+
         Args:
             timeout (float): seconds; None: ``max_block_ms``.
             transactional_id (str): the id from now on; None: as before. It cannot be changed while
@@ -119,13 +127,15 @@ class TransactionalMethods:
 
         Raises:
             TransactionTimeoutError: it is still under way; call it again to wait on.
-            TransactionStateError: a transaction is open.
+            TransactionStateError: a transaction is open; or this is a copy without an id of its
+                own.
             TransactionError: the coordinator refused it, for example for lack of a right.
             UnsupportedFeatureError: the brokers are older than Kafka 2.5.
             ConfigurationError: *transactional_id* is not one.
         """
         if transactional_id is not None:
             transactional_id = resolve({"transactional_id": transactional_id})["transactional_id"]
+        self._check_own_id(transactional_id)
         self._control(TransactionCall.INIT, timeout, transactional_id=transactional_id)
 
     def begin_transaction(self) -> None:
@@ -266,7 +276,7 @@ class TransactionalMethods:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
         if self.config.transactional_id is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
-        self._check_may_wait(f"{call.value}()")
+        self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._ensure_started()
         pipeline = self._pipeline
@@ -274,15 +284,21 @@ class TransactionalMethods:
             raise ProducerClosedError(f"{call.value}(): the producer is closed")
         coordinator, caller = pipeline.coordinator, ControlCaller()
         assert coordinator is not None, "there is one with a transactional id"
+        name = transactional_id or coordinator.transactional_id
+        ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
         try:
             control = Control(call, caller, deadline, transactional_id, asked)
             result = coordinator.call(control, self._waits_until(call, deadline))
             failure = coordinator.late(call) if result is None else result.failure
+            if ended is not None:
+                ended(None if failure is None else error_of(failure, name))
             if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
                 pipeline.unreported.take()  # this call reports that the messages have failed
             # Nothing from here on to the return of a call that succeeds can be interrupted.
         except BaseException as error:  # KeyboardInterrupt
             caller.left = True  # first: another interrupt may come
+            if ended is not None:
+                ended(error)
             if call in _GO_ON:
                 error.add_note(f"it goes on; call {call.value}() again to learn its outcome")
             coordinator.leave(caller)
@@ -308,6 +324,32 @@ class TransactionalMethods:
         if deadline is None:
             deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
         return deadline + _SLACK
+
+    # Copies --------------------------------------------------------------------------------------
+
+    def inherit_ids(self) -> None:
+        """Regard the id as that of another producer, of which this one is a copy."""
+        current = self._current_id()
+        if current is not None and self.config.transactional_id is not None:
+            self._inherited_ids |= {current, self.config.transactional_id}
+
+    def _current_id(self) -> str | None:
+        """Return the id that ``init_transactions()`` was given last, or that of the settings."""
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.coordinator is None:
+            return self.config.transactional_id
+        return pipeline.coordinator.transactional_id
+
+    def _check_own_id(self, given: str | None) -> None:
+        name = self._current_id() if given is None else given
+        if name in self._inherited_ids:
+            raise TransactionStateError(
+                f"transactional id {name!r}: init_transactions(): this producer is a copy, made by "
+                f"a fork or a pickle, and two producers with one id take it from each other; call "
+                f"init_transactions(transactional_id=...) with another id in each process, or "
+                f"create the producer there",
+                transactional_id=name,
+            )
 
     # For the stage -------------------------------------------------------------------------------
 
@@ -335,9 +377,4 @@ class TransactionalMethods:
         """Raise unless a transaction is open."""
         refused = self._refused
         if refused is not None:
-            raise error_of(refused, self._current_id())
-
-    def _current_id(self) -> str:
-        if self._pipeline is not None and self._pipeline.coordinator is not None:
-            return self._pipeline.coordinator.transactional_id
-        return self.config.transactional_id or ""
+            raise error_of(refused, self._current_id() or "")

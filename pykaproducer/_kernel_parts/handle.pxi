@@ -16,6 +16,9 @@ cdef inline Delivery new_handle(Chunk chunk, uint32_t row):
 cdef class Delivery:
     """One message's future and report: returned by ``send()`` and passed to ``on_delivery``.
 
+    In a transaction, delivered is not visible: readers with ``isolation.level=read_committed`` see
+    the message after the commit. If the transaction is aborted, a delivered message stays so.
+
     It holds only a chunk and a row number, so that each of a million handles costs tens of bytes
     and no garbage collection. (The collector would track a subclass written in Python.) Methods
     that wait or create objects are implemented in ``delivery.py``.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pykaproducer._kernel as _kernel
@@ -80,6 +80,13 @@ class ObservedProducer(_kernel.BlockAdmission):
             if not past.accepted:
                 chain.refused(record, error)
             raise
+
+    def _call_began(
+        self, call: str, transactional_id: str
+    ) -> Callable[[BaseException | None], None] | None:
+        """Tell the interceptors of a call for transactions; return what is called at its end."""
+        chain = self._interceptors
+        return None if chain is None else chain.began(call, transactional_id)
 
     def _start_observing(self) -> None:
         """Start observing when the pipeline has been created."""

@@ -34,6 +34,9 @@ class Rebuildable(Protocol):
     _given: tuple[tuple[Any, ...], dict[str, Any]]
     _closed: bool
 
+    def inherit_ids(self) -> None:
+        """Regard the transactional id as that of the original."""
+
 
 #: Producers unpickled here and still in use, by their origin's identity.
 _rebuilt: weakref.WeakValueDictionary[str, Rebuildable] = weakref.WeakValueDictionary()
@@ -96,6 +99,7 @@ def rebuild_producer(
             f"this {kind.__name__} was pickled by pykaproducer {version}, and pykaproducer "
             f"{VERSION} cannot unpickle it: {reason}; use the same version on both sides"
         ) from error
+    made.inherit_ids()
     # If it is pickled again, it keeps its identity.
     _identities[made] = identity
     # If several threads unpickle it at once, the first one's producer is returned to all.

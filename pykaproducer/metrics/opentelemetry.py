@@ -28,6 +28,8 @@ from pykaproducer._version import VERSION
 from pykaproducer.interceptors import Interceptor, ProducerRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.propagators.textmap import TextMapPropagator
@@ -51,6 +53,9 @@ class TracingInterceptor(Interceptor):
     The span is a child of the current span where ``send()`` is called; if there is none, of the
     span in the message's headers. The propagator writes its context to the headers for consumers,
     by default as W3C's ``traceparent``. A message whose span is not sampled has the context, too.
+
+    Each call for transactions that waits for the brokers, such as ``commit_transaction()``, has a
+    span of the kind *client*, with the name of the method.
 
     Args:
         tracer_provider: default: the global one.
@@ -135,6 +140,30 @@ class TracingInterceptor(Interceptor):
                 labels["error.type"] = _kind(exception)
             self._durations.record(time.monotonic() - began, labels)
 
+    def begin_control_call(
+        self, call: str, transactional_id: str
+    ) -> Callable[[BaseException | None], None]:
+        """Start the span of a call for transactions; return a function that ends it."""
+        if contexts.get_value(_SUPPRESSED):
+            return lambda error: None
+        span = self._tracer.start_span(
+            call,
+            kind=trace.SpanKind.CLIENT,
+            attributes={
+                "messaging.system": "kafka",
+                "messaging.operation.name": call,
+                **self._client,
+                "pykaproducer.transactional_id": transactional_id,
+            },
+        )
+
+        def end(error: BaseException | None) -> None:
+            if error is not None:
+                _set_error(span, error)
+            span.end()
+
+        return end
+
     def _parent(
         self, propagator: TextMapPropagator, headers: list[tuple[str, bytes | None]]
     ) -> Context | None:
@@ -170,8 +199,12 @@ def _finish(span: Span, metadata: RecordMetadata, exception: BaseException | Non
     if metadata.serialized_value_size >= 0:
         span.set_attribute("messaging.message.body.size", metadata.serialized_value_size)
     if exception is not None:
-        span.set_attribute("error.type", _kind(exception))
-        span.set_status(trace.StatusCode.ERROR, str(exception))
+        _set_error(span, exception)
+
+
+def _set_error(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", _kind(error))
+    span.set_status(trace.StatusCode.ERROR, str(error))
 
 
 def _kind(error: BaseException) -> str:

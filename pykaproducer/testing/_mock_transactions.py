@@ -341,7 +341,10 @@ class MockTransactions:
         _outcomes: MockOutcomes
 
         def complete_all(self) -> int: ...
-        def _check_may_wait(self, what: str) -> None: ...
+        def _check_may_control(self, what: str) -> None: ...
+        def _call_began(
+            self, call: str, transactional_id: str
+        ) -> Callable[[BaseException | None], None] | None: ...
         def _check_not_closed(self) -> None: ...
         def _raise_if_wanted(self, call: str) -> None: ...
 
@@ -429,17 +432,24 @@ class MockTransactions:
         coordinator = self._coordinator
         if coordinator is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
-        self._check_may_wait(f"{call.value}()")
+        self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._check_not_closed()
         self._raise_if_wanted(call.value)
+        name = transactional_id or coordinator.transactional_id
+        ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
         result = coordinator.call(Control(call, ControlCaller(), deadline, transactional_id, asked))
         failure = result.failure
+        if ended is not None:
+            ended(None if failure is None else error_of(failure, name))
         if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             self._outcomes.unreported.take()  # this call reports that the messages have failed
         if failure is None:
             return result
         raise error_of(replace(failure, call=call), coordinator.transactional_id)
+
+    def _current_id(self) -> str | None:
+        return None if self._coordinator is None else self._coordinator.transactional_id
 
     def _transaction_details(self, now: float) -> dict[str, Any] | None:
         coordinator = self._coordinator

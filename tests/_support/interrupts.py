@@ -303,9 +303,14 @@ def operation_waits(scene: Scene, operation: Operation) -> Callable[[], None]:
     return scene.hold.release if operation.answered else lambda: None
 
 
-def places(cluster: ScriptedCluster, operation: Operation, files: tuple[str, ...]) -> list[Place]:
+def places(
+    cluster: ScriptedCluster,
+    operation: Operation,
+    files: tuple[str, ...],
+    new_scene: type[Scene] = Scene,
+) -> list[Place]:
     """Return the places where the operation can be interrupted."""
-    scene = Scene(cluster, operation.settings)
+    scene = new_scene(cluster, operation.settings)
     operation.prepare(scene)
     tracer = Tracer(on_wait=operation_waits(scene, operation), files=files)
     error = in_time(lambda: tracer.run(lambda: operation.act(scene)))
@@ -323,11 +328,12 @@ def interrupt_everywhere(
     strike: Callable[[Scene], object] = raise_it,
     files: tuple[str, ...] = (PACKAGE,),
     spared: Callable[[Place], bool] = lambda place: False,
+    new_scene: type[Scene] = Scene,
 ) -> None:
     """Run *operation* once for each place, and *check* its exception and the state afterwards."""
     struck = 0
-    for place in itertools.filterfalse(spared, places(cluster, operation, files)):
-        scene = Scene(cluster, operation.settings)
+    for place in itertools.filterfalse(spared, places(cluster, operation, files, new_scene)):
+        scene = new_scene(cluster, operation.settings)
         operation.prepare(scene)
         tracer = Tracer(
             functools.partial(strike, scene), place, operation_waits(scene, operation), files

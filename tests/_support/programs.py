@@ -10,8 +10,8 @@ import textwrap
 PATIENCE = 60.0
 
 
-def run(script: str, *arguments: str, timeout: float = PATIENCE) -> str:
-    """Return the output of the script, which must end by itself, successfully."""
+def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) -> str:
+    """Return the output of the script, which must end by itself, with the exit *code*."""
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         capture_output=True,
@@ -19,5 +19,5 @@ def run(script: str, *arguments: str, timeout: float = PATIENCE) -> str:
         timeout=timeout,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == code, ended.stderr
     return ended.stdout

@@ -11,11 +11,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pykaproducer import Producer, TransactionAbortableError
 from pykaproducer.confluent.settings import translate
 from pykaproducer.confluent.statistics import statistics
+from pykaproducer.delivery import TopicPartition
 from pykaproducer.metrics import ProducerCollector, TracingInterceptor, observe
 from pykaproducer.testing import MockProducer
 from tests._support.snapshots import TRANSACTIONS, Said, snapshot
@@ -146,10 +148,56 @@ def test_spans_have_the_transactional_id() -> None:
         with producer.transaction() as transaction:
             producer.send("events", b"aborted")
             transaction.abort()
-    committed, aborted = (dict(span.attributes or {}) for span in exporter.get_finished_spans())
+    spans = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.PRODUCER]
+    committed, aborted = (dict(span.attributes or {}) for span in spans)
     assert committed["pykaproducer.transactional_id"] == "mine"
     assert "error.type" not in committed
     assert aborted["error.type"] == "pykaproducer.errors.TransactionAbortedError"
+    provider.shutdown()
+
+
+def test_calls_that_wait_for_brokers_have_spans() -> None:
+    """Also one that raises. They are children of the current span."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    producer = MockProducer(
+        transactional_id="mine", client_id="app", interceptors=[TracingInterceptor(provider)]
+    )
+    with provider.get_tracer("test").start_as_current_span("transfer") as transfer:
+        with producer.transaction():
+            producer.send("events", b"value")
+            producer.send_offsets_to_transaction({TopicPartition("input", 0): 1}, "group")
+        with producer.transaction() as transaction:
+            transaction.abort()
+        producer.begin_transaction()
+        producer.send("events", b"value")
+        producer.refuse_next("commit_transaction", 120)
+        with pytest.raises(TransactionAbortableError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    spans = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.CLIENT]
+    assert [span.name for span in spans] == [
+        "init_transactions",
+        "send_offsets_to_transaction",
+        "commit_transaction",
+        "abort_transaction",
+        "commit_transaction",
+        "abort_transaction",
+    ]
+    own = transfer.get_span_context()
+    assert {span.parent and span.parent.span_id for span in spans} == {own.span_id}
+    for span in spans:
+        found = dict(span.attributes or {})
+        failed = found.pop("error.type", None)
+        assert found == {
+            "messaging.system": "kafka",
+            "messaging.operation.name": span.name,
+            "messaging.client.id": "app",
+            "pykaproducer.transactional_id": "mine",
+        }
+        assert (span.status.status_code is StatusCode.ERROR) == (span is spans[4])
+        assert (failed is not None) == (span is spans[4])
+    assert "TRANSACTION_ABORTABLE" in (spans[4].status.description or "")
     provider.shutdown()
 
 

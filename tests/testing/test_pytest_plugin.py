@@ -61,6 +61,13 @@ def test_the_example_in_the_repository() -> None:
     assert "7 passed, 2 deselected" in done.stdout
 
 
+def test_the_example_with_transactions() -> None:
+    done = run(EXAMPLE.parent / "transactions", "-p", "no:cacheprovider", "test_orders.py")
+    assert done.returncode == 0, done.stdout
+    assert "configfile: pytest.ini" in done.stdout
+    assert "5 passed" in done.stdout
+
+
 @pytest.mark.usefixtures("cluster")  # which skips the test where there is no Kafka
 def test_the_example_with_kafka(example: pathlib.Path) -> None:
     done = run(example, "-k", "real_kafka")

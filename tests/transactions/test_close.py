@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,10 @@ from pykaproducer.errors import (
     DeliveryFailures,
     ProducerClosedError,
     TransactionAbortedError,
+    TransactionTimeoutError,
 )
+from pykaproducer.testing._processes import tick
+from pykaproducer.transaction_control import TransactionControl
 from tests._support.programs import run
 from tests.transactions.helper import PATIENCE, Kafka
 
@@ -134,6 +139,91 @@ def test_close_waits_for_a_commit(
     assert kafka.committed(topic) == [b"value"]
 
 
+def test_close_logs_the_outcome_of_a_commit_that_nobody_waits_for(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pykaproducer.producer")
+    producer = begun(kafka, proxied=True, transaction_timeout_ms=600_000)
+    producer.send(topic, b"value", partition=0).result(PATIENCE)
+    kafka.proxy.black_hole()
+    with pytest.raises(TransactionTimeoutError):
+        producer.commit_transaction(0.1)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    while not producer._closed:
+        tick()
+    kafka.proxy.restore()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    texts = [each.getMessage() for each in caplog.records if each.name == "pykaproducer.producer"]
+    assert any(
+        text.startswith("close(): transactional id ")
+        and text.endswith(": the outcome of the last transaction is COMMITTED")
+        for text in texts
+    )
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_close_of_a_prepared_transaction_leaves_it_to_others(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = begun(kafka)
+    producer.send(topic, b"value", partition=0)
+    prepared = producer.prepare_transaction()
+    producer.close()
+    assert warnings(caplog) == []
+    with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as control:
+        control.complete(prepared, commit=True)
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_close_while_it_is_initialized(kafka: Kafka, topic: str) -> None:
+    producer = kafka.producer(proxied=True)
+    told: list[str] = []
+
+    def initialize() -> None:
+        with pytest.raises(ProducerClosedError) as raised:
+            producer.init_transactions()
+        told.append(str(raised.value))
+
+    kafka.proxy.black_hole()
+    initializing = threading.Thread(target=initialize)
+    initializing.start()
+    while producer.stats()["transactions"]["state"] != "initializing":
+        tick()
+    producer.close(0.1)
+    initializing.join(PATIENCE)
+    kafka.proxy.restore()
+    assert told == ["init_transactions(): the producer was closed"]
+
+
+def test_close_of_a_producer_whose_id_was_taken_over(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = begun(kafka, transactional_id=topic)
+    producer.send(topic, b"dropped", partition=0).result(PATIENCE)
+    with kafka.producer(transactional_id=topic) as other, other.transaction():
+        other.send(topic, b"kept", partition=0)
+    producer.close()
+    (line,) = [line for line in warnings(caplog) if line.startswith("close(): ")]
+    if kafka.protocol == "TV2":
+        assert "another producer has taken over the transactional id" in line
+    else:  # to a coordinator of TV1 it may also have timed out; nothing more is asked
+        assert "the open transaction was aborted" in line
+    assert kafka.committed(topic) == [b"kept"]
+
+
+def test_an_exception_in_the_block_of_a_producer(
+    kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.suppress(ZeroDivisionError), begun(kafka) as producer:
+        producer.send(topic, b"dropped", partition=0).result(PATIENCE)
+        _ = 1 // 0
+    (line,) = warnings(caplog)
+    assert "the open transaction was aborted" in line
+    assert kafka.committed(topic) == []
+
+
 def test_a_commit_that_close_does_not_wait_for(kafka: Kafka, topic: str) -> None:
     """The call raises, and does not hang."""
     told: list[Exception] = []
@@ -211,3 +301,69 @@ def test_the_end_of_a_process_aborts_an_open_transaction(kafka: Kafka, topic: st
     assert "the open transaction was aborted; call commit_transaction() before close()" in output
     assert kafka.committed(topic) == [b"kept"]
     assert kafka.written(topic) == [b"kept", b"dropped"]
+
+
+@pytest.mark.parametrize(
+    ("last_lines", "warned"),
+    [
+        (["producer = None", "gc.collect()"], True),
+        (["sys.exit()"], True),
+        (["1 / 0"], True),
+        (["with producer: 1 / 0"], True),
+        (["producer.abort_transaction()"], False),
+    ],
+    ids=["no reference", "exit", "exception", "exception in with", "ended"],
+)
+def test_how_a_process_may_end(
+    kafka: Kafka, topic: str, last_lines: list[str], warned: bool
+) -> None:
+    script = """
+        import gc, logging, sys
+        from pykaproducer import Producer
+
+        logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+        sys.excepthook = lambda kind, error, trace: print(kind.__name__)
+        servers, topic = sys.argv[1:]
+        producer = Producer(bootstrap_servers=servers, transactional_id=f"process {topic}")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"dropped", partition=0).result(60)
+        """
+    lines = "\n".join(f"        {line}" for line in last_lines)
+    fails = any("1 / 0" in line for line in last_lines)
+    output = run(
+        f"{script.rstrip()}\n{lines}\n",
+        kafka.cluster.bootstrap_servers,
+        topic,
+        code=1 if fails else 0,
+    )
+    assert ("WARNING close(): transactional id" in output) == warned
+    assert ("the open transaction was aborted; call commit_transaction()" in output) == warned
+    assert ("ZeroDivisionError" in output) == fails
+    assert kafka.committed(topic) == []
+
+
+@pytest.mark.parametrize(
+    "end", ["sys.exit(3)", "raise KeyboardInterrupt", "1 / 0", "transaction.abort()"]
+)
+def test_how_a_block_may_end(kafka: Kafka, topic: str, end: str) -> None:
+    """The block has aborted it, so that there is nothing to be said at the end of the process."""
+    script = f"""
+        import logging, sys
+        from pykaproducer import Producer
+
+        logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+        servers, topic = sys.argv[1:]
+        producer = Producer(bootstrap_servers=servers, transactional_id=f"block {{topic}}")
+        try:
+            with producer.transaction() as transaction:
+                producer.send(topic, b"dropped", partition=0).result(60)
+                {end}
+        except BaseException as error:
+            print(type(error).__name__)
+        print(producer.stats()["transactions"]["aborted"])
+        """
+    output = run(script, kafka.cluster.bootstrap_servers, topic).split()
+    assert output.pop() == "1"
+    assert output in ([], ["SystemExit"], ["KeyboardInterrupt"], ["ZeroDivisionError"])
+    assert kafka.committed(topic) == []

@@ -1,0 +1,316 @@
+"""Forks, pickles and pools: each process has its own transactions, and its own id."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from pykaproducer import KafkaProducer, Producer
+from pykaproducer.errors import TransactionStateError
+from pykaproducer.testing import MockProducer
+from tests._support import programs
+from tests.transactions.helper import PATIENCE, Kafka
+
+PROLOGUE = """
+    import logging, multiprocessing, os, signal, sys, traceback
+    from pykaproducer import Producer, TransactionStateError
+
+    servers, topic = sys.argv[1:3]
+    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+
+    def make():
+        return Producer(bootstrap_servers=servers, transactional_id=f"parent {topic}")
+
+    def write(producer, value, partition=0):
+        with producer.transaction():
+            producer.send(topic, value, partition=partition)
+
+    def is_refused(producer):
+        "Check that there are no transactions without an id of its own."
+        for call in (producer.init_transactions, producer.transaction().__enter__):
+            try:
+                call()
+            except TransactionStateError as error:
+                assert "this producer is a copy" in str(error), error
+                assert f"parent {topic}" in str(error), error
+            else:
+                raise AssertionError(call)
+        try:
+            producer.send(topic, b"refused")
+        except TransactionStateError as error:
+            assert "init_transactions() has not been called" in str(error), error
+        else:
+            raise AssertionError("sent")
+
+    def fork(work, *arguments):
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                signal.alarm(50)
+                work(*arguments)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        status = os.waitpid(child, 0)[1]
+        assert status == 0, f"a child ended with {status}"
+    """
+
+
+def run(script: str, kafka: Kafka, topic: str) -> str:
+    text = textwrap.dedent(PROLOGUE) + textwrap.dedent(script)
+    ignored = 'import warnings; warnings.simplefilter("ignore", DeprecationWarning)\n'
+    return programs.run(ignored + text, kafka.cluster.bootstrap_servers, topic)
+
+
+# Forks -------------------------------------------------------------------------------------------
+
+
+def test_a_fork_in_a_transaction(kafka: Kafka, topic: str) -> None:
+    """The child is empty, and the parent's transaction goes on."""
+    output = run(
+        """
+        def child():
+            found = producer.stats()["transactions"]
+            assert (found["state"], found["serial"]) == ("uninitialized", 0), found
+            assert (found["committed"], producer.accepted) == (0, 0)
+            for call in (producer.commit_transaction, producer.abort_transaction):
+                try:
+                    call()
+                except TransactionStateError as error:
+                    assert "init_transactions() has not been called" in str(error), error
+                else:
+                    raise AssertionError(call)
+            is_refused(producer)
+            producer.close()
+
+        def child_with_an_id():
+            is_refused(producer)
+            producer.init_transactions(transactional_id=f"child {topic}")
+            write(producer, b"child", partition=1)
+            producer.init_transactions()
+            write(producer, b"child again", partition=1)
+            fork(grandchild)
+            producer.close()
+
+        def grandchild():
+            for name in (f"parent {topic}", f"child {topic}"):
+                try:
+                    producer.init_transactions(transactional_id=name)
+                except TransactionStateError as error:
+                    assert name in str(error), error
+                else:
+                    raise AssertionError(name)
+            producer.init_transactions(transactional_id=f"grandchild {topic}")
+            write(producer, b"grandchild", partition=2)
+            producer.close()
+
+        producer = make()
+        write(producer, b"before")
+        producer.begin_transaction()
+        producer.send(topic, b"first").result(60)
+        pending = producer.send(topic, b"second")
+        fork(child)
+        fork(child_with_an_id)
+        producer.send(topic, b"third")
+        producer.commit_transaction()
+        assert pending.result(0).offset >= 0
+        write(producer, b"after")
+        producer.close()
+        """,
+        kafka,
+        topic,
+    )
+    assert output == ""
+    values = set(kafka.committed(topic))
+    parent = {b"before", b"first", b"second", b"third", b"after"}
+    assert values == parent | {b"child", b"child again", b"grandchild"}
+
+
+def test_a_fork_before_anything(kafka: Kafka, topic: str) -> None:
+    """As servers do that load the application before they fork their workers."""
+    run(
+        """
+        def worker(number):
+            is_refused(producer)
+            producer.init_transactions(transactional_id=f"worker {number} {topic}")
+            for _ in range(3):
+                write(producer, b"%d" % number)
+            producer.close()
+
+        producer = make()
+        for number in range(3):
+            fork(worker, number)
+        write(producer, b"parent")
+        producer.close()
+        """,
+        kafka,
+        topic,
+    )
+    expected = [b"%d" % number for number in range(3) for _ in range(3)]
+    assert kafka.committed(topic) == [*expected, b"parent"]
+
+
+def test_a_child_that_ends_does_not_end_the_transaction_of_its_parent(
+    kafka: Kafka, topic: str
+) -> None:
+    """Neither close() nor abort() nor the exit of the child sends anything."""
+    output = run(
+        """
+        producer = make()
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"first", partition=0).result(60)
+        for work in (producer.close, producer.abort):
+            fork(work)
+        if not os.fork():
+            sys.exit()
+        assert os.wait()[1] == 0
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=producer.stats)
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        producer.send(topic, b"second", partition=0)
+        producer.commit_transaction()
+        producer.close()
+        """,
+        kafka,
+        topic,
+    )
+    assert "WARNING" not in output
+    assert kafka.committed(topic) == [b"first", b"second"]
+
+
+def test_a_fork_in_a_mock() -> None:
+    producer = MockProducer(transactional_id="mine")
+    with producer.transaction():
+        producer.send("events", b"parent")
+    child = os.fork()
+    if not child:
+        passed = False
+        try:
+            with pytest.raises(TransactionStateError, match="this producer is a copy"):
+                producer.init_transactions()
+            producer.init_transactions(transactional_id="another")
+            with producer.transaction():
+                producer.send("events", b"child")
+            passed = [record.value for record in producer.history()] == [b"child"]
+        finally:
+            os._exit(not passed)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(producer.history()) == 1
+
+
+# Pickles -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Producer, KafkaProducer, MockProducer])
+@pytest.mark.parametrize("remade", [lambda each: pickle.loads(pickle.dumps(each)), copy.copy])
+def test_a_copy_needs_an_id_of_its_own(kind: type[Producer], remade: object) -> None:
+    original = kind(bootstrap_servers="127.0.0.1:9", transactional_id="mine")
+    made = remade(original)  # type: ignore[operator]
+    again = remade(made)  # type: ignore[operator]
+    for each in (made, again):
+        with pytest.raises(
+            TransactionStateError, match=r"this producer is a copy, made by"
+        ) as told:
+            each.init_transactions()
+        assert "'mine'" in str(told.value)
+        with pytest.raises(TransactionStateError):
+            each.init_transactions(transactional_id="mine")
+    for each in (made, again, original):
+        each.close()
+
+
+def test_a_copy_without_transactions_is_not_concerned() -> None:
+    made = pickle.loads(pickle.dumps(Producer(bootstrap_servers="127.0.0.1:9")))
+    with pytest.raises(TransactionStateError, match="set transactional_id"):
+        made.init_transactions()
+
+
+def test_a_pickle_in_the_same_process(kafka: Kafka, topic: str) -> None:
+    with kafka.producer(transactional_id=f"original {topic}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"original", partition=0)
+        with pickle.loads(pickle.dumps(producer)) as made:
+            assert made.stats()["transactions"]["state"] == "uninitialized"
+            made.init_transactions(PATIENCE, transactional_id=f"copy {topic}")
+            with made.transaction():
+                made.send(topic, b"copy", partition=1)
+        producer.commit_transaction()
+    assert kafka.committed(topic) == [b"original", b"copy"]
+
+
+POOL = """
+    def work(task):
+        number, producer = task
+        found = producer.stats()["transactions"]
+        if found["state"] == "uninitialized":
+            is_refused(producer)
+            producer.init_transactions(transactional_id=f"worker {os.getpid()} {topic}")
+        write(producer, b"%d" % number)
+
+    if __name__ == "__main__":
+        with make() as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"parent", partition=1)
+            with multiprocessing.get_context(sys.argv[3]).Pool(2) as pool:
+                pool.map(work, [(number, producer) for number in range(6)], chunksize=1)
+                pool.close()
+                pool.join()
+            producer.commit_transaction()
+    """
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_pool_whose_tasks_have_the_producer(
+    kafka: Kafka, topic: str, tmp_path: pathlib.Path, method: str
+) -> None:
+    """One producer in each of its processes, with an id of its own; the parent's is untouched."""
+    file = tmp_path / "program.py"  # a module that a new interpreter can import
+    file.write_text(textwrap.dedent(PROLOGUE) + textwrap.dedent(POOL))
+    subprocess.run(
+        [sys.executable, str(file), kafka.cluster.bootstrap_servers, topic, method],
+        check=True,
+        timeout=2 * PATIENCE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+    )
+    values = kafka.committed(topic)
+    assert sorted(values[:-1]) == [b"%d" % number for number in range(6)]
+    assert values[-1] == b"parent"
+
+
+def test_a_process_of_multiprocessing_that_ends_aborts_its_transaction(
+    kafka: Kafka, topic: str
+) -> None:
+    output = run(
+        """
+        def work():
+            producer = Producer(bootstrap_servers=servers, transactional_id=f"child {topic}")
+            write(producer, b"kept")
+            producer.begin_transaction()
+            producer.send(topic, b"dropped", partition=0).result(60)
+
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        """,
+        kafka,
+        topic,
+    )
+    assert "the open transaction was aborted" in output
+    assert kafka.committed(topic) == [b"kept"]

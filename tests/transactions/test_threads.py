@@ -1,0 +1,165 @@
+"""Several threads use one transactional producer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer.errors import TransactionStateError
+from pykaproducer.testing._processes import tick
+from tests.transactions.helper import PATIENCE, Kafka
+
+
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
+    """Start *work*; return the thread and a list that gets its error, or None."""
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            ended.append(error)
+        else:
+            ended.append(None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, ended
+
+
+def state_of(producer: Producer) -> Any:
+    return producer.stats()["transactions"]["state"]
+
+
+def test_what_is_accepted_while_one_commits_is_in_one_transaction_or_refused(
+    kafka: Kafka, topic: str
+) -> None:
+    """A transaction has exactly the messages that were accepted before its end."""
+    accepted: list[list[bytes]] = [[] for _ in range(4)]
+    stop = threading.Event()
+
+    def send(name: int) -> None:
+        while not stop.is_set():
+            value = b"%d-%d" % (name, len(accepted[name]))
+            try:
+                producer.send(topic, value, partition=name % 3)
+            except TransactionStateError:
+                continue  # between two transactions
+            accepted[name].append(value)
+
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        threads = [in_thread(lambda name=name: send(name)) for name in range(4)]
+        try:
+            for _ in range(20):
+                producer.begin_transaction()
+                before = producer.accepted
+                while producer.accepted < before + 50:
+                    tick()
+                producer.commit_transaction()
+        finally:
+            stop.set()
+        for thread, ended in threads:
+            thread.join(PATIENCE)
+            assert ended == [None]
+    values = kafka.committed(topic)
+    assert len(values) == producer.accepted
+    for name in range(4):  # in their order
+        assert [each for each in values if each.startswith(b"%d-" % name)] == accepted[name]
+
+
+def test_what_is_accepted_while_one_aborts_is_never_seen(kafka: Kafka, topic: str) -> None:
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.is_set():
+            try:
+                producer.send(topic, b"dropped", partition=0)
+            except TransactionStateError:
+                continue
+
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        threads = [in_thread(send) for _ in range(3)]
+        try:
+            for _ in range(20):
+                producer.begin_transaction()
+                before = producer.accepted
+                while producer.accepted < before + 50:
+                    tick()
+                producer.abort_transaction()
+        finally:
+            stop.set()
+        for thread, ended in threads:
+            thread.join(PATIENCE)
+            assert ended == [None]
+        with producer.transaction():
+            producer.send(topic, b"kept", partition=0)
+    assert kafka.committed(topic) == [b"kept"]
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+def test_the_same_call_shares_the_outcome_and_another_one_is_refused(
+    kafka: Kafka, topic: str, call: str
+) -> None:
+    other = {"commit_transaction": "abort_transaction", "abort_transaction": "commit_transaction"}
+    with kafka.producer(proxied=True, transaction_timeout_ms=600_000) as producer:
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        producer.send(topic, b"value", partition=0).result(PATIENCE)
+        kafka.proxy.black_hole()
+        try:
+            joined = [in_thread(lambda: getattr(producer, call)(PATIENCE)) for _ in range(3)]
+            while state_of(producer) == "open":
+                tick()
+            for name in (other[call], "begin_transaction", "init_transactions"):
+                with pytest.raises(
+                    TransactionStateError, match=rf"{call}\(\) is under way; call that again"
+                ) as raised:
+                    getattr(producer, name)()
+                assert raised.value.under_way == call
+            with pytest.raises(TransactionStateError, match=r"^.*send\(\): the transaction is"):
+                producer.send(topic, b"refused")
+        finally:
+            kafka.proxy.restore()
+        for thread, ended in joined:
+            thread.join(PATIENCE)
+            assert ended == [None]
+        assert state_of(producer) == "ready"
+        stats = producer.stats()["transactions"]
+        assert stats["committed"] + stats["aborted"] == 1
+        with producer.transaction():
+            producer.send(topic, b"next", partition=0)
+    expected = [b"value", b"next"] if call == "commit_transaction" else [b"next"]
+    assert kafka.committed(topic) == expected
+
+
+def test_threads_that_initialize_at_once(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        for thread, ended in [in_thread(producer.init_transactions) for _ in range(8)]:
+            thread.join(PATIENCE)
+            assert ended == [None]
+        assert producer.stats()["transactions"]["assignments"] == 1
+        with producer.transaction():
+            producer.send(topic, b"value", partition=0)
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_one_of_two_threads_begins(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        found = [in_thread(producer.begin_transaction) for _ in range(2)]
+        for thread, _ in found:
+            thread.join(PATIENCE)
+        errors = [ended[0] for _, ended in found]
+        assert errors.count(None) == 1
+        (refused,) = [error for error in errors if error is not None]
+        assert isinstance(refused, TransactionStateError)
+        assert "a transaction is open" in str(refused)
+        producer.send(topic, b"value", partition=0)
+        producer.commit_transaction()
+    assert kafka.committed(topic) == [b"value"]
