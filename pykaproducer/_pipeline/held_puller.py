@@ -48,6 +48,8 @@ class HeldPuller:
         self._is_full = False
         # Whether pull() has left messages in the open chunks because of that.
         self._skipped = False
+        # Whether pull() has left them because the window opens later.
+        self._was_early = False
 
     def opens_in(self, now: float) -> float:
         """Return after how long (seconds) a small request may be sealed. For any thread.
@@ -58,10 +60,17 @@ class HeldPuller:
         return math.inf if opens is None else max(0.0, opens - now)
 
     def opens_later(self, now: float) -> float | None:
-        """Return when held messages can be taken if that only depends on time, else None."""
+        """Return when held messages can be taken if that only depends on time, else None.
+
+        The result may be in the past:
+
+        1. pull() finds that the window opens later.
+        2. The window opens.
+        3. The stage asks when it must be awake: at once, to call pull() again.
+        """
         opens = self._opens_at(False) if self._held else None
         # An open window needs no deadline: TakeHeld is under way, or the next request is full.
-        return opens if opens is not None and opens > now else None
+        return opens if opens is not None and (self._was_early or opens > now) else None
 
     def look(self) -> bool:
         """Find out whether the next request is full. Return whether to call :meth:`pull` again.
@@ -85,6 +94,7 @@ class HeldPuller:
 
         Many of them are taken in the worker's own thread, as large batches are encoded there.
         """
+        self._was_early = False
         if not self._held:
             return
         if self._full_request_is_due():
@@ -93,6 +103,7 @@ class HeldPuller:
         full = self._held.fill_batches(self._batcher.batch_size, self._batcher.batch_messages)
         opens = self._opens_at(full)
         if opens is None or opens > self._worker.clock.monotonic():
+            self._was_early = opens is not None
             return
         if self._worker.thread is threading.current_thread() or self._held.nbytes() <= SMALL:
             self._worker.pull(self._take)

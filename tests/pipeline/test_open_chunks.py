@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from pykaproducer import Delivery, Producer
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_events import EnqueueNew
+from pykaproducer._pipeline.held_puller import HeldPuller
 from pykaproducer._pipeline.worker import Worker
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
@@ -36,13 +42,14 @@ def quiet(broker: BrokerWorker) -> None:
     until(lambda: not broker.inbox() and not broker._running.locked())
 
 
-def test_a_window_that_opens_by_time_has_them_taken() -> None:
-    """No response announces it.
+@contextmanager
+def left_for_time(clock: FakeClock) -> Iterator[tuple[Producer, list[Held], list[Delivery]]]:
+    """Leave a message in the open chunk that may be sent 5 ms after a response.
 
     1. Three requests are in flight, as many as allowed: a message is left in the open chunk.
-    2. One of them is answered. Another may be sent 5 ms after the last one.
+    2. Once the first one is answered, another may be sent 5 ms after the last one. Nothing
+       announces it.
     """
-    clock = FakeClock()
     held = [Held() for _ in range(3)]
     with (
         ScriptedCluster(topics={"t": 1}) as cluster,
@@ -64,15 +71,47 @@ def test_a_window_that_opens_by_time_has_them_taken() -> None:
             quiet(broker)
         deliveries += send(producer, [b"3"])
         until(lambda: bool(dispatcher.held))
+        yield producer, held, deliveries
+
+
+def test_a_window_that_opens_by_time_has_them_taken() -> None:
+    clock = FakeClock()
+    with left_for_time(clock) as (producer, held, deliveries):
+        (broker,) = pipeline_of(producer).brokers.all()
         held[0].release()
         offsets(deliveries[:1])
         quiet(broker)
-        assert dispatcher.held
+        assert pipeline_of(producer).dispatcher.held
         due = broker.deadline()
         assert due is not None
         assert due - clock.monotonic() <= 0.005
         clock.jump(0.005)
         under_way(producer, 3)
+        for each in held:
+            each.release()
+        assert offsets(deliveries) == [1, 2, 3, 4]
+
+
+def test_a_window_that_opens_after_the_last_look_has_them_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It opens after the stage has looked at it, and before it decides when to wake up."""
+    clock = FakeClock()
+    opens_later = HeldPuller.opens_later
+    opened: list[float] = []
+
+    def opens_first(puller: HeldPuller, now: float) -> float | None:
+        if not opened and opens_later(puller, now) is not None:
+            clock.jump(0.005)
+            opened.append(clock.monotonic())
+        return opens_later(puller, clock.monotonic())
+
+    with left_for_time(clock) as (producer, held, deliveries):
+        monkeypatch.setattr(HeldPuller, "opens_later", opens_first)
+        held[0].release()
+        offsets(deliveries[:1])
+        under_way(producer, 3)
+        assert opened
         for each in held:
             each.release()
         assert offsets(deliveries) == [1, 2, 3, 4]

@@ -11,7 +11,7 @@ from pykaproducer import Delivery
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from pykaproducer.testing.scripted import Drop
+from pykaproducer.testing.scripted import Drop, Exchange
 
 from .helper import (
     LINGERING,
@@ -45,6 +45,26 @@ def sizes(cluster: ScriptedCluster) -> list[list[int]]:
         ]
         for received in cluster.received("produce")
     ]
+
+
+class DropOneAbove:
+    """Closes the connection at the first request above *limit* bytes, and performs the others."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+
+    def __call__(self, exchange: Exchange) -> None:
+        size = sum(
+            len(part.records)
+            for topic in exchange.request.topic_data
+            for part in topic.partition_data
+        )
+        if size > self.limit and not self.size:
+            self.size = size
+            Drop()(exchange)
+        else:
+            exchange.answer(exchange.apply())
 
 
 def incompressible(count: int, size: int) -> list[bytes]:
@@ -116,6 +136,7 @@ def test_a_quiet_partition_has_its_turn_beside_busy_ones(idempotent: bool, busy:
                 enable_idempotence=idempotent,
                 max_request_size=10_000,
                 batch_size=10_000,
+                max_in_flight_requests_per_connection=1,  # fewer than wait meanwhile
             )
         ) as producer,
     ):
@@ -211,7 +232,9 @@ def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bo
         for partition in range(8):
             warm_up(producer, partition=partition)
         before = attempts(cluster)
-        cluster.next("produce", held, Drop())
+        # The first requests are as small as the stages are fast.
+        lost = DropOneAbove(100_000)
+        cluster.next("produce", held, *[lost] * 160)
         deliveries = send(producer, [b"first"])
         held.wait_until_held()
         for partition in range(8):
@@ -219,12 +242,12 @@ def test_after_a_large_request_was_lost_the_next_ones_are_smaller(idempotent: bo
         held.release()
         let_pass(clock, deliveries)
         offsets(deliveries)
+        cluster._script["produce"].clear()
         assert [len(log(cluster, "t", partition)) for partition in range(1, 8)] == [21] * 7
-        found = [sum(batches) for batches in sizes(cluster)[before + 1 :]]
-        assert 100_000 < found[0] <= 200_000
-        assert found[-1] > 0
-        smaller = [size for size in found if size <= 100_000]
-        assert smaller
+        found = [sum(batches) for batches in sizes(cluster)[before:]]
+        large = found.index(lost.size)
+        assert 100_000 < found[large] <= 200_000
+        assert 0 < found[large + 1] <= 100_000
         # Requests that are answered soon restore it.
         before = attempts(cluster)
         held = Held()
