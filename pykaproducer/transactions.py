@@ -280,7 +280,8 @@ class TransactionalMethods:
             return result
         if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
             self._refuse_broken(pipeline.broken)
-        raise error_of(replace(failure, call=call), pipeline.coordinator.transactional_id)
+        name = pipeline.coordinator.transactional_id
+        raise error_of(replace(failure, call=call), name, pipeline.last_errors.cluster)
 
     # For the stage -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ One request is under way at a time: a coordinator refuses a second one. See
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pykaproducer._errors.codes import ErrorCode
@@ -56,6 +57,7 @@ from pykaproducer._machines.transaction_states import (
     TransactionRecord,
     TransactionState,
     TransactionView,
+    about,
 )
 
 _C, _M, _S = TransactionCall, TransactionMove, TransactionState
@@ -144,7 +146,8 @@ class TransactionCore:
                 self._transaction.wanted.pop(place, None)
             self._publish()
             self._effects.append(PartitionsAdded(added))
-        return self._handle(request, coordinate_all(request.api_key, found.values()), now)
+        judged = coordinate_all(request.api_key, found.values(), places=found)
+        return self._handle(request, judged, now)
 
     def connection_lost(self, now: float, *, written: bool) -> list[Effect]:
         """Handle the loss of the connection. *written*: any of the request may have been."""
@@ -170,7 +173,7 @@ class TransactionCore:
             self._transaction.touch.set(self._transaction.asked_at)
 
     def _judge(self, request: Request, code: int | None, *, written: bool) -> Coordination:
-        return coordinate(
+        found = coordinate(
             request.api_key,
             code,
             initializing=self.state is _S.INITIALIZING,
@@ -178,6 +181,7 @@ class TransactionCore:
             times=self._times.get(code, 0),
             written=written,
         )
+        return replace(found, group=getattr(request, "group", None))
 
     def _ending(self) -> Ending | None:
         if self.state not in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
@@ -196,7 +200,7 @@ class TransactionCore:
         if found.again:
             if self.state is _S.ENDING_COMMIT:
                 self._transaction.unconfirmed |= found.unconfirmed
-            self._times[found.code] = self._times.get(found.code, 0) + 1
+            self._times[found.code] = self._times.pop(found.code, 0) + 1  # the last one is last
             self._retry_at = now + self._delays.after(found.reaction, self._random())
         elif found.reaction is Reaction.DONE:
             self._delays.reset()
@@ -376,7 +380,7 @@ class TransactionCore:
             outcome = None if self._calls.under_way is None else self._calls.under_way.outcome
         elif outcome is CommitOutcome.NOT_COMMITTED:
             self._transaction.unconfirmed = False
-        failure = self._describe(kind, now, api_key=found.api_key, code=found.code, outcome=outcome)
+        failure = self._describe(kind, now, found=found, outcome=outcome)
         if move is _M.GIVE_UP:
             self.producer = None
         self._give_up(move, failure)
@@ -405,18 +409,18 @@ class TransactionCore:
         now: float,
         *,
         call: TransactionCall | None = None,
-        api_key: int | None = None,
+        found: Coordination | None = None,
         code: int | None = None,
         outcome: CommitOutcome | None = None,
         cause: Any = None,
-        timed_out: bool = False,
     ) -> TransactionFailure:
         since = self._transaction.touch.at
-        late = timed_out or (since is not None and now >= since + self._timeout)
+        late = since is not None and now >= since + self._timeout
         groups = tuple(self._transaction.groups)
-        return TransactionFailure(
-            kind, self.state, call, None, api_key, code, outcome, cause, late, groups
+        failure = TransactionFailure(
+            kind, self.state, call, None, None, code, outcome, cause, late, groups
         )
+        return failure if found is None else about(failure, found)
 
     # Moves ---------------------------------------------------------------------------------------
 

@@ -163,4 +163,5 @@ class GroupCoordinator(CoordinatorConnection):
         except WireError as error:
             self.drop_garbled(f"malformed response: {error}")
             return
-        self._perform(self._machine.answered(answer.errors.values(), self.clock.monotonic()))
+        now = self.clock.monotonic()
+        self._perform(self._machine.answered(answer.errors.values(), now, answer.errors))
