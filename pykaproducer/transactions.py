@@ -312,7 +312,8 @@ class TransactionalMethods:
             except ProducerBrokenError as broken:
                 broken.outcome = failure.outcome
                 raise
-        raise error_of(replace(failure, call=call), coordinator.transactional_id)
+        name = coordinator.transactional_id
+        raise error_of(replace(failure, call=call), name, pipeline.last_errors.cluster)
 
     def _waits_until(self, call: TransactionCall, deadline: float | None) -> float | None:
         """Return when to stop waiting for the coordinator's stage, which should end *call* before.

@@ -62,6 +62,9 @@ class Coordination:
     unconfirmed: bool = False
     #: EndTxn: the outcome of the transaction; None until it is decided.
     outcome: CommitOutcome | None = None
+    #: The group, and the topic and partition, that the request was about, where it was about one.
+    group: str | None = None
+    place: tuple[str, int] | None = None
 
     @property
     def again(self) -> bool:
@@ -300,16 +303,27 @@ def _undecided(ending: Ending) -> CommitOutcome:
     return CommitOutcome.NOT_COMMITTED
 
 
-def coordinate_all(api_key: int, codes: Iterable[int], *, late: bool = False) -> Coordination:
+def coordinate_all(
+    api_key: int,
+    codes: Iterable[int],
+    *,
+    late: bool = False,
+    places: Iterable[tuple[str, int]] = (),
+    group: str | None = None,
+) -> Coordination:
     """Return how to handle an answer with a code for each partition; see :func:`coordinate`.
 
-    A broker that refuses some partitions answers OPERATION_NOT_ATTEMPTED for the others.
+    A broker that refuses some partitions answers OPERATION_NOT_ATTEMPTED for the others. *places*
+    are the partitions of *codes*, of which the first one concerned is returned.
     """
+    codes = list(codes)
     found = {coordinate(api_key, code, late=late) for code in codes}
     if any(each.code not in (ErrorCode.NONE, _NOT_ATTEMPTED) for each in found):
         found = {each for each in found if each.code != _NOT_ATTEMPTED}
     default = Coordination(Reaction.DONE, api_key)
-    return max(found, key=lambda each: (each.reaction.value, -(each.code or 0)), default=default)
+    worst = max(found, key=lambda each: (each.reaction.value, -(each.code or 0)), default=default)
+    concerned = (place for place, code in zip(places, codes, strict=False) if code == worst.code)
+    return replace(worst, group=group, place=next(concerned, None))
 
 
 _NOT_ATTEMPTED: Final = ErrorCode.OPERATION_NOT_ATTEMPTED

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer._machines.coordination import TV1, CommitOutcome, Delays
+from pykaproducer._machines.coordination import TV1, CommitOutcome, Coordination, Delays
 from pykaproducer._machines.introduction_hold import IntroductionHold
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_calls import ControlCalls
@@ -31,6 +31,7 @@ from pykaproducer._machines.transaction_states import (
     TransactionRecord,
     TransactionState,
     TransactionView,
+    about,
 )
 
 _S = TransactionState
@@ -94,7 +95,7 @@ class TransactionBase:
         now: float,
         *,
         call: TransactionCall | None = None,
-        api_key: int | None = None,
+        found: Coordination | None = None,
         code: int | None = None,
         outcome: CommitOutcome | None = None,
         cause: Any = None,
@@ -103,9 +104,10 @@ class TransactionBase:
         since = self._transaction.touch.at
         late = timed_out or (since is not None and now >= since + self._timeout)
         groups = tuple(self._transaction.groups)
-        return TransactionFailure(
-            kind, self.state, call, None, api_key, code, outcome, cause, late, groups
+        failure = TransactionFailure(
+            kind, self.state, call, None, None, code, outcome, cause, late, groups
         )
+        return failure if found is None else about(failure, found)
 
     # Moves ---------------------------------------------------------------------------------------
 

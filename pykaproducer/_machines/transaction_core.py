@@ -7,6 +7,7 @@ One request is under way at a time: a coordinator refuses a second one. See
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from pykaproducer._errors.codes import ErrorCode
@@ -101,7 +102,8 @@ class TransactionCore(TransactionBase):
                 self._transaction.wanted.pop(place, None)
             self._publish()
             self._effects.append(PartitionsAdded(added))
-        return self._handle(request, coordinate_all(request.api_key, found.values()), now)
+        judged = coordinate_all(request.api_key, found.values(), places=found)
+        return self._handle(request, judged, now)
 
     def connection_lost(self, now: float, *, written: bool) -> list[Effect]:
         """Handle the loss of the connection. *written*: any of the request may have been."""
@@ -127,7 +129,7 @@ class TransactionCore(TransactionBase):
             self._transaction.touch.set(self._transaction.asked_at)
 
     def _judge(self, request: Request, code: int | None, *, written: bool) -> Coordination:
-        return coordinate(
+        found = coordinate(
             request.api_key,
             code,
             initializing=self.state is _S.INITIALIZING,
@@ -135,6 +137,7 @@ class TransactionCore(TransactionBase):
             times=self._times.get(code, 0),
             written=written,
         )
+        return replace(found, group=getattr(request, "group", None))
 
     def _ending(self) -> Ending | None:
         if self.state not in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
@@ -153,7 +156,7 @@ class TransactionCore(TransactionBase):
         if found.again:
             if self.state is _S.ENDING_COMMIT:
                 self._transaction.unconfirmed |= found.unconfirmed
-            self._times[found.code] = self._times.get(found.code, 0) + 1
+            self._times[found.code] = self._times.pop(found.code, 0) + 1  # the last one is last
             self._retry_at = now + self._delays.after(found.reaction, self._random())
         elif found.reaction is Reaction.DONE:
             self._delays.reset()
@@ -352,7 +355,7 @@ class TransactionCore(TransactionBase):
             outcome = None if self._calls.under_way is None else self._calls.under_way.outcome
         elif outcome is CommitOutcome.NOT_COMMITTED:
             self._transaction.unconfirmed = False
-        failure = self._describe(kind, now, api_key=found.api_key, code=found.code, outcome=outcome)
+        failure = self._describe(kind, now, found=found, outcome=outcome)
         if move is _M.GIVE_UP:
             self.producer = None
         self._give_up(move, failure)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from dataclasses import replace as with_changes
 from typing import Any, Final
 
-from pykaproducer._machines.coordination import TV1, CommitOutcome
+from pykaproducer._machines.coordination import TV1, CommitOutcome, Coordination
 from pykaproducer._machines.sequencing import ProducerId
 
 #: A topic and the number of a partition.
@@ -179,6 +180,18 @@ class TransactionFailure:
     timed_out: bool = False
     #: The transaction has offsets of these groups.
     groups: tuple[str, ...] = ()
+    #: The group, and the partition, that the refused request was about.
+    group: str | None = None
+    place: Place | None = None
+    #: TIMEOUT: the code of the last answer, None: there was none.
+    last_code: int | None = None
+
+
+def about(failure: TransactionFailure, found: Coordination) -> TransactionFailure:
+    """Add the request that was refused, and what it was about."""
+    return with_changes(
+        failure, api_key=found.api_key, code=found.code, group=found.group, place=found.place
+    )
 
 
 class CallRefused(Exception):

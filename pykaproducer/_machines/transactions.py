@@ -340,7 +340,9 @@ class TransactionMachine(TransactionCore):
         self, kind: FailureKind, call: TransactionCall, now: float
     ) -> TransactionFailure:
         outcome = None if call is _C.INIT else self._known()
-        return self._describe(kind, now, call=call, outcome=outcome)
+        failure = self._describe(kind, now, call=call, outcome=outcome)
+        request = None if self._request is None else self._request.api_key
+        return with_changes(failure, api_key=request, last_code=next(reversed(self._times), None))
 
     def has_offsets_of(self, group: str) -> bool:
         """Return whether offsets of *group* have no result yet."""

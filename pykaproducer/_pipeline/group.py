@@ -183,4 +183,5 @@ class GroupCoordinator(CoordinatorConnection):
     def on_answer(self, event: Answered) -> None:
         with self.not_answered():
             answer = decode_txn_offset_commit(event.request.version, event.payload)
-            self._perform(self._machine.answered(answer.errors.values(), self.clock.monotonic()))
+            now = self.clock.monotonic()
+            self._perform(self._machine.answered(answer.errors.values(), now, answer.errors))
