@@ -71,8 +71,17 @@ class PreparedTransaction(NamedTuple):
 class Transaction:
     """The transaction of a ``with producer.transaction()`` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, producer: TransactionalMethods) -> None:
+        self._producer = producer
         self.aborted = False
+
+    def send_offsets(self, offsets: object, group: object) -> None:
+        """Commit offsets of a consumer together with the messages.
+
+        The same as ``producer.send_offsets_to_transaction(offsets, group, wait=False)``: it does
+        not wait for the brokers. If they refuse the offsets, the end of the block raises.
+        """
+        self._producer.send_offsets_to_transaction(offsets, group, wait=False)
 
     def abort(self) -> None:
         """End the block with an abort instead of a commit, without an error."""
@@ -204,7 +213,7 @@ class TransactionalMethods:
         if refused is not None and refused.state in _INITIAL:
             self.init_transactions()
         self.begin_transaction()
-        transaction = Transaction()
+        transaction = Transaction(self)
         try:
             yield transaction
         except BaseException as error:
@@ -223,7 +232,12 @@ class TransactionalMethods:
             raise
 
     def send_offsets_to_transaction(
-        self, offsets: object, group: object, *, timeout: float | None = None
+        self,
+        offsets: object,
+        group: object,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> None:
         """Commit offsets of a consumer together with the messages of the transaction.
 
@@ -234,6 +248,8 @@ class TransactionalMethods:
             group: the name of a group; the group metadata of a consumer of kafka-python or
                 confluent-kafka, taken anew for each transaction (KIP-447); or the consumer.
             timeout (float): seconds; None: ``max_block_ms``.
+            wait: False returns at once, which saves the time of a request. If the group then
+                refuses the offsets, ``commit_transaction()`` raises.
 
         Raises:
             TypeError, ValueError: *offsets* or *group* is something else.
@@ -243,7 +259,7 @@ class TransactionalMethods:
         """
         asked = AskedOffsets(group_metadata(group), group_offsets(offsets))
         if asked.offsets:
-            self._control(TransactionCall.OFFSETS, timeout, asked)
+            self._control(TransactionCall.OFFSETS, timeout, asked, waits=wait)
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -252,7 +268,9 @@ class TransactionalMethods:
         call: TransactionCall,
         timeout: float | None,
         asked: AskedOffsets | None = None,
+        *,
         transactional_id: str | None = None,
+        waits: bool = True,
     ) -> TellCaller:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
         if self.config.transactional_id is None:
@@ -266,7 +284,7 @@ class TransactionalMethods:
         assert pipeline.coordinator is not None, "there is one with a transactional id"
         try:
             result = pipeline.coordinator.call(
-                Control(call, ControlCaller(), deadline, transactional_id, asked)
+                Control(call, ControlCaller(), deadline, transactional_id, asked, waits)
             )
         except BaseException as error:  # KeyboardInterrupt
             if call in _GO_ON:
@@ -282,7 +300,16 @@ class TransactionalMethods:
             self._refuse_broken(pipeline.broken)
         raise error_of(replace(failure, call=call), pipeline.coordinator.transactional_id)
 
-    # For the stage -------------------------------------------------------------------------------
+    # For the drop-ins and the stage --------------------------------------------------------------
+
+    def fail_transaction(self, error: Exception) -> None:
+        """Fail the messages without an outcome because of *error*, if a transaction is open.
+
+        It can only be aborted then. Called by drop-ins only. Returns before they have failed.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None and pipeline.coordinator is not None:
+            pipeline.coordinator.row_failed(error)
 
     def open_transaction(self) -> None:
         """Accept records from now on. Called by the coordinator's stage only."""

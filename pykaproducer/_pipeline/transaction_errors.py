@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.hints import ADVICE
@@ -49,6 +50,8 @@ _NEXT = {
     _S.ABORTABLE: _C.ABORT,
     _S.PREPARED: _C.INIT,
 }
+#: The offsets of a topic or partition that does not exist.
+_NO_PARTITION = (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _KINDS: dict[FailureKind, type[TransactionError]] = {
     FailureKind.STATE: TransactionStateError,
     FailureKind.CONFLICT: TransactionStateError,
@@ -112,6 +115,8 @@ def _text(failure: TransactionFailure) -> str:
         text += f": {request} returned {format_error_code(failure.code)}"
         if failure.code in ADVICE:
             text += f"; {ADVICE[failure.code]}"
+        elif (failure.api_key, failure.code) == _NO_PARTITION:
+            text += "; the cluster does not have all partitions of the offsets"
     elif isinstance(failure.cause, BaseException):
         text += f": {failure.cause}"
     return text + _outcome(failure)

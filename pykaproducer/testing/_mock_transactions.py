@@ -226,6 +226,7 @@ class MockCoordinator:
 
     def _control(self, item: Control, now: float) -> list[Effect]:
         machine, caller = self.machine, item.caller
+        effects: list[Effect]
         try:
             match item.call:
                 case TransactionCall.INIT:
@@ -233,14 +234,15 @@ class MockCoordinator:
                         caller, now, item.deadline, transactional_id=item.transactional_id
                     )
                 case TransactionCall.BEGIN:
-                    effects: list[Effect] = [*machine.begin(now), TellCaller(caller)]
+                    effects = [*machine.begin(now), TellCaller(caller)]
                     self._outcomes.drop_uncommitted()
                     self.uncommitted = {}
                     return effects
                 case TransactionCall.OFFSETS:
                     assert item.asked is not None, "there are offsets"
-                    group = item.asked.group.group_id
-                    return machine.offsets(caller, group, item.asked, now, item.deadline)
+                    waiting, group = caller if item.waits else None, item.asked.group.group_id
+                    effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
+                    return effects if item.waits else [*effects, TellCaller(caller)]
                 case TransactionCall.COMMIT:
                     return machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:
@@ -423,7 +425,9 @@ class MockTransactions:
         call: TransactionCall,
         timeout: float | None,
         asked: AskedOffsets | None = None,
+        *,
         transactional_id: str | None = None,
+        waits: bool = True,
     ) -> TellCaller:
         """Hand *call* to the coordinator, and return or raise its result."""
         coordinator = self._coordinator
@@ -433,7 +437,8 @@ class MockTransactions:
         deadline = self._clock.after(timeout)
         self._check_not_closed()
         self._raise_if_wanted(call.value)
-        result = coordinator.call(Control(call, ControlCaller(), deadline, transactional_id, asked))
+        control = Control(call, ControlCaller(), deadline, transactional_id, asked, waits)
+        result = coordinator.call(control)
         failure = result.failure
         if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             self._outcomes.unreported.take()  # this call reports that the messages have failed
