@@ -74,8 +74,17 @@ class PreparedTransaction(NamedTuple):
 class Transaction:
     """The transaction of a ``with producer.transaction()`` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, producer: TransactionalMethods) -> None:
+        self._producer = producer
         self.aborted = False
+
+    def send_offsets(self, offsets: object, group: object) -> None:
+        """Commit offsets of a consumer together with the messages.
+
+        The same as ``producer.send_offsets_to_transaction(offsets, group, wait=False)``: it does
+        not wait for the brokers. If they refuse the offsets, the end of the block raises.
+        """
+        self._producer.send_offsets_to_transaction(offsets, group, wait=False)
 
     def abort(self) -> None:
         """End the block with an abort instead of a commit, without an error."""
@@ -216,7 +225,7 @@ class TransactionalMethods:
         refused = self._refused
         if refused is not None and refused.state in _INITIAL:
             self.init_transactions()
-        transaction = Transaction()
+        transaction = Transaction(self)
         try:
             self.begin_transaction()
         except (KeyboardInterrupt, SystemExit):
@@ -242,7 +251,12 @@ class TransactionalMethods:
             raise
 
     def send_offsets_to_transaction(
-        self, offsets: object, group: object, *, timeout: float | None = None
+        self,
+        offsets: object,
+        group: object,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> None:
         """Commit offsets of a consumer together with the messages of the transaction.
 
@@ -253,6 +267,8 @@ class TransactionalMethods:
             group: the name of a group; the group metadata of a consumer of kafka-python or
                 confluent-kafka, taken anew for each transaction (KIP-447); or the consumer.
             timeout (float): seconds; None: ``max_block_ms``.
+            wait: False returns at once, which saves the time of a request. If the group then
+                refuses the offsets, ``commit_transaction()`` raises.
 
         Raises:
             TypeError, ValueError: *offsets* or *group* is something else.
@@ -262,7 +278,7 @@ class TransactionalMethods:
         """
         asked = AskedOffsets(group_metadata(group), group_offsets(offsets))
         if asked.offsets:
-            self._control(TransactionCall.OFFSETS, timeout, asked)
+            self._control(TransactionCall.OFFSETS, timeout, asked, waits=wait)
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -271,7 +287,9 @@ class TransactionalMethods:
         call: TransactionCall,
         timeout: float | None,
         asked: AskedOffsets | None = None,
+        *,
         transactional_id: str | None = None,
+        waits: bool = True,
     ) -> TellCaller:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
         if self.config.transactional_id is None:
@@ -287,7 +305,7 @@ class TransactionalMethods:
         name = transactional_id or coordinator.transactional_id
         ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
         try:
-            control = Control(call, caller, deadline, transactional_id, asked)
+            control = Control(call, caller, deadline, transactional_id, asked, waits)
             result = coordinator.call(control, self._waits_until(call, deadline))
             failure = coordinator.late(call) if result is None else result.failure
             if ended is not None:
@@ -352,7 +370,16 @@ class TransactionalMethods:
                 transactional_id=name,
             )
 
-    # For the stage -------------------------------------------------------------------------------
+    # For the drop-ins and the stage --------------------------------------------------------------
+
+    def fail_transaction(self, error: Exception) -> None:
+        """Fail the messages without an outcome because of *error*, if a transaction is open.
+
+        It can only be aborted then. Called by drop-ins only. Returns before they have failed.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None and pipeline.coordinator is not None:
+            pipeline.coordinator.row_failed(error)
 
     def open_transaction(self, serial: int) -> None:
         """Accept records of transaction *serial*. Called by the coordinator's stage only."""

@@ -99,10 +99,9 @@ class TransactionBase:
         code: int | None = None,
         outcome: CommitOutcome | None = None,
         cause: Any = None,
-        timed_out: bool = False,
     ) -> TransactionFailure:
         since = self._transaction.touch.at
-        late = timed_out or (since is not None and now >= since + self._timeout)
+        late = since is not None and now >= since + self._timeout
         groups = tuple(self._transaction.groups)
         failure = TransactionFailure(
             kind, self.state, call, None, None, code, outcome, cause, late, groups

@@ -140,7 +140,9 @@ class TransactionMachine(TransactionCore):
         until = now + self._max_block if deadline is None else deadline
         transaction = self._transaction
         number = transaction.number_of_asks = transaction.number_of_asks + 1
-        transaction.asks[number] = OffsetsAsk(group, offsets, until, asked_at=now)
+        # An unknown partition is waited for in half of the time, so that the caller learns of it.
+        known_by = now + min(until - now, self._timeout) / 2
+        transaction.asks[number] = OffsetsAsk(group, offsets, known_by, asked_at=now)
         transaction.groups[group] = None
         if caller is not None:
             transaction.waited_for = number

@@ -253,9 +253,10 @@ class Coordinator(CoordinatorConnection):
                     effects = [*machine.begin(now), TellCaller(caller)]
                 case TransactionCall.OFFSETS:
                     assert item.asked is not None, "there are offsets"
-                    effects = machine.offsets(
-                        caller, item.asked.group.group_id, item.asked, now, item.deadline
-                    )
+                    waiting, group = caller if item.waits else None, item.asked.group.group_id
+                    effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
+                    if waiting is None:
+                        effects.append(TellCaller(caller))
                 case TransactionCall.COMMIT:
                     effects = machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:

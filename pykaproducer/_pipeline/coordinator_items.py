@@ -48,6 +48,8 @@ class Control:
     transactional_id: str | None = None
     #: send_offsets_to_transaction(): its arguments.
     asked: AskedOffsets | None = None
+    #: send_offsets_to_transaction(): whether the caller waits for the result.
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,10 +353,15 @@ class KafkaProducer(Producer):
             super().init_transactions(timeout, transactional_id=transactional_id)
 
     def send_offsets_to_transaction(
-        self, offsets: object, group_metadata: object, *, timeout: float | None = None
+        self,
+        offsets: object,
+        group_metadata: object,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> None:
         """Call :meth:`Producer.send_offsets_to_transaction`, with kafka-python's names."""
-        super().send_offsets_to_transaction(offsets, group_metadata, timeout=timeout)
+        super().send_offsets_to_transaction(offsets, group_metadata, timeout=timeout, wait=wait)
 
     def bootstrap_connected(self) -> bool:
         """Return whether a server of the cluster has answered.

@@ -226,6 +226,7 @@ class MockCoordinator:
 
     def _control(self, item: Control, now: float) -> list[Effect]:
         machine, caller = self.machine, item.caller
+        effects: list[Effect]
         try:
             match item.call:
                 case TransactionCall.INIT:
@@ -233,14 +234,15 @@ class MockCoordinator:
                         caller, now, item.deadline, transactional_id=item.transactional_id
                     )
                 case TransactionCall.BEGIN:
-                    effects: list[Effect] = [*machine.begin(now), TellCaller(caller)]
+                    effects = [*machine.begin(now), TellCaller(caller)]
                     self._outcomes.drop_uncommitted()
                     self.uncommitted = {}
                     return effects
                 case TransactionCall.OFFSETS:
                     assert item.asked is not None, "there are offsets"
-                    group = item.asked.group.group_id
-                    return machine.offsets(caller, group, item.asked, now, item.deadline)
+                    waiting, group = caller if item.waits else None, item.asked.group.group_id
+                    effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
+                    return effects if item.waits else [*effects, TellCaller(caller)]
                 case TransactionCall.COMMIT:
                     return machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:
@@ -426,7 +428,9 @@ class MockTransactions:
         call: TransactionCall,
         timeout: float | None,
         asked: AskedOffsets | None = None,
+        *,
         transactional_id: str | None = None,
+        waits: bool = True,
     ) -> TellCaller:
         """Hand *call* to the coordinator, and return or raise its result."""
         coordinator = self._coordinator
@@ -438,7 +442,8 @@ class MockTransactions:
         self._raise_if_wanted(call.value)
         name = transactional_id or coordinator.transactional_id
         ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
-        result = coordinator.call(Control(call, ControlCaller(), deadline, transactional_id, asked))
+        control = Control(call, ControlCaller(), deadline, transactional_id, asked, waits)
+        result = coordinator.call(control)
         failure = result.failure
         if ended is not None:
             ended(None if failure is None else error_of(failure, name))
