@@ -400,8 +400,7 @@ class MockTransactions:
             TypeError, ValueError: *code* is not an error code; *call* is another method.
         """
         if call not in _REQUESTS:
-            named = ", ".join(map(repr, _REQUESTS))
-            raise ValueError(f"call must be one of {named}, not {call!r}")
+            raise ValueError(f"call must be one of {', '.join(map(repr, _REQUESTS))}, not {call!r}")
         if not isinstance(code, int) or isinstance(code, bool):
             raise TypeError(f"code must be an error code of Kafka, not {code!a:.60}")
         if not code:
@@ -457,8 +456,7 @@ class MockTransactions:
         return None if self._coordinator is None else self._coordinator.transactional_id
 
     def _transaction_details(self, now: float) -> dict[str, Any] | None:
-        coordinator = self._coordinator
-        if coordinator is None or self._closed:
+        if (coordinator := self._coordinator) is None or self._closed:
             return None
         return transaction_snapshot.details(coordinator, coordinator.partitions, now)
 
