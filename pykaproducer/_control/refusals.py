@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pykaproducer._control.question import Question
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._errors.hints import ADVICE
@@ -42,6 +43,8 @@ def refused(
     advice = _RIGHTS.get(ApiKey(api_key), {}).get(code) or ADVICE.get(code)
     if advice is not None:
         text += f"; {advice}"
+    if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+        fenced = True  # by another instance or by the timeout: the session is over
     kind: type[TransactionError] = ProducerFencedError if fenced else TransactionError
     return combined(kind, code)(text, code=code)
 

@@ -253,7 +253,7 @@ def test_a_handler_may_make_the_same_call(
         pipeline = producer._pipeline
         assert pipeline is not None
         assert pipeline.coordinator is not None
-        while len(pipeline.coordinator._callers) < 2:
+        while len(pipeline.coordinator._waiting._callers) < 2:
             tick()
         kafka.proxy.restore()
 
