@@ -301,16 +301,14 @@ class TransactionalMethods:
 
     def inherit_ids(self) -> None:
         """Regard the id as that of another producer, of which this one is a copy."""
-        current = self._current_id()
-        if current is not None and self.config.transactional_id is not None:
-            self._inherited_ids |= {current, self.config.transactional_id}
+        if self.config.transactional_id is not None:
+            self._inherited_ids |= {self._current_id(), self.config.transactional_id}
 
-    def _current_id(self) -> str | None:
+    def _current_id(self) -> str:
         """Return the id that ``init_transactions()`` was given last, or that of the settings."""
-        pipeline = self._pipeline
-        if pipeline is None or pipeline.coordinator is None:
-            return self.config.transactional_id
-        return pipeline.coordinator.transactional_id
+        if self._pipeline is not None and self._pipeline.coordinator is not None:
+            return self._pipeline.coordinator.transactional_id
+        return self.config.transactional_id or ""
 
     def _check_own_id(self, given: str | None) -> None:
         name = self._current_id() if given is None else given
@@ -341,7 +339,4 @@ class TransactionalMethods:
         """Raise unless a transaction is open."""
         refused = self._refused
         if refused is not None:
-            name = self.config.transactional_id
-            if self._pipeline is not None and self._pipeline.coordinator is not None:
-                name = self._pipeline.coordinator.transactional_id
-            raise error_of(refused, name or "")
+            raise error_of(refused, self._current_id())
