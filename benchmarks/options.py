@@ -119,6 +119,7 @@ def needs(arguments: argparse.Namespace) -> set[Feature]:
         Feature.KEYS: getattr(arguments, "keyed", False),
         Feature.LEVELS: getattr(arguments, "level", None) is not None,
         Feature.TOPICS: bool(getattr(arguments, "topics", None)),
+        Feature.OFFSETS: getattr(arguments, "offsets", False),
     }
     return {feature for feature, wanted in asked.items() if wanted}
 

@@ -68,6 +68,26 @@ def check_committed(cluster: KafkaCluster, topic: str, expected: int) -> None:
     )
 
 
+def check_offset(cluster: KafkaCluster, group: str, topic: str, expected: int) -> None:
+    """Raise RunFailed unless the group's committed offset of partition 0 is *expected*."""
+    from kafka import KafkaAdminClient, TopicPartition
+
+    place = TopicPartition(topic, 0)
+    deadline = time.monotonic() + _MARKERS
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        while True:
+            found = admin.list_group_offsets({group: [place]})[group][place].offset
+            if found == expected:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    finally:
+        admin.close()
+    raise RunFailed(f"the committed offset of the group is {found}, not {expected}")
+
+
 def wait_until_served(cluster: KafkaCluster, topics: Sequence[str], partitions: int) -> None:
     """Wait until the broker serves the partitions that its metadata says it leads."""
     with _messages(cluster, topics, partitions) as count:

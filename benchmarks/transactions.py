@@ -5,14 +5,16 @@ is valid if every message is in the broker's log in a committed transaction.
 
 ``idempotent`` and ``flushing`` are pykaproducer without transactions: ``idempotent`` sends the same
 messages without waiting in between, ``flushing`` calls ``flush()`` where the others commit. ``tv1``
-is pykaproducer with the transaction protocol before KIP-890, on the same broker.
+is pykaproducer with the transaction protocol before KIP-890, on the same broker. With ``--offsets``
+each transaction also has an offset of a consumer group, which the run then finds committed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import median, quantiles
@@ -31,7 +33,14 @@ if TYPE_CHECKING:
 
 _PROGRAMS = ("java", "franz-go")
 
-PEERS = ("confluent-kafka", "kafka-python", *_PROGRAMS, "tv1", "idempotent", "flushing")
+PEERS = (
+    "confluent-kafka",
+    "kafka-python",
+    *_PROGRAMS,
+    "tv1",
+    "idempotent",
+    "flushing",
+)
 
 HELP = "transactions per second, and the latency of a transaction, by the number of its messages"
 
@@ -83,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--callback", action="store_true", help="give each message a callback")
     parser.add_argument(
+        "--offsets", action="store_true", help="add an offset of a group to each transaction"
+    )
+    parser.add_argument(
         "--warm-up-rounds", type=int, default=1, help="initial rounds that do not count"
     )
     options.add_producer_options(parser, acks="all", idempotence=None)
@@ -118,6 +130,7 @@ def _one_run(
     settings = options.settings(arguments, cluster)
     # A new id for each run: the coordinator has nothing to look up or to end.
     settings = replace(settings, transactional_id=f"benchmark-{uuid4().hex[:12]}")
+    group = settings.transactional_id if arguments.offsets else None
     with options.fresh_topic(cluster, partitions) as topic:
         readback.wait_until_served(cluster, [topic], partitions)
         job = {
@@ -130,6 +143,7 @@ def _one_run(
             "seconds": arguments.seconds,
             "warm_up_seconds": arguments.warm_up_seconds,
             "callback": arguments.callback,
+            "group": group,
             "outcome": "transactions",
         }
         limit = _LIMIT + 2 * (arguments.seconds + arguments.warm_up_seconds)
@@ -137,7 +151,10 @@ def _one_run(
             measures = peer(client).send(job, limit)
         else:
             measures = in_fresh_process("benchmarks.transactions", job, limit=limit)
-        readback.check_committed(cluster, topic, measures.pop("sent"))
+        sent = measures.pop("sent")
+        readback.check_committed(cluster, topic, sent)
+        if group is not None:
+            readback.check_offset(cluster, group, topic, sent // messages)
     return measures
 
 
@@ -153,10 +170,15 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     on_delivery = tally.on_delivery if job["callback"] else None
     limit = job["limit"]
     client.init_transactions(limit)
-    before = _transact(client, load, on_delivery, job["warm_up_seconds"], limit)
+    commit = partial(client.commit, limit)
+    if (group := job["group"]) is not None:
+        commit = _with_offsets(client, group, load.topic, commit)
+    before = _transact(client, load, on_delivery, job["warm_up_seconds"], commit)
+    client.flush(limit)  # without transactions: what is not delivered yet
     speed = calibrate()
     start = Usage.now()
-    times = _transact(client, load, on_delivery, job["seconds"], limit)
+    times = _transact(client, load, on_delivery, job["seconds"], commit)
+    client.flush(limit)
     used = Usage.now() - start
     speed = (speed + calibrate()) / 2
     client.abandon()
@@ -178,22 +200,39 @@ def measure(job: Mapping[str, Any], parent: Parent) -> Measures:
     }
 
 
+def _with_offsets(
+    client: Any, group: str, topic: str, commit: Callable[[], None]
+) -> Callable[[], None]:
+    """Return *commit* with the number of transactions so far, as the offset of *group*."""
+    send_offset = client.offset_sender(group, topic)
+    numbers = itertools.count(1)
+
+    def both() -> None:
+        send_offset(next(numbers))
+        commit()
+
+    return both
+
+
 def _transact(
-    client: Any, load: Load, on_delivery: OnDelivery | None, seconds: float, limit: float
+    client: Any,
+    load: Load,
+    on_delivery: OnDelivery | None,
+    seconds: float,
+    commit: Callable[[], None],
 ) -> list[float]:
     """Run transactions for some seconds, at least one; return the seconds of each."""
-    begin, send_all, commit, now = client.begin, client.send_all, client.commit, time.perf_counter
+    begin, send_all, now = client.begin, client.send_all, time.perf_counter
     times: list[float] = []
     until = now() + seconds
     start = now()
     while start < until or not times:
         begin()
         send_all(load, on_delivery)
-        commit(limit)
+        commit()
         end = now()
         times.append(end - start)
         start = end
-    client.flush(limit)  # without transactions: what is not delivered yet
     return times
 
 

@@ -76,6 +76,8 @@ class Turn:
     amount: int
     #: Held by the thread; released when the bytes are granted.
     lock: Any
+    #: The ordinal of the transaction to which the message belongs; 0: none.
+    transaction: int
     #: Whether the bytes are reserved for the thread.
     granted: bool
 
@@ -110,6 +112,8 @@ class Chunk:
     opened: float
     #: Whether a thread is waiting for one of the rows.
     has_waiters: bool
+    #: Whether all rows have an outcome. Only once the chunk has been taken.
+    is_settled: bool
     def __len__(self) -> int:
         """Return the number of rows."""
     def expired(self, now: float) -> list[Slice]:
@@ -400,6 +404,8 @@ class BatchState:
     level: int
     #: Number of retries after temporary broker errors; bounded by ``retries``.
     retries_used: int
+    #: Number of retries because the coordinator of its transaction was busy.
+    retried_soon: int
     #: An attempt may have been appended, so any later failure is POSSIBLY_PERSISTED.
     possibly_persisted: bool
     producer_id: int
@@ -607,6 +613,8 @@ class RequestSealer:
     buffer: BufferState
     #: The ProducerId of the open transaction; None if none is open.
     transaction: Any
+    #: Number of batches sealed so far.
+    sealed_so_far: int
 
     def __init__(
         self,
@@ -628,6 +636,12 @@ class RequestSealer:
         """
     def begin(self, room: int) -> None:
         """Begin a request of at most *room* bytes."""
+    def split(self, batch: BatchState) -> list[Any] | None:
+        """Seal the rows of *batch* again, as two batches over its sequence numbers.
+
+        *batch* has several rows, and was not appended. Returns None if a row has an outcome: then
+        its number would be missing. Raises MemoryError; then *batch* is as it was.
+        """
     def seal(self, batches: list[Any], now: float, *, only_next: bool = ...) -> BufferState | None:
         """Seal a batch of each ordinary buffer in turn, as far as they fit, into *batches*.
 
@@ -977,6 +991,8 @@ class SentBlock:
     accepted: int
     #: Error of the rows that were not accepted, or None.
     refusal: BaseException | None
+    #: The ordinal of the transaction in which the call began; 0: none. Set by the caller.
+    transaction: int
     def pending(self) -> Delivery | None:
         """Return a handle of a row without outcome, or None if all rows are settled."""
     def watch_each(
@@ -1137,10 +1153,13 @@ class Intercepted:
 
     #: Whether the message is accepted, so that *watcher* will be called.
     accepted: bool
-    def __init__(self, on_delivery: Any, watcher: Callable[[Delivery], object]) -> None:
+    def __init__(
+        self, on_delivery: Any, watcher: Callable[[Delivery], object], transaction: int = ...
+    ) -> None:
         """Wrap the user's callback *on_delivery*, or None.
 
-        *watcher*: called as ``watcher(delivery)`` once there is an outcome.
+        *watcher*: called as ``watcher(delivery)`` once there is an outcome. *transaction*: the
+        ordinal of that in which ``send()`` was called; 0: none.
         """
 
 class Admission:
@@ -1161,6 +1180,7 @@ class Admission:
     - ``_wait_for_space(turn)``: returns when *turn* is granted or messages are not accepted any
       more. Raises after the maximum waiting time.
     - ``_buffer_is_full(size)``: raises. Called in a thread that must not wait.
+    - ``_is_too_late()``: raises. Called for a message whose transaction has ended.
     """
 
     #: Number of messages accepted.
@@ -1173,10 +1193,17 @@ class Admission:
     def _ready(self) -> bool:
         """Whether the producer is started and accepts messages."""
     @property
+    def _transaction(self) -> int:
+        """The ordinal of the transaction that is, or was, open; 0: none."""
+    @property
     def _closing(self) -> bool:
         """Whether only messages for which ``_start()`` does not raise are accepted."""
-    def _admit(self) -> None:
-        """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
+    def _admit(self, transaction: int = 0) -> None:
+        """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before.
+
+        *transaction*: the ordinal of that to which they belong. A message whose ``send()`` began in
+        another one is not accepted: ``_is_too_late()`` is called, which raises.
+        """
     def _pause(self) -> None:
         """Call ``_start()`` for each message until ``_admit()`` is called again.
 

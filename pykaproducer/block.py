@@ -21,6 +21,7 @@ from pykaproducer.errors import (
     DeliveryFailures,
     ProducerBrokenError,
     ProducerClosedError,
+    TransactionError,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _ONE_CELL = (str, bytes, bytearray, memoryview)
 
 #: The errors that fail the rest of a block after a part of it has been accepted.
-_REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError)
+_REFUSALS = (BufferFullError, ProducerClosedError, ProducerBrokenError, TransactionError)
 
 
 class Delivered(NamedTuple):
@@ -97,7 +98,8 @@ class BlockDelivery:
     def accepted(self) -> int:
         """The number of accepted messages, which are the first ones of the block.
 
-        The others did not fit into ``buffer_memory`` and have failed.
+        The others did not fit into ``buffer_memory``, and have failed: no space was free in time,
+        or their transaction ended.
         """
         return self._block.accepted
 
@@ -226,7 +228,8 @@ class BlockProducer(_kernel.BlockAdmission):
 
         A block that fits into ``buffer_memory`` is accepted completely or not at all. A larger
         block is accepted in pieces: messages that find no space within ``max_block_ms`` fail, each
-        with its row number, and those before them are sent.
+        with its row number, and those before them are sent. So do those that wait for space when
+        their transaction ends.
 
         Args:
             topic (str): topic name.
@@ -252,7 +255,8 @@ class BlockProducer(_kernel.BlockAdmission):
                 has its number, from 0, as ``row``.
             MessageTooLargeError: a message is larger than ``max_request_size``; the text names its
                 row.
-            BufferFullError, ProducerClosedError, ProducerBrokenError: as for ``send()``.
+            BufferFullError, ProducerClosedError, ProducerBrokenError, TransactionError: as for
+                ``send()``.
 
         If it raises, nothing was accepted.
 
@@ -263,20 +267,34 @@ class BlockProducer(_kernel.BlockAdmission):
         to their exporter only and are trusted.
         """
         columns = (values, keys, headers, partitions, timestamps_ms)
+        made = self._new_block(on_delivery)
         if self._interceptors is None:
-            return self._send_rows(topic, columns, on_delivery, delivery_timeout_ms)
+            return self._send_rows(made, topic, columns, delivery_timeout_ms)
         rows = self._interceptors.sent_rows(topic, columns)
         with self._interceptors.refusing(rows):
             columns = _interceptors.columns(rows)
-            made = self._send_rows(topic, columns, on_delivery, delivery_timeout_ms)
+            self._send_rows(made, topic, columns, delivery_timeout_ms)
         self._interceptors.watch_rows(made._block, rows)
+        return made
+
+    def _new_block(self, on_delivery: Any) -> BlockDelivery:
+        """Return the block of a call that has just begun."""
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        if inspect.iscoroutinefunction(on_delivery):
+            raise TypeError(
+                "on_delivery is an async function, which would never be awaited; await the block "
+                "instead, or pass a plain function"
+            )
+        made = BlockDelivery(on_delivery)
+        made._block.transaction = self._transaction  # before user code runs
         return made
 
     def _send_rows(
         self,
+        made: BlockDelivery,
         topic: str,
         columns: tuple[Any, ...],
-        on_delivery: Any,
         delivery_timeout_ms: int | None,
     ) -> BlockDelivery:
         values, keys, headers, partitions, timestamps_ms = columns
@@ -288,7 +306,7 @@ class BlockProducer(_kernel.BlockAdmission):
                 )
         keys, values = self._serialized(topic, headers, keys, values)
         found = _kernel.columns_of(values, keys, headers, partitions, timestamps_ms)
-        return self._send_columns(topic, [found], on_delivery, delivery_timeout_ms)
+        return self._send_columns(made, topic, [found], delivery_timeout_ms)
 
     def send_arrow(
         self,
@@ -317,8 +335,9 @@ class BlockProducer(_kernel.BlockAdmission):
         for name in ("key_serializer", "value_serializer", "interceptors"):
             if getattr(self.config, name):
                 raise ValueError(f"send_arrow() cannot be used when {name} is set")
+        made = self._new_block(on_delivery)
         batches = _kernel.columns_of_arrow(data)
-        return self._send_columns(topic, batches, on_delivery, delivery_timeout_ms)
+        return self._send_columns(made, topic, batches, delivery_timeout_ms)
 
     def _serialized(self, topic: str, headers: Any, keys: Any, values: Any) -> tuple[Any, Any]:
         """Serialize each row's key and value separately, as ``send()`` does."""
@@ -331,23 +350,16 @@ class BlockProducer(_kernel.BlockAdmission):
 
     def _send_columns(
         self,
+        made: BlockDelivery,
         topic: str | None,
         batches: list[_kernel.Columns],
-        on_delivery: Any,
         delivery_timeout_ms: int | None,
     ) -> BlockDelivery:
-        if on_delivery is not None and not callable(on_delivery):
-            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
-        if inspect.iscoroutinefunction(on_delivery):
-            raise TypeError(
-                "on_delivery is an async function, which would never be awaited; await the block "
-                "instead, or pass a plain function"
-            )
-        made = BlockDelivery(on_delivery)
-        block, watch = made._block, None if on_delivery is None else made._on_settled
+        block = made._block
+        watch = None if made._on_delivery is None else made._on_settled
         self._send_block(block, topic, batches, delivery_timeout_ms, watch, _REFUSALS)
         if block.refusal is not None:
-            self._block_refused(block.refusal)
+            self._block_refused(block.refusal, block.transaction)
         if watch is not None and (block.refusal is not None or not block.count):
             watch()
         elif block.refusal is not None:
@@ -356,8 +368,11 @@ class BlockProducer(_kernel.BlockAdmission):
             self._rows_refused(made._refused)
         return made
 
-    def _block_refused(self, error: BaseException) -> None:
-        """React to rows that were not accepted because of *error*."""
+    def _block_refused(self, error: BaseException, transaction: int) -> None:
+        """React to rows that were not accepted because of *error*.
+
+        *transaction*: the ordinal of that in which the others were accepted.
+        """
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         """Remember *rows* as failed: no callback gets their outcome."""

@@ -66,8 +66,11 @@ class ProducerClosedError(PykaproducerError, kafka_errors.IllegalStateError):
     """The producer has been closed and accepts no more messages.
 
     Raised by ``send()`` and similar methods after ``close()``. Create a new producer, or close
-    this one later.
+    this one later. If ``close()`` has interrupted a call for a transaction, ``outcome`` says what
+    is known about the transaction.
     """
+
+    outcome: CommitOutcome | None = None
 
 
 class CallbackThreadError(PykaproducerError, kafka_errors.IllegalStateError):
@@ -252,8 +255,11 @@ class ProducerBrokenError(DeliveryError):
     """A part of the producer stopped because of an internal error, which is the cause.
 
     The outcome of all messages that the part held, and raised by every later ``send()``. Report
-    the cause as a bug, and create a new producer to continue.
+    the cause as a bug, and create a new producer to continue. If it has interrupted a call for a
+    transaction, ``outcome`` says what is known about the transaction.
     """
+
+    outcome: CommitOutcome | None = None
 
 
 class TransactionAbortedError(AbortedError, TheirAbortedError):

@@ -11,12 +11,23 @@ from __future__ import annotations
 import _thread
 import enum
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, Unpack
 
+from pykaproducer._control.arguments import (
+    flag_of,
+    name_of,
+    names_of,
+    places_of,
+    session_of,
+    text_of,
+    token_of,
+    tokens_of,
+)
 from pykaproducer._control.exchange import ControlExchange
-from pykaproducer._control.question import Question
+from pykaproducer._control.question import Address, Question
+from pykaproducer._control.refusals import refused, too_old
 from pykaproducer._control.requests import (
     AddGroupQuestion,
     BrokersQuestion,
@@ -29,11 +40,11 @@ from pykaproducer._control.requests import (
     ListQuestion,
 )
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code
-from pykaproducer._errors.hints import ADVICE
 from pykaproducer._machines.coordination import TV1, CommitOutcome, Reaction
 from pykaproducer._machines.sequencing import ProducerId
+from pykaproducer._net.networks import network_for
+from pykaproducer._net.transport import Network
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer._wire.messages import ApiKey
@@ -44,11 +55,8 @@ from pykaproducer.config import Config, resolve
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
     ProducerClosedError,
-    ProducerFencedError,
-    TransactionError,
     TransactionStateError,
     TransactionTimeoutError,
-    UnsupportedFeatureError,
 )
 from pykaproducer.settings import ProducerSettings
 from pykaproducer.transactions import PreparedTransaction
@@ -56,29 +64,8 @@ from pykaproducer.transactions import PreparedTransaction
 #: The states of an open transaction.
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
-#: The first version of Kafka with a request, or with the version of it that is needed.
-_SINCE = {
-    ApiKey.INIT_PRODUCER_ID: "2.5",
-    ApiKey.TXN_OFFSET_COMMIT: "2.5",
-    ApiKey.OFFSET_FETCH: "2.5",
-    ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
-    ApiKey.LIST_TRANSACTIONS: "3.0",
-}
-#: Rights that differ from those of a producer.
-_RIGHTS = {
-    ApiKey.FIND_COORDINATOR: {
-        53: "grant this client Describe on the transactional id",
-        30: "grant this client Describe on the group",
-    },
-    ApiKey.OFFSET_FETCH: {
-        29: "grant this client Describe on the topic",
-        30: "grant this client Describe on the group",
-    },
-    ApiKey.TXN_OFFSET_COMMIT: {
-        29: "grant this client Read on the topic",
-        30: "grant this client Read on the group",
-    },
-}
+#: How long to wait for a broker's list before asking which brokers there are (seconds).
+_ASK_AGAIN = 2.0
 
 
 class EndState(enum.Enum):
@@ -109,7 +96,7 @@ class TransactionControl:
     statement.
 
     Each call takes a *timeout* in seconds; None: ``max_block_ms``. Within it, temporary errors are
-    retried. All calls raise:
+    retried. Only a resolver or a token provider that blocks can take longer. All calls raise:
 
     * TransactionTimeoutError: there was no answer in time; the text has the last reason.
     * TransactionError: a coordinator refused it, for example for lack of a right. The error is also
@@ -117,10 +104,13 @@ class TransactionControl:
     * UnsupportedFeatureError: a broker is too old.
     """
 
+    # Tests replace them.
+    _clock: Clock = Clock()
+    _network_type: Callable[[Config], Network] = staticmethod(network_for)
+
     def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
         self.config = Config.from_kwargs(settings)
-        self._clock = Clock()
-        self._exchange = ControlExchange(self.config, self._clock)
+        self._exchange = ControlExchange(self.config, self._clock, self._network_type(self.config))
         self._in_use = _thread.allocate_lock()
         self._process = os.getpid()
         self._closed = False
@@ -161,7 +151,8 @@ class TransactionControl:
             commit (bool): whether to commit it.
             timeout (float): seconds.
         """
-        (ended,) = self.complete_all([prepared], commit, timeout=timeout)
+        tokens = [token_of(prepared, "prepared")]
+        (ended,) = self._complete("complete()", tokens, commit, timeout)
         return ended
 
     def complete_all(
@@ -176,12 +167,17 @@ class TransactionControl:
         All are tried, also if one fails. They are separate transactions: one may be committed, and
         another one not. The arguments are as in :meth:`complete`.
         """
-        asks: list[EndQuestion | None] = []
-        for each in prepared:
-            tid, pid, epoch, protocol, empty = each
-            ask = EndQuestion(tid, ProducerId(pid, epoch), protocol, bool(commit))
-            asks.append(None if empty else ask)
-        self._run("complete()", [ask for ask in asks if ask is not None], timeout)
+        return self._complete("complete_all()", tokens_of(prepared), commit, timeout)
+
+    def _complete(
+        self, call: str, tokens: Sequence[PreparedTransaction], commit: bool, timeout: float | None
+    ) -> list[Ended]:
+        commit = flag_of(commit, "commit")
+        asks = [
+            None if empty else EndQuestion(tid, ProducerId(pid, epoch), protocol, commit)
+            for tid, pid, epoch, protocol, empty in tokens
+        ]
+        self._run(call, [ask for ask in asks if ask is not None], timeout)
         nothing = Ended(EndState.COMMITTED if commit else EndState.ABORTED)
         return [nothing if ask is None else _ended(ask) for ask in asks]
 
@@ -202,8 +198,8 @@ class TransactionControl:
             PreparedTransaction: for :meth:`commit_offsets` and :meth:`complete`. With nothing
             committed in it, an attempt to commit it returns ABORTED.
         """
-        given = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
-        checked = resolve(given)
+        name = name_of(transactional_id, "transactional_id")
+        checked = resolve({"transactional_id": name, "transaction_timeout_ms": timeout_ms})
         ask = InitQuestion(checked["transactional_id"], int(checked["transaction_timeout_ms"]))
         self._finish("initialize()", [ask], timeout)
         pid, epoch = ask.producer.producer_id, ask.producer.epoch
@@ -227,16 +223,21 @@ class TransactionControl:
             ProducerFencedError: another producer has taken over the id.
             TypeError, ValueError: *offsets* are something else.
         """
-        tid, producer = session.transactional_id, ProducerId(*session[1:3])
+        tid, pid, epoch, protocol, _ = session_of(session)
+        if not isinstance(offsets, Mapping):
+            raise TypeError(
+                f"offsets must be a dict {{group: offsets}}, not {type(offsets).__name__}"
+            )
+        producer = ProducerId(pid, epoch)
         asked = [(group_metadata(group), group_offsets(each)) for group, each in offsets.items()]
         deadline = self._deadline(timeout)
         for group, each in asked:
             # One after the other: a coordinator refuses a second request for the same id.
-            if each and session.protocol == TV1:
+            if each and protocol == TV1:
                 added = AddGroupQuestion(tid, producer, group.group_id)
                 self._finish("commit_offsets()", [added], timeout, deadline)
             if each:
-                ask = CommitQuestion(tid, producer, session.protocol, group, each)
+                ask = CommitQuestion(tid, producer, protocol, group, each)
                 self._finish("commit_offsets()", [ask], timeout, deadline)
 
     def fence(
@@ -247,15 +248,16 @@ class TransactionControl:
         Ids without an open transaction, and ids that no coordinator knows, are left alone.
 
         Returns:
-            tuple: the ids whose transactions are aborted. The brokers may still be writing that.
+            tuple: the ids whose transactions are aborted. If the brokers cannot write that for a
+            second, for example because a partition has no leader, they may do so later.
         """
         deadline = self._deadline(timeout)
         described = self._describe("fence()", transactional_ids, timeout, deadline)
-        refused = [each for each in described.values() if each.error_code == _NOT_ALLOWED]
-        if refused:
-            raise _refused(
+        forbidden = [each for each in described.values() if each.error_code == _NOT_ALLOWED]
+        if forbidden:
+            raise refused(
                 "fence()",
-                f"transactional id {refused[0].transactional_id!r}",
+                f"transactional id {forbidden[0].transactional_id!r}",
                 ApiKey.DESCRIBE_TRANSACTIONS,
                 _NOT_ALLOWED,
             )
@@ -295,11 +297,26 @@ class TransactionControl:
         Raises:
             ValueError: the brokers do not know one of the *states*.
         """
+        prefix = text_of(prefix, "prefix")
+        states = names_of(states, "state", "Ongoing")
         deadline = self._deadline(timeout)
-        brokers = BrokersQuestion()
-        self._finish("list()", [brokers], timeout, deadline)
-        asks = [ListQuestion((each.host, each.port), prefix, states) for each in brokers.brokers]
-        self._finish("list()", asks, timeout, deadline)
+        known: dict[Address, ListQuestion] = {}
+        while True:
+            brokers = BrokersQuestion()
+            self._run("list()", [brokers], timeout, deadline)
+            if brokers.is_over or not known:
+                self._check("list()", brokers, timeout)
+                places = [(each.host, each.port) for each in brokers.brokers]
+                known = {at: known.get(at) or ListQuestion(at, prefix, states) for at in places}
+            asks = [*known.values()]
+            missing = [ask for ask in asks if not ask.is_over]
+            # A broker that does not answer may be dead, and the cluster notice it a little later.
+            until = self._clock.monotonic() + _ASK_AGAIN
+            self._run("list()", missing, timeout, min(deadline, until))
+            if all(ask.is_over for ask in missing) or self._clock.monotonic() >= deadline:
+                break
+        for ask in asks:
+            self._check("list()", ask, timeout)
         # A broker of another version may know fewer states.
         unknown = set.intersection(*({*ask.unknown_states} for ask in asks)) if asks else set()
         if unknown:
@@ -326,11 +343,10 @@ class TransactionControl:
             stable (bool): whether to wait for open transactions that have offsets of the group.
             timeout (float): seconds.
         """
-        places = None
-        if isinstance(topics, Mapping):
-            places = [(topic, number) for topic, numbers in topics.items() for number in numbers]
-        names = None if topics is None else frozenset(topics)
-        asks = [FetchQuestion(each, names, places, stable=stable) for each in dict.fromkeys(groups)]
+        names, places = places_of(topics)
+        groups = names_of(groups, "group", "orders")
+        stable = flag_of(stable, "stable")
+        asks = [FetchQuestion(each, names, places, stable=stable) for each in groups]
         self._finish("offsets()", asks, timeout)
         return {
             ask.group: {
@@ -350,7 +366,8 @@ class TransactionControl:
     def _describe(
         self, call: str, transactional_ids: Iterable[str], timeout: float | None, deadline: float
     ) -> dict[str, TransactionDescription]:
-        asks = [DescribeQuestion(each) for each in dict.fromkeys(transactional_ids)]
+        names = names_of(transactional_ids, "transactional id", "orders-0")
+        asks = [DescribeQuestion(each) for each in names]
         self._run(call, asks, timeout, deadline)
         for ask in asks:
             if ask.description is None and ask.found is not None and ask.found.code == _NOT_ALLOWED:
@@ -396,36 +413,25 @@ class TransactionControl:
             self._exchange.run(asks, self._deadline(timeout) if deadline is None else deadline)
         finally:
             self._in_use.release()
+        if self._closed:
+            raise ProducerClosedError(f"{call}: the TransactionControl was closed meanwhile")
 
     def _check(self, call: str, ask: Question, timeout: float | None) -> None:
         """Raise unless *ask* has succeeded."""
         if ask.unsupported is not None:
-            api = ApiKey(ask.api_key)
-            need = f"; that needs Kafka {_SINCE[api]} or newer" if api in _SINCE else ""
-            raise UnsupportedFeatureError(f"{call}: {ask.unsupported}{need}")
+            raise too_old(call, ask)
         if ask.found is None:
             seconds = self.config.max_block_ms / 1000 if timeout is None else timeout
             raise TransactionTimeoutError(
-                f"{call}: {ask.about}: no answer within {seconds:.3g} s"
+                f"{call}: {ask.about}: no answer within {max(0, seconds):.3g} s"
                 + (f": {ask.reason}" if ask.reason else "")
             )
         if ask.found.reaction is not Reaction.DONE:
             code = ask.found.code or 0
-            raise _refused(call, ask.about, ask.found.api_key, code, ask.found.fenced)
+            raise refused(call, ask.about, ask.found.api_key, code, ask.found.fenced)
 
 
 _NOT_ALLOWED = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-
-
-def _refused(
-    call: str, about: str, api_key: int, code: int, fenced: bool = False
-) -> TransactionError:
-    text = f"{call}: {about}: {ApiKey(api_key).name} returned {format_error_code(code)}"
-    advice = _RIGHTS.get(ApiKey(api_key), {}).get(code) or ADVICE.get(code)
-    if advice is not None:
-        text += f"; {advice}"
-    kind: type[TransactionError] = ProducerFencedError if fenced else TransactionError
-    return combined(kind, code)(text, code=code)
 
 
 def _ended(ask: EndQuestion) -> Ended:

@@ -7,7 +7,7 @@ their call to the stage Coordinator and wait for its result. ``docs/transactions
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -23,6 +23,7 @@ from pykaproducer._pipeline.transaction_errors import error_of
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer.config import resolve
 from pykaproducer.errors import (
+    ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortableError,
     TransactionError,
@@ -49,6 +50,8 @@ NEEDS_INIT = _INITIAL | {TransactionState.PREPARED}
 _ENDS = (TransactionCall.COMMIT, TransactionCall.PREPARE, TransactionCall.ABORT)
 #: Calls whose result must not be missed.
 _GO_ON = (TransactionCall.COMMIT, TransactionCall.PREPARE)
+#: How much later than at its deadline a call stops waiting for the coordinator's stage (seconds).
+_SLACK = 0.5
 _ABOUT_MESSAGES = (FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL)
 
 
@@ -71,8 +74,17 @@ class PreparedTransaction(NamedTuple):
 class Transaction:
     """The transaction of a ``with producer.transaction()`` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, producer: TransactionalMethods) -> None:
+        self._producer = producer
         self.aborted = False
+
+    def send_offsets(self, offsets: object, group: object) -> None:
+        """Commit offsets of a consumer together with the messages.
+
+        The same as ``producer.send_offsets_to_transaction(offsets, group, wait=False)``: it does
+        not wait for the brokers. If they refuse the offsets, the end of the block raises.
+        """
+        self._producer.send_offsets_to_transaction(offsets, group, wait=False)
 
     def abort(self) -> None:
         """End the block with an abort instead of a commit, without an error."""
@@ -92,7 +104,7 @@ class TransactionalMethods:
         def _call_began(
             self, call: str, transactional_id: str
         ) -> Callable[[BaseException | None], None] | None: ...
-        def _admit(self) -> None: ...
+        def _admit(self, transaction: int = 0) -> None: ...
         def _pause(self) -> None: ...
         def _announce_missed_slots(self) -> None: ...
 
@@ -213,8 +225,14 @@ class TransactionalMethods:
         refused = self._refused
         if refused is not None and refused.state in _INITIAL:
             self.init_transactions()
-        self.begin_transaction()
-        transaction = Transaction()
+        transaction = Transaction(self)
+        try:
+            self.begin_transaction()
+        except (KeyboardInterrupt, SystemExit):
+            # It may be open, and there is no block that would end it.
+            with suppress(TransactionError, ProducerClosedError):
+                self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+            raise
         try:
             yield transaction
         except BaseException as error:
@@ -233,7 +251,12 @@ class TransactionalMethods:
             raise
 
     def send_offsets_to_transaction(
-        self, offsets: object, group: object, *, timeout: float | None = None
+        self,
+        offsets: object,
+        group: object,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> None:
         """Commit offsets of a consumer together with the messages of the transaction.
 
@@ -244,6 +267,8 @@ class TransactionalMethods:
             group: the name of a group; the group metadata of a consumer of kafka-python or
                 confluent-kafka, taken anew for each transaction (KIP-447); or the consumer.
             timeout (float): seconds; None: ``max_block_ms``.
+            wait: False returns at once, which saves the time of a request. If the group then
+                refuses the offsets, ``commit_transaction()`` raises.
 
         Raises:
             TypeError, ValueError: *offsets* or *group* is something else.
@@ -253,7 +278,7 @@ class TransactionalMethods:
         """
         asked = AskedOffsets(group_metadata(group), group_offsets(offsets))
         if asked.offsets:
-            self._control(TransactionCall.OFFSETS, timeout, asked)
+            self._control(TransactionCall.OFFSETS, timeout, asked, waits=wait)
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -262,7 +287,9 @@ class TransactionalMethods:
         call: TransactionCall,
         timeout: float | None,
         asked: AskedOffsets | None = None,
+        *,
         transactional_id: str | None = None,
+        waits: bool = True,
     ) -> TellCaller:
         """Hand *call* to the coordinator's stage, and return or raise its result."""
         if self.config.transactional_id is None:
@@ -273,42 +300,64 @@ class TransactionalMethods:
         pipeline = self._pipeline
         if pipeline is None:
             raise ProducerClosedError(f"{call.value}(): the producer is closed")
-        assert pipeline.coordinator is not None, "there is one with a transactional id"
-        control = Control(call, ControlCaller(), deadline, transactional_id, asked)
-        name = transactional_id or pipeline.coordinator.transactional_id
+        coordinator, caller = pipeline.coordinator, ControlCaller()
+        assert coordinator is not None, "there is one with a transactional id"
+        name = transactional_id or coordinator.transactional_id
         ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
         try:
-            result = pipeline.coordinator.call(control)
-            assert result is not None, "the call has waited for it"
+            control = Control(call, caller, deadline, transactional_id, asked, waits)
+            result = coordinator.call(control, self._waits_until(call, deadline))
+            failure = coordinator.late(call) if result is None else result.failure
             if ended is not None:
-                ended(None if result.failure is None else error_of(result.failure, name))
+                ended(None if failure is None else error_of(failure, name))
+            if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
+                pipeline.unreported.take()  # this call reports that the messages have failed
+            # Nothing from here on to the return of a call that succeeds can be interrupted.
         except BaseException as error:  # KeyboardInterrupt
+            caller.left = True  # first: another interrupt may come
             if ended is not None:
                 ended(error)
             if call in _GO_ON:
                 error.add_note(f"it goes on; call {call.value}() again to learn its outcome")
+            coordinator.leave(caller)
             raise
-        failure = result.failure
-        if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
-            pipeline.unreported.take()  # this call reports that the messages have failed
         if failure is None:
+            assert result is not None, "a call without a result has a failure"
             return result
         if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
-            self._refuse_broken(pipeline.broken)
-        raise error_of(replace(failure, call=call), pipeline.coordinator.transactional_id)
+            try:
+                self._refuse_broken(pipeline.broken)
+            except ProducerBrokenError as broken:
+                broken.outcome = failure.outcome
+                raise
+        name = coordinator.transactional_id
+        raise error_of(replace(failure, call=call), name, pipeline.last_errors.cluster)
+
+    def _waits_until(self, call: TransactionCall, deadline: float | None) -> float | None:
+        """Return when to stop waiting for the coordinator's stage, which should end *call* before.
+
+        None: the deadlines of messages, and callbacks, decide when the call ends.
+        """
+        if deadline is None and call not in (TransactionCall.INIT, TransactionCall.OFFSETS):
+            return None
+        if deadline is None:
+            deadline = self._clock.monotonic() + self.config.max_block_ms / 1000
+        return deadline + _SLACK
 
     # Copies --------------------------------------------------------------------------------------
 
     def inherit_ids(self) -> None:
         """Regard the id as that of another producer, of which this one is a copy."""
-        if self.config.transactional_id is not None:
-            self._inherited_ids |= {self._current_id(), self.config.transactional_id}
+        current = self._current_id()
+        if current is not None and self.config.transactional_id is not None:
+            self._inherited_ids |= {current, self.config.transactional_id}
 
-    def _current_id(self) -> str:
+    def _current_id(self) -> str | None:
         """Return the id that ``init_transactions()`` was given last, or that of the settings."""
-        if self._pipeline is not None and self._pipeline.coordinator is not None:
-            return self._pipeline.coordinator.transactional_id
-        return self.config.transactional_id or ""
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.coordinator is None:
+            return self.config.transactional_id
+        return pipeline.coordinator.transactional_id
 
     def _check_own_id(self, given: str | None) -> None:
         name = self._current_id() if given is None else given
@@ -321,11 +370,20 @@ class TransactionalMethods:
                 transactional_id=name,
             )
 
-    # For the stage -------------------------------------------------------------------------------
+    # For the drop-ins and the stage --------------------------------------------------------------
 
-    def open_transaction(self) -> None:
-        """Accept records from now on. Called by the coordinator's stage only."""
-        self._admit()
+    def fail_transaction(self, error: Exception) -> None:
+        """Fail the messages without an outcome because of *error*, if a transaction is open.
+
+        It can only be aborted then. Called by drop-ins only. Returns before they have failed.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None and pipeline.coordinator is not None:
+            pipeline.coordinator.row_failed(error)
+
+    def open_transaction(self, serial: int) -> None:
+        """Accept records of transaction *serial*. Called by the coordinator's stage only."""
+        self._admit(serial)
         self._refused = None
 
     def shut_transaction(self, failure: TransactionFailure) -> None:
@@ -335,8 +393,16 @@ class TransactionalMethods:
         self._space.wake_all()  # what waits for space is not accepted any more
         self._announce_missed_slots()
 
+    def _is_too_late(self) -> NoReturn:
+        """Refuse a message whose transaction has ended while it waited, or was serialized."""
+        name = self._current_id()
+        raise TransactionStateError(
+            f"transactional id {name!r}: send(): the transaction in which it was called has ended",
+            transactional_id=name,
+        )
+
     def _check_transaction(self) -> None:
         """Raise unless a transaction is open."""
         refused = self._refused
         if refused is not None:
-            raise error_of(refused, self._current_id())
+            raise error_of(refused, self._current_id() or "")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
@@ -174,6 +175,7 @@ def raised(
     proxy: Callable[[], FaultProxy] = FaultProxy,
     properties: Mapping[str, str] | None = None,
     features: Mapping[str, int] | None = None,
+    log_dir: Path | None = None,
 ) -> Iterator[Stage]:
     with ExitStack() as stack:
         proxies = [stack.enter_context(proxy()) for _ in range(brokers)]
@@ -184,6 +186,7 @@ def raised(
                 disks=2,
                 properties=properties,
                 features=features,
+                log_dir=log_dir,
                 fast_start=True,
                 # A broker that restarts on a busy machine may take minutes.
                 startup_timeout=300.0,

@@ -108,6 +108,9 @@ class TransactionalClient(Client, Protocol):
 
     def begin(self) -> None: ...
 
+    def offset_sender(self, group: str, topic: str) -> Callable[[int], None]:
+        """Return a function that adds an offset of partition 0 to the open transaction."""
+
     def commit(self, timeout: float) -> None:
         """Commit what was sent since begin()."""
 

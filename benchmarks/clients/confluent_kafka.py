@@ -39,6 +39,7 @@ class Client:
             "queue.buffering.max.messages": None if bound is None else _MAX_MESSAGES,
         }
         self._poll_every = settings.poll_every
+        self._servers = settings.bootstrap_servers
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": settings.bootstrap_servers, **given(**config)}
         )
@@ -138,6 +139,13 @@ class Client:
 
     def begin(self) -> None:
         self._producer.begin_transaction()
+
+    def offset_sender(self, group: str, topic: str) -> Callable[[int], None]:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self._servers, "group.id": group})
+        metadata = consumer.consumer_group_metadata()
+        consumer.close()  # its threads would run beside the producer
+        send, place = self._producer.send_offsets_to_transaction, confluent_kafka.TopicPartition
+        return lambda offset: send([place(topic, 0, offset)], metadata)
 
     def commit(self, timeout: float) -> None:
         self._producer.commit_transaction(timeout)

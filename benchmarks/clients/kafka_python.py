@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from benchmarks.clients import Load, OnDelivery, Settings, given
@@ -75,6 +75,10 @@ class Client:
 
     def begin(self) -> None:
         self._producer.begin_transaction()
+
+    def offset_sender(self, group: str, topic: str) -> Callable[[int], None]:
+        send, place = self._producer.send_offsets_to_transaction, TopicPartition(topic, 0)
+        return lambda offset: send({place: OffsetAndMetadata(offset, "", -1)}, group)
 
     def commit(self, timeout: float) -> None:
         self._producer.commit_transaction()

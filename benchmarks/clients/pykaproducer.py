@@ -95,6 +95,12 @@ class Client:
     def begin(self) -> None:
         self._producer.begin_transaction()
 
+    def offset_sender(self, group: str, topic: str) -> Callable[[int], None]:
+        from kafka import TopicPartition
+
+        send, place = self._producer.send_offsets_to_transaction, TopicPartition(topic, 0)
+        return lambda offset: send({place: offset}, group)
+
     def commit(self, timeout: float) -> None:
         self._producer.commit_transaction(timeout)
 

@@ -15,13 +15,14 @@ from benchmarks.peers.python import PythonClient
 __all__ = ["JAVA_TRANSACTIONS", "NAMES", "TABLE", "VARIANTS", "Feature", "Peer", "Unavailable"]
 
 _NO_LEVELS = frozenset({Feature.LEVELS})
+_NO_OFFSETS = frozenset({Feature.OFFSETS})
 
 TABLE: dict[str, Peer] = {
     "pykaproducer": PythonClient("pykaproducer", "pykaproducer"),
     "confluent-kafka": PythonClient("confluent-kafka", "confluent_kafka"),
     "kafka-python": PythonClient("kafka-python", "kafka", _NO_LEVELS),
     "aiokafka": PythonClient("aiokafka", "aiokafka", _NO_LEVELS),
-    "franz-go": GoProgram("franz-go", "github.com/twmb/franz-go"),
+    "franz-go": GoProgram("franz-go", "github.com/twmb/franz-go", _NO_OFFSETS),
     "sarama": GoProgram("sarama", "github.com/IBM/sarama"),
     "java": Java(),
     # Not a client: the limit of the broker and its socket.
@@ -36,6 +37,9 @@ JAVA_TRANSACTIONS: Peer = JavaTransactions()
 #: pykaproducer with other settings.
 VARIANTS: dict[str, Peer] = {
     name: PythonClient(name, "pykaproducer")
-    for name in ("metrics-off", "watched", "own-threads", "tv1", "idempotent", "flushing")
+    for name in ("metrics-off", "watched", "own-threads", "tv1")
+}
+VARIANTS |= {
+    name: PythonClient(name, "pykaproducer", _NO_OFFSETS) for name in ("idempotent", "flushing")
 }
 TABLE |= VARIANTS

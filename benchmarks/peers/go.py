@@ -34,9 +34,8 @@ class GoProgram:
     *name* is the directory with its sources, *module* the client's name in ``go.mod``.
     """
 
-    lacks: frozenset[Feature] = frozenset()
-
-    def __init__(self, name: str, module: str) -> None:
+    def __init__(self, name: str, module: str, lacks: frozenset[Feature] = frozenset()) -> None:
+        self.lacks = lacks
         self._name = name
         self._module = module
         self._program: Path | None = None

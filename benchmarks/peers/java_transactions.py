@@ -75,6 +75,8 @@ class JavaTransactions:
                 "size": job["size"],
                 **{f"producer.{name}": value for name, value in settings.items()},
             }
+            if job["group"] is not None:
+                content["group"] = job["group"]
             if job["keyed"]:
                 made = payloads.keys()
                 keys.write_bytes(b"".join(made))

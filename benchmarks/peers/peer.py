@@ -15,6 +15,7 @@ class Feature(enum.Enum):
     KEYS = "keys"
     LEVELS = "compression levels"
     TOPICS = "several topics in turn"
+    OFFSETS = "offsets in transactions"
 
 
 class Unavailable(Exception):

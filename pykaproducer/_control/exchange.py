@@ -7,6 +7,7 @@ request of a connection at a time, so several requests to one broker go over sev
 from __future__ import annotations
 
 import random
+import selectors
 from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
 
@@ -15,8 +16,7 @@ from pykaproducer._control.question import Address, CoordinatorKey, FindQuestion
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._machines.coordination import NO_ANSWER, Delays, Reaction
 from pykaproducer._net.connection import Answered, ConnectionFailed, Event, Lost
-from pykaproducer._net.networks import network_for
-from pykaproducer._net.poller import Poller
+from pykaproducer._net.transport import Network
 from pykaproducer._util.clock import Clock, earlier
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._wire import WireError
@@ -27,17 +27,20 @@ log = GuardedLogger("pykaproducer.transactions")
 
 #: The most connections to one broker.
 _LINKS = 4
-#: After this time, the reason for the lack of an answer is logged (seconds).
+#: After this time, the reason for the lack of an answer is logged, and another bootstrap server is
+#: tried (seconds).
 _PATIENCE = 1.0
+#: A reason is logged again after this time (seconds).
+_REPEAT = 30.0
 
 
 class ControlExchange:
     """The connections, and what is asked over them. Used by one thread at a time."""
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(self, config: Config, clock: Clock, network: Network) -> None:
         self._config = config
         self._clock = clock
-        self._network = network_for(config)
+        self._network = network
         servers = config.bootstrap_servers
         self._servers: Iterator[Address] = cycle(random.sample(servers, len(servers)))
         self._links: list[Link] = []
@@ -45,25 +48,32 @@ class ControlExchange:
         # Of the call under way.
         self._asks: list[Question] = []
         self._lookups: dict[CoordinatorKey, FindQuestion] = {}
-        self._logged: set[str] = set()
+        self._closed = False
         self._log_from = 0.0
+        # What was logged, and when.
+        self._logged: dict[str, float] = {}
+        # When to try the next bootstrap server, if none of those before is ready.
+        self._next_attempt = 0.0
 
     def run(self, asks: Sequence[Question], deadline: float) -> None:
         """Ask until each of *asks* is over, or until *deadline* (monotonic seconds)."""
         self._log_from = self._clock.monotonic() + _PATIENCE
-        self._logged.clear()
+        since = self._clock.monotonic() - _REPEAT
+        self._logged = {reason: when for reason, when in self._logged.items() if when > since}
+        self._next_attempt = 0.0
         self._asks = list(asks)
         for ask in asks:
             ask.delays = self._delays()
         try:
             self._poll()  # a broker may have closed an idle connection
-            while True:
-                self._assign(self._clock.monotonic())
+            while not self._closed and (now := self._clock.monotonic()) < deadline:
+                self._assign(now)
                 # An ask may be over at once, if the broker does not support it.
                 self._asks = [ask for ask in self._asks if not ask.is_over]
-                if not self._asks or self._clock.monotonic() >= deadline:
+                if not self._asks:
                     return
-                self._wait(deadline)
+                self._wait(now, deadline)
+            self._explain()
         finally:
             # An answer that comes later belongs to no call.
             for link in [each for each in self._links if not each.is_free]:
@@ -71,7 +81,8 @@ class ControlExchange:
             self._lookups.clear()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and end the call under way, which a signal has interrupted."""
+        self._closed = True
         for link in list(self._links):
             self._drop(link)
 
@@ -99,14 +110,14 @@ class ControlExchange:
             if lookup.due <= now and id(lookup) not in sent:
                 waiting.setdefault(None, []).append(lookup)
         for place, asks in waiting.items():
-            self._send(place, asks)
+            self._send(place, asks, now)
 
     def _look_up(self, key: CoordinatorKey) -> None:
         if key not in self._lookups:
             self._lookups[key] = FindQuestion(key)
             self._lookups[key].delays = self._delays()
 
-    def _send(self, place: Address | None, asks: list[Question]) -> None:
+    def _send(self, place: Address | None, asks: list[Question], now: float) -> None:
         """Send *asks* to the broker at *place*, None: to any."""
         links = [link for link in self._links if place in (None, link.address)]
         for link in links:
@@ -127,13 +138,19 @@ class ControlExchange:
         if not asks:
             return
         if place is None:
-            if not any(link.bootstrap and not link.was_ready for link in links):
-                self._open(next(self._servers), asks, bootstrap=True)
+            self._try_next_server(now, asks)
             return
         wanted = 1 if asks[0].shared else min(_LINKS, len(asks))
         for _ in range(wanted - sum(not link.asks for link in links)):
             if sum(link.address == place for link in self._links) < _LINKS:
                 self._open(place, asks, bootstrap=False)
+
+    def _try_next_server(self, now: float, asks: list[Question]) -> None:
+        """Connect to a bootstrap server; to one more after a while, as the first may be silent."""
+        trying = sum(link.bootstrap and not link.was_ready for link in self._links)
+        if now >= self._next_attempt and trying < len(self._config.bootstrap_servers):
+            self._next_attempt = now + _PATIENCE
+            self._open(next(self._servers), asks, bootstrap=True)
 
     def _open(self, place: Address, asks: list[Question], *, bootstrap: bool) -> None:
         try:
@@ -145,21 +162,28 @@ class ControlExchange:
         self._links.append(link)
 
     def _drop(self, link: Link) -> None:
-        self._links.remove(link)
+        if link in self._links:  # otherwise a signal handler has called close()
+            self._links.remove(link)
         link.close()
 
     # Waiting -------------------------------------------------------------------------------------
 
-    def _wait(self, deadline: float) -> None:
-        """Handle what has happened; wait for it if nothing has, at most until *deadline*."""
+    def _wait(self, assigned: float, deadline: float) -> None:
+        """Handle what has happened; wait for it if nothing has, at most until *deadline*.
+
+        *assigned*: the time for which requests were assigned to connections. What has become due
+        since then must not be slept through.
+        """
         if self._poll():
             return
         due: float | None = deadline
-        now = self._clock.monotonic()
         for ask in chain(self._asks, self._lookups.values()):
-            if ask.due > now:
+            if ask.due > assigned:
                 due = earlier(due, ask.due)
-        union = Poller()
+        if self._next_attempt > assigned:
+            due = earlier(due, self._next_attempt)
+        # The selector of a connection is only for a few descriptors.
+        union = selectors.PollSelector()
         for link in self._links:
             due = earlier(due, link.next_deadline)
             link.watch(union)
@@ -200,13 +224,32 @@ class ControlExchange:
         written = not event.unwritten
         others = [each for each in self._links if each.was_ready]
         if link.was_ready:
-            pass  # what waits may be sent over another one
+            if asks:  # their own backoff limits how often
+                self._next_attempt = 0.0
+        elif link.bootstrap and others:
+            asks = ()  # they are busy, but may be free before the next attempt
         elif link.bootstrap:
-            asks = [] if others else [ask for ask in self._waiting() if _may_go_anywhere(ask)]
+            asks = [ask for ask in self._waiting() if _may_go_anywhere(ask)]
+            self._next_attempt = 0.0
         elif not any(each.address == link.address for each in others):
             asks = [ask for ask in self._waiting() if self._place(ask) == link.address]
         for ask in asks:
             self._judge(ask, NO_ANSWER, reason, written=written and link.was_ready)
+
+    def _explain(self) -> None:
+        """Say what is waited for at the deadline, if nothing else is the reason."""
+        for link in self._links:
+            where = "{}:{}".format(*link.address)
+            asks = link.asks if link.was_ready else self._asks
+            for each in asks:
+                reason = f"{ApiKey(each.api_key).name} was not answered by {where}"
+                if not link.was_ready:
+                    reason = f"{where} does not answer"
+                found = [each]
+                if isinstance(each, FindQuestion):
+                    found = [ask for ask in self._asks if ask.coordinator == each.key]
+                for ask in found:
+                    ask.reason = ask.reason or reason
 
     def _waiting(self) -> Iterator[Question]:
         """Yield the asks that are due and not sent."""
@@ -231,8 +274,8 @@ class ControlExchange:
             ask.due = now + ask.delays.after(found.reaction, random.random())
             if found.reaction is Reaction.FIND and ask.coordinator is not None:
                 self._places.pop(ask.coordinator, None)
-            if now >= self._log_from and reason not in self._logged:
-                self._logged.add(reason)
+            if now >= self._log_from and now >= self._logged.get(reason, now - _REPEAT) + _REPEAT:
+                self._logged[reason] = now
                 log.warning("%s; trying again", reason)
             if isinstance(ask, FindQuestion):
                 for each in self._asks:

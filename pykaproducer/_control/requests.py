@@ -48,6 +48,9 @@ from pykaproducer._wire.transactions import (
     txn_offset_commit_request,
 )
 
+#: How often a fence is repeated while markers are written. That takes about a second.
+_FENCE_ATTEMPTS = 50
+
 
 def _about(transactional_id: str) -> str:
     return f"transactional id {transactional_id!r}"
@@ -147,11 +150,18 @@ class InitQuestion(TransactionQuestion):
 
 
 class FenceQuestion(InitQuestion):
-    """InitProducerId only for its effect on an open transaction."""
+    """InitProducerId only for its effects on an open transaction and its producer.
+
+    The first answer is CONCURRENT_TRANSACTIONS: the transaction is being aborted, or the program
+    itself is ending it. Only with the answer that follows its markers the producer is fenced for
+    good. Before, the coordinator treats it as after a timeout (KIP-890): it may abort, and go on.
+    """
 
     def judge(self, code: int | None, *, written: bool) -> Coordination:
-        if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            # The transaction is being aborted, or the program itself is ending it.
+        concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS
+        if concurrent and self.times.get(code, 0) >= _FENCE_ATTEMPTS:
+            # The markers cannot be written, perhaps because a partition has no leader. The end of
+            # the transaction is decided all the same.
             return Coordination(Reaction.DONE, self.api_key, code)
         return super().judge(code, written=written)
 

@@ -6,9 +6,12 @@ from typing import Any, TypeVar
 
 from pykaproducer._errors.base import PykaproducerError
 from pykaproducer._errors.formatting import kafka_class
+from pykaproducer._errors.kafka_python import errors as kafka_errors
 
 E = TypeVar("E", bound=PykaproducerError)
 
+#: ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID, for which kafka-python raises CommitFailedError.
+_LOST_PARTITIONS = frozenset({22, 25})
 #: Filled by combined(). If two threads make the same class at once, setdefault() keeps the first
 #: one for both.
 _MADE: dict[tuple[type[PykaproducerError], int], type[Any]] = {}
@@ -32,7 +35,10 @@ def combined(base: type[E], code: int, *, named_by_code: bool = False) -> type[E
             "made_of": (base, code, named_by_code),
         }
         name = kind.__name__ if named_by_code else base.__name__
-        made = _MADE.setdefault((base, code), type(name, (base, kind), body))
+        bases: tuple[type[Any], ...] = (base, kind)
+        if code in _LOST_PARTITIONS:
+            bases += (kafka_errors.CommitFailedError,)
+        made = _MADE.setdefault((base, code), type(name, bases, body))
     return made
 
 

@@ -1,34 +1,5 @@
 # Admission: send(), up to the row in the open chunk of its topic.
 
-@cython.final
-cdef class Intercepted:
-    """A replacement for ``on_delivery`` of a message that has been through ``_intercept()``.
-
-    *on_delivery*: the user's callback, or None. *watcher*: called as ``watcher(handle)`` once there
-    is an outcome. ``accepted``: the message is accepted, so *watcher* will be called even if
-    ``send()`` is interrupted.
-    """
-
-    cdef object on_delivery, watcher
-    cdef readonly bint accepted
-
-    def __init__(self, on_delivery, watcher):
-        self.on_delivery = on_delivery
-        self.watcher = watcher
-
-
-cdef void look_around() noexcept:
-    """Refill the memory pool and let waiting stages run. Called periodically by send()."""
-    if pool_is_low():
-        with nogil:
-            fill_pool()
-    cdef int i
-    for i in range(_STAGES_A_LOOK):
-        if not gil_is_wanted():
-            break
-        let_stages_run()
-
-
 cdef class Admission(OpenChunks):
     """The compiled base class of ``producer.Producer``: ``send()`` in one C call.
 
@@ -49,6 +20,7 @@ cdef class Admission(OpenChunks):
     - ``_wait_for_space(turn)``: returns when *turn* is granted or messages are not accepted any
       more. Raises after the maximum waiting time.
     - ``_buffer_is_full(size)``: raises. Called in a thread that must not wait.
+    - ``_is_too_late()``: raises. Called for a message whose transaction has ended.
     """
 
     cdef object announce                # announce(slot): a topic has an open chunk
@@ -60,6 +32,7 @@ cdef class Admission(OpenChunks):
     cdef int is_closing                 # accepting those for which _start() does not raise
     cdef int64_t waited_at              # when a thread last had to wait for the guard (ns)
     cdef bint shut                      # accepting none any more; final
+    cdef int64_t transaction            # ordinal of the one that is, or was, open; 0: none
     cdef bint serializing
     cdef public bint _intercepting      # send() calls _intercept()
 
@@ -77,6 +50,11 @@ cdef class Admission(OpenChunks):
     def _ready(self):
         """Return whether messages are accepted without a call of ``_start()``."""
         return bool(load_int(&self.is_ready))
+
+    @property
+    def _transaction(self):
+        """Return the ordinal of the transaction that is, or was, open; 0: none."""
+        return load_long(&self.transaction)
 
     @property
     def _closing(self):
@@ -122,10 +100,15 @@ cdef class Admission(OpenChunks):
             if chunk is not None:
                 chunk.origin = None
 
-    def _admit(self):
-        """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before."""
+    def _admit(self, int64_t transaction=0):
+        """Accept messages, unless ``_begin_to_close()`` or ``_shut()`` was called before.
+
+        *transaction*: the ordinal of that to which they belong. A message whose ``send()`` began in
+        another one is not accepted: ``_is_too_late()`` is called, which raises.
+        """
         enter_guard(&self.guard)
         try:
+            store_long(&self.transaction, transaction)
             store_int(&self.is_ready, not (self.is_closing or self.shut))
         finally:
             leave_guard(&self.guard)
@@ -196,12 +179,13 @@ cdef class Admission(OpenChunks):
         cdef bytes encoded
         cdef Intercepted past = None
         cdef bint late = False
+        terms.transaction = load_long(&self.transaction)    # before user code runs
         if self._intercepting:
             if type(on_delivery) is not Intercepted:
                 return self._intercept(topic, value, key, headers, partition, timestamp_ms,
                                        on_delivery, delivery_timeout_ms)
             past = <Intercepted>on_delivery
-            on_delivery = past.on_delivery
+            on_delivery, terms.transaction = past.on_delivery, past.transaction
         if not load_int(&self.is_ready):
             self._start()
         if not PyUnicode_CheckExact(topic):
@@ -285,7 +269,7 @@ cdef class Admission(OpenChunks):
         while True:
             budget = self.budget
             if not budget.take(cost):
-                budget = self.wait_for_room(cost)
+                budget = self.wait_for_room(cost, terms.transaction)
             # No Python code runs from here to the append, so on a KeyboardInterrupt the message is
             # either not accepted, or accepted and will be sent.
             try:
@@ -298,10 +282,20 @@ cdef class Admission(OpenChunks):
                     budget.wake()
             if handle is not None:
                 return handle
-            self._start()               # closed, broken or forked in the meantime
+            self.start_again(terms.transaction)
 
     @cython.final
-    cdef Budget wait_for_room(self, int64_t cost):
+    cdef start_again(self, int64_t transaction):
+        """Raise unless a message of *transaction* may be accepted after all.
+
+        The producer was closed, broken or forked in the meantime, or the transaction has ended.
+        """
+        self._start()
+        if load_long(&self.transaction) != transaction:
+            self._is_too_late()
+
+    @cython.final
+    cdef Budget wait_for_room(self, int64_t cost, int64_t transaction):
         """Reserve *cost* bytes after the threads that already wait. Return their budget."""
         cdef Budget budget
         cdef Turn turn
@@ -314,11 +308,13 @@ cdef class Admission(OpenChunks):
                     self._buffer_is_full(cost)
                 return budget
             turn = budget.queue(cost, lock)
+            turn.transaction = transaction
             try:
                 while not load_int(&turn.is_granted) and budget is self.budget:
                     self._wait_for_space(turn)
-                    if not load_int(&self.is_ready):
-                        self._start()   # closed, broken or forked in the meantime
+                    if not load_int(&self.is_ready) \
+                            or load_long(&self.transaction) != transaction:
+                        self.start_again(transaction)
                 # No Python code runs from here on.
                 taken = load_int(&turn.is_granted) and budget is self.budget
             finally:
@@ -353,7 +349,10 @@ cdef class Admission(OpenChunks):
     @cython.final
     cdef Delivery append(self, TopicSlot slot, Payload *payload, Terms *terms, int64_t now,
                          on_delivery):
-        """Append one message to the topic's open chunk. Return None if closed or forked."""
+        """Append one message to the topic's open chunk.
+
+        Return None if closed or forked, or if its transaction has ended.
+        """
         cdef Delivery handle = Delivery.__new__(Delivery)
         cdef Chunk spare = None
         cdef Chunk chunk
@@ -361,7 +360,8 @@ cdef class Admission(OpenChunks):
         while not done:
             enter_crowded_guard(&self.guard, &self.waited_at)
             try:
-                if not (self.is_ready or self.is_closing) or slot.opening != self.opening:
+                if not (self.is_ready or self.is_closing) or slot.opening != self.opening \
+                        or self.transaction != terms.transaction:
                     return None
                 full = not has_room(slot.chunk, payload)
                 if full and spare is not None:
@@ -382,17 +382,3 @@ cdef class Admission(OpenChunks):
             if full:
                 spare = self.new_chunk(slot)    # and look again: it may have been taken by then
         return handle
-
-
-cdef inline bint append_for(Chunk chunk, const Payload *payload, const Terms *terms, int64_t now,
-                            PyObject *callback, Delivery handle) noexcept:
-    """Append one message to *chunk*, for *handle*. Return False if there is no memory."""
-    cdef bint done
-    enter_guard(&chunk.lock)
-    done = append_row(chunk, payload, terms, now, callback)
-    if done:
-        handle.chunk = chunk
-        handle.row = chunk.count - 1
-        hold(&chunk.held, &chunk.rows[handle.row].handle_count, 1)
-    leave_guard(&chunk.lock)
-    return done

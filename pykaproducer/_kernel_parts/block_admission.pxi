@@ -14,8 +14,9 @@ cdef class BlockAdmission(Admission):
         *topic*: None if each row names its topic. *delivery_timeout_ms*: as for :meth:`send`.
         *watch*: called in the Reports thread with the handle of the last row once that is settled,
         or None. *refusals*: exceptions that are recorded as ``block.refusal`` if a part of the
-        block has been accepted already; the rest of the block then fails. Raises the same errors as
-        :meth:`send`, naming the row. In that case nothing is accepted.
+        block has been accepted already; the rest of the block then fails. The caller has set
+        ``block.transaction``. Raises the same errors as :meth:`send`, naming the row. In that case
+        nothing is accepted.
         """
         cdef Terms terms
         cdef Columns columns
@@ -79,7 +80,7 @@ cdef class BlockAdmission(Admission):
         while True:
             budget = self.budget
             if not budget.take(cost):
-                budget = self.wait_for_room(cost)
+                budget = self.wait_for_room(cost, block.transaction)
             segments = []
             left = cost
             try:
@@ -99,7 +100,7 @@ cdef class BlockAdmission(Admission):
                     budget.wake()
             if done:
                 break
-            self._start()               # closed, broken or forked in the meantime
+            self.start_again(block.transaction)
         for slot, segment in zip(slots, segments):
             if not load_int(&(<TopicSlot>slot).announced) or terms.timeout < self.short_timeout:
                 self.announce_open(slot, (<Segment>segment).chunk)
@@ -153,8 +154,9 @@ cdef class BlockAdmission(Admission):
     cdef bint publish(self, SentBlock block, list segments, list slots, Budget budget) except -1:
         """Append the chunks of *segments* to the waiting chunks of their topics.
 
-        Returns false if messages are not accepted any more, or if the process was forked and the
-        chunks count against the parent's budget. Appends none if it raises MemoryError.
+        Returns false if messages are not accepted any more, if the transaction in which the block
+        began has ended, or if the process was forked and the chunks count against the parent's
+        budget. Appends none if it raises MemoryError.
         """
         cdef Segment segment
         cdef TopicSlot slot
@@ -164,7 +166,8 @@ cdef class BlockAdmission(Admission):
             for slot in slots:
                 if slot.opening != self.opening:
                     return False        # it was just removed: see _let_go()
-            if not (self.is_ready or self.is_closing) or budget is not self.budget:
+            if not (self.is_ready or self.is_closing) or budget is not self.budget \
+                    or self.transaction != block.transaction:
                 return False
             try:
                 block.segments += segments

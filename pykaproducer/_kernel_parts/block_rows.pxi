@@ -36,6 +36,7 @@ cdef class SentBlock:
     cdef readonly list segments
     cdef readonly object refusal        # the error of the rows that were not accepted
     cdef readonly int64_t accepted      # the number of rows accepted, which come before those
+    cdef public int64_t transaction     # the ordinal of that in which it began; 0: none
     cdef Py_ssize_t settled_segments    # segments known to be settled entirely
     cdef uint32_t settled_rows          # settled rows of the next segment
     cdef Guard guard                    # of these two

@@ -9,10 +9,11 @@ cdef class Turn:
     """A thread's place in the queue for bytes of a Budget.
 
     ``granted``: the bytes are reserved for it. ``lock``: held by the waiting thread, and released
-    when the bytes are granted.
+    when the bytes are granted. ``transaction``: the ordinal of that to which the message belongs.
     """
 
     cdef readonly int64_t amount
+    cdef readonly int64_t transaction
     cdef readonly object lock
     cdef int is_granted
     cdef unsigned long thread

@@ -26,6 +26,7 @@ cdef class Chunk:
     cdef uint32_t count, capacity, callback_room, n_blocks
     cdef size_t table                   # bytes allocated at `rows`
     cdef uint32_t unreported
+    cdef uint32_t n_settled             # rows with an outcome
     cdef readonly Py_ssize_t nbytes     # payload bytes
     cdef int64_t earliest               # deadline, ns
     cdef readonly double opened         # when its first message arrived (monotonic seconds)
@@ -66,6 +67,15 @@ cdef class Chunk:
         cdef uint32_t found
         enter_guard(&self.lock)
         found = self.unreported
+        leave_guard(&self.lock)
+        return found
+
+    @property
+    def is_settled(self):
+        """Return whether all rows have an outcome. Only once the chunk has been taken."""
+        cdef bint found
+        enter_guard(&self.lock)
+        found = self.n_settled == self.count
         leave_guard(&self.lock)
         return found
 

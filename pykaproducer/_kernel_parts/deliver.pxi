@@ -137,6 +137,7 @@ cdef inline void deliver_row(Chunk chunk, uint32_t number, int64_t base_offset, 
     if delivering.timestamp >= 0:
         row.timestamp = delivering.timestamp
     add_flags(&row.flags, SETTLED)
+    chunk.n_settled += 1
 
 
 cdef bint fail_part(Slice part, Slice settled, Py_ssize_t first) noexcept:
@@ -157,6 +158,7 @@ cdef bint fail_part(Slice part, Slice settled, Py_ssize_t first) noexcept:
         row.error = <uint16_t>(first + 1 if row.flags & (POSSIBLY | CLAIMED) else first)
         possibly |= row.flags & (POSSIBLY | CLAIMED)
         add_flags(&row.flags, SETTLED | FAILED)
+        chunk.n_settled += 1
         chunk.failures = True
         settled.rows[settled.count] = part.at(i)
         settled.count += 1

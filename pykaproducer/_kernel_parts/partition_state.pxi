@@ -55,6 +55,7 @@ cdef class BatchState:
     cdef public int64_t count
     cdef public int level
     cdef public int retries_used
+    cdef public int retried_soon
     cdef public bint possibly_persisted
     cdef public int64_t producer_id
     cdef public int producer_epoch

@@ -11,6 +11,7 @@ cdef struct Terms:                      # options of a message
     int32_t partition                   # -1: the partitioner decides
     int64_t timestamp                   # ms since the epoch; -1: now
     int64_t timeout                     # ns
+    int64_t transaction                 # the ordinal of that in which send() began; 0: none
 
 
 cdef int64_t checked_int(object number, str name, int64_t least, int64_t most) except? -1:

@@ -26,6 +26,8 @@ cdef class RequestSealer:
     cdef public object transaction
     #: Bytes left in the request.
     cdef public Py_ssize_t room
+    #: Number of batches sealed so far.
+    cdef readonly int64_t sealed_so_far
     #: The buffer in hand when :meth:`seal` returned or raised.
     cdef readonly BufferState buffer
     # The statistics of the last batch's topic, which may be forgotten between two requests.
@@ -150,7 +152,44 @@ cdef class RequestSealer:
             batch.producer_epoch = header.producer_epoch
             batch.first_sequence = take_sequences(sequencer, header.count)
             batch.number = sequencer.sealed
+        self.sealed_so_far += 1
         return batch
+
+    def split(self, BatchState batch not None):
+        """Seal the rows of *batch* again, as two batches over its sequence numbers.
+
+        *batch* has several rows, and was not appended. Returns None if a row has an outcome: then
+        its number would be missing. Raises MemoryError; then *batch* is as it was.
+        """
+        cdef list halves, made = []
+        cdef BatchState half
+        cdef BatchHeader header
+        cdef int64_t rows = 0
+        halves = claimed_again(batch.parts, batch.count, (batch.count + 1) // 2)
+        if halves is None:
+            return None
+        try:
+            while halves:
+                parts = halves.pop(0)
+                header.attributes = self.attributes
+                header.producer_id = batch.producer_id
+                header.producer_epoch = batch.producer_epoch
+                header.base_sequence = (batch.first_sequence + rows) % (<int64_t>1 << 31)
+                payload = encode_parts(parts, self.checksum, self.compress, &header)
+                half = self.batch_type(batch.topic, batch.partition, payload, parts, header.count,
+                                       batch.level)
+                half.retries_used = batch.retries_used
+                half.producer_id = batch.producer_id
+                half.producer_epoch = batch.producer_epoch
+                half.first_sequence = header.base_sequence
+                half.number = batch.number
+                half.buffer = batch.buffer
+                made.append(half)
+                rows += header.count
+        finally:
+            unpin_all(halves)
+        self.sealed_so_far += len(made) - 1
+        return made
 
     cdef int find_statistics(self, str topic) except -1:
         if self.topic is not topic:
@@ -169,3 +208,45 @@ cdef class RequestSealer:
             (<SampledStat?>self.metrics.queue).record(
                 now, now - (<Slice>batch.parts[0]).chunk.opened, batch.count)
         return 0
+
+
+cdef list claimed_again(list parts, int64_t count, int64_t most):
+    """Claim the *count* rows of *parts*, which are claimed, for batches of *most* rows each.
+
+    Returns the slices of each batch, or None if a row has an outcome. Leaves *parts* as they are.
+    """
+    cdef list found = [], last = []
+    cdef Slice part, rest, piece
+    cdef int64_t room = 0
+    try:
+        for part in parts:
+            rest = part.chunk.pick(part.row_numbers(), part.partition)
+            while rest.count:
+                if room == 0:
+                    last = []
+                    found.append(last)
+                    room = most
+                last.append(None)       # its place, before rows are claimed
+                piece = rest.claim((<Py_ssize_t>1 << 62), room)
+                if piece is None:
+                    last.pop()
+                    break
+                last[len(last) - 1] = piece
+                room -= piece.count
+                count -= piece.count
+    except MemoryError:
+        unpin_all(found)
+        raise
+    if count:
+        unpin_all(found)
+        return None
+    return found
+
+
+cdef unpin_all(list batches):
+    """Unpin the slices of *batches*, which are not encoded after all."""
+    cdef list parts
+    for parts in batches:
+        for part in parts:
+            if part is not None:
+                unpin((<Slice>part).chunk)

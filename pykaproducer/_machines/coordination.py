@@ -62,6 +62,9 @@ class Coordination:
     unconfirmed: bool = False
     #: EndTxn: the outcome of the transaction; None until it is decided.
     outcome: CommitOutcome | None = None
+    #: The group, and the topic and partition, that the request was about, where it was about one.
+    group: str | None = None
+    place: tuple[str, int] | None = None
 
     @property
     def again(self) -> bool:
@@ -163,6 +166,9 @@ COORDINATION: Final[dict[int, _Table]] = {
         **dict.fromkeys(LOST_PARTITIONS, _R.ABORTABLE),
         _E.OFFSET_METADATA_TOO_LARGE: _R.ABORTABLE,
         _E.INVALID_COMMIT_OFFSET_SIZE: _R.ABORTABLE,
+        # As in a Produce response: the coordinator of the transaction has aborted it, or another
+        # producer has the id. The abort finds out.
+        _E.INVALID_PRODUCER_EPOCH: _R.ABORTABLE,
     },
     # EndTxn(commit), and EndTxn(abort) below.
     ApiKey.END_TXN: {
@@ -205,8 +211,20 @@ _ATTEMPTS: Final[dict[int | None, int]] = {
     _E.TRANSACTION_ABORTABLE: 1,
 }
 
-#: Answers to EndTxn that do not tell whether it was, or will be, carried out.
-_UNCONFIRMED: Final = frozenset({NO_ANSWER, _E.REQUEST_TIMED_OUT, _E.UNKNOWN_SERVER_ERROR})
+#: Answers to EndTxn that do not tell whether it was, or will be, carried out. A coordinator also
+#: answers that it is not available, loading, or not the coordinator, after it has appended the end
+#: to its log: if the replicas were slow, or another broker has taken the log over
+#: (``TransactionStateManager``).
+_UNCONFIRMED: Final = frozenset(
+    {
+        NO_ANSWER,
+        _E.REQUEST_TIMED_OUT,
+        _E.UNKNOWN_SERVER_ERROR,
+        _E.COORDINATOR_LOAD_IN_PROGRESS,
+        _E.COORDINATOR_NOT_AVAILABLE,
+        _E.NOT_COORDINATOR,
+    }
+)
 
 
 def coordinate(
@@ -285,16 +303,27 @@ def _undecided(ending: Ending) -> CommitOutcome:
     return CommitOutcome.NOT_COMMITTED
 
 
-def coordinate_all(api_key: int, codes: Iterable[int], *, late: bool = False) -> Coordination:
+def coordinate_all(
+    api_key: int,
+    codes: Iterable[int],
+    *,
+    late: bool = False,
+    places: Iterable[tuple[str, int]] = (),
+    group: str | None = None,
+) -> Coordination:
     """Return how to handle an answer with a code for each partition; see :func:`coordinate`.
 
-    A broker that refuses some partitions answers OPERATION_NOT_ATTEMPTED for the others.
+    A broker that refuses some partitions answers OPERATION_NOT_ATTEMPTED for the others. *places*
+    are the partitions of *codes*, of which the first one concerned is returned.
     """
+    codes = list(codes)
     found = {coordinate(api_key, code, late=late) for code in codes}
     if any(each.code not in (ErrorCode.NONE, _NOT_ATTEMPTED) for each in found):
         found = {each for each in found if each.code != _NOT_ATTEMPTED}
     default = Coordination(Reaction.DONE, api_key)
-    return max(found, key=lambda each: (each.reaction.value, -(each.code or 0)), default=default)
+    worst = max(found, key=lambda each: (each.reaction.value, -(each.code or 0)), default=default)
+    concerned = (place for place, code in zip(places, codes, strict=False) if code == worst.code)
+    return replace(worst, group=group, place=next(concerned, None))
 
 
 _NOT_ATTEMPTED: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -312,7 +341,7 @@ class Delays:
         """Return the seconds to wait before the next attempt; *random* is in [0, 1)."""
         if reaction is Reaction.SOON:
             self._soon += 1
-            return min(_SOON_MOST, _SOON_FIRST * 2.0 ** min(self._soon - 1, 32))
+            return soon_delay(self._soon)
         if reaction is Reaction.FIND:
             self._found += 1
             if self._found == 1:
@@ -323,6 +352,11 @@ class Delays:
         """Begin anew, after a success."""
         self._retry.reset()
         self._soon = self._found = 0
+
+
+def soon_delay(attempt: int) -> float:
+    """Return the seconds to wait before *attempt* (from 1) with ``SOON``: 1, 2, 4 .. 20 ms."""
+    return min(_SOON_MOST, _SOON_FIRST * 2.0 ** min(attempt - 1, 32))
 
 
 _SOON_FIRST: Final = 0.001

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pykaproducer._machines.coordination import (
@@ -23,7 +23,7 @@ from pykaproducer._machines.coordination import (
     coordinate_all,
 )
 from pykaproducer._machines.transaction_effects import CommitOffsets
-from pykaproducer._machines.transaction_states import IllegalTransactionMove
+from pykaproducer._machines.transaction_states import IllegalTransactionMove, Place
 from pykaproducer._wire.messages import ApiKey
 
 
@@ -102,16 +102,21 @@ class GroupOffsets:
         if not isinstance(self._request, SendFindGroup):
             raise IllegalTransactionMove(f"no coordinator, after {self._request}")
         self._request = None
-        return self._handle(None, coordinate(ApiKey.FIND_COORDINATOR, code), now)
+        found = replace(coordinate(ApiKey.FIND_COORDINATOR, code), group=self.group)
+        return self._handle(None, found, now)
 
-    def answered(self, codes: Iterable[int], now: float) -> list[GroupEffect]:
-        """Handle the answer to TxnOffsetCommit, with a code for each partition."""
+    def answered(
+        self, codes: Iterable[int], now: float, places: Iterable[Place] = ()
+    ) -> list[GroupEffect]:
+        """Handle the answer to TxnOffsetCommit, with a code for each partition of *places*."""
         request, self._request = self._request, None
         if not isinstance(request, SendTxnOffsetCommit):
             self._request = request
             raise IllegalTransactionMove(f"an answer to TxnOffsetCommit, not to {request}")
         late = now >= request.ask.deadline
-        found = coordinate_all(ApiKey.TXN_OFFSET_COMMIT, codes, late=late)
+        found = coordinate_all(
+            ApiKey.TXN_OFFSET_COMMIT, codes, late=late, places=places, group=self.group
+        )
         return self._handle(request.ask, found, now)
 
     def connection_lost(self, now: float) -> list[GroupEffect]:

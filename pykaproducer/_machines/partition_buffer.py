@@ -26,7 +26,7 @@ _FRONT = 8
 class PartitionBuffer(BufferState):
     """Records of one partition in one broker's worker, which alone uses it once attached."""
 
-    __slots__ = ("_search_at",)
+    __slots__ = ("_search_at", "soon")
 
     sequencer: Sequencer
     pending: deque[Slice | Batch | Backlog]
@@ -38,6 +38,8 @@ class PartitionBuffer(BufferState):
         super().__init__(topic, partition, sequencer)
         # When ``pending`` has this many items, all of it is searched for settled ones.
         self._search_at = _FEW_ITEMS
+        #: How long a retry that needs no backoff has to wait all the same (seconds).
+        self.soon = 0.0
 
     def unpack(self) -> None:
         """If a backlog is at the front, put its first slice before it."""
@@ -160,7 +162,8 @@ class PartitionBuffer(BufferState):
         self.nbytes = self.rows = 0
         self._search_at = _FEW_ITEMS
         self.invalid_from = None
-        self.needs_backoff = False  # later items wait for these, and need no backoff themselves
+        # Later items wait for these, and need no backoff themselves.
+        self.needs_backoff, self.soon = False, 0.0
         chaser, self.chaser = self.chaser, None
         return [*retried, *([] if chaser is None else [chaser])], ambiguous
 

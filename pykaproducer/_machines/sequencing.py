@@ -39,7 +39,7 @@ class Sequencer(SequencerState):
     4. 0 is retried and is out of order forever.
     """
 
-    __slots__ = ("_missing", "cluster")
+    __slots__ = ("_missing", "cluster", "transactional")
 
     producer: ProducerId | None
 
@@ -49,6 +49,8 @@ class Sequencer(SequencerState):
         super().__init__(producer, next_sequence, known)
         #: The cluster in which the numbers count; see :meth:`enter`.
         self.cluster = 0
+        #: Its batches belong to transactions.
+        self.transactional = False
         # Ordinals of older batches that are known to be missing.
         self._missing: set[int] = set()
 
@@ -71,7 +73,11 @@ class Sequencer(SequencerState):
         It must if a younger batch of the same epoch may be in the log or has no outcome yet:
         the broker would reject that one if this one were missing. Otherwise writing the batch would
         only store messages that were reported as failed, so it is dropped (:meth:`drop`).
+
+        In a transaction none is needed: it is aborted if a row has failed.
         """
+        if self.transactional:
+            return False
         return not self.has_left(producer_id, epoch) and number < self.youngest_expected
 
     def missing(self, number: int, producer_id: int, epoch: int) -> None:
@@ -157,6 +163,7 @@ class Sequencer(SequencerState):
         (``producer.id.expiration.ms``), so that it rejects a first number other than 0. If it has
         forgotten the producer, its error makes the transaction abortable, so there is no gap.
         """
+        self.transactional = True
         if self.producer == producer:
             return False
         # After another id, no broker knows this one.

@@ -3,7 +3,8 @@
 One control call is under way at a time. An equal call joins it and gets the same result; another
 one is refused. A call whose caller gave up continues. If it succeeds, the next equal call reads its
 result; a commit or prepare that no caller has read about prevents the next transaction, so that
-its result is not missed.
+its result is not missed. A caller that is interrupted between being told and returning has not
+read the result.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class ControlCall:
     prepared: Preparation | None = None
     #: A caller got its result before its end.
     was_read: bool = False
+    #: The callers that gave no timeout.
+    patient: set[Any] = field(default_factory=set)
+    #: Only callbacks of the transaction's messages still run.
+    awaits_callbacks: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -60,6 +65,9 @@ class ControlCalls:
         self._effects = effects
         self.under_way: ControlCall | None = None
         self._unread: ControlCall | None = None
+        # The call whose success was told last, and the callers that may not have read it yet.
+        self._told: ControlCall | None = None
+        self._readers: set[Any] = set()
         self._closers: dict[Any, tuple[float, bool]] = {}
 
     # Beginning -----------------------------------------------------------------------------------
@@ -70,10 +78,13 @@ class ControlCalls:
         key: Any,
         state: TransactionState,
         failure: TransactionFailure | None,
+        *,
+        keeps_unread: bool = False,
     ) -> ControlCall | None:
         """Return the call that this one joins, or whose result it reads; None: it is new.
 
-        *failure*: the one that led to the *state*. Raise :class:`CallRefused` if it does not fit.
+        *failure*: the one that led to the *state*. *keeps_unread*: a result that no caller has read
+        can be read after this call, too. Raise :class:`CallRefused` if it does not fit.
         """
         unread, other = self._unread, self.under_way
         if unread is not None and (unread.call, unread.key) == (call, key):
@@ -86,7 +97,7 @@ class ControlCalls:
                 return other
             if call is not _C.ABORT or other.call is not _C.OFFSETS or other.callers:
                 self._refuse(FailureKind.CONFLICT, state, call, failure, other.call)
-        elif unread is not None and unread.call in _IMPORTANT and call is not _C.INIT:
+        elif unread is not None and unread.call in _IMPORTANT and not keeps_unread:
             self._refuse(FailureKind.CONFLICT, state, call, failure, unread.call)
         if state is TransactionState.ABORTABLE and call is not _C.ABORT:
             assert failure is not None, "an abortable state has a reason"
@@ -113,23 +124,34 @@ class ControlCalls:
         deadline: float | None,
         *,
         keeps_unread: bool = False,
+        patient: bool = False,
     ) -> None:
-        """Begin a new call. *keeps_unread*: it is no next transaction."""
-        if not keeps_unread:
-            self._unread = None
-        self.under_way = ControlCall(call, key, {caller: deadline})
+        """Begin a new call. *keeps_unread*: it is no next transaction.
 
-    def join(self, other: ControlCall, caller: Any, deadline: float | None) -> None:
+        *patient*: the caller has given no timeout.
+        """
+        if not keeps_unread:
+            self.forget_unread()
+        self.under_way = ControlCall(call, key, {caller: deadline})
+        if patient:
+            self.under_way.patient.add(caller)
+
+    def join(
+        self, other: ControlCall, caller: Any, deadline: float | None, *, patient: bool = False
+    ) -> None:
         """Let *caller* wait for *other* as well, or give it the result that no caller has read."""
         if other is self._unread:
             self._unread = None
             self._tell(caller, other)
+            self._told, self._readers = other, {caller}
         else:
-            other.callers[caller] = deadline
+            other.callers[caller] = None if patient and other.awaits_callbacks else deadline
+            if patient:
+                other.patient.add(caller)
 
     def forget_unread(self) -> None:
         """Forget a result that no caller has read, as the next transaction begins."""
-        self._unread = None
+        self._unread = self._told = None
 
     # Waiting -------------------------------------------------------------------------------------
 
@@ -139,11 +161,25 @@ class ControlCalls:
             callers = self.under_way.callers
             callers.update({one: deadline for one, when in callers.items() if when is None})
 
+    def await_callbacks(self) -> None:
+        """Record that only callbacks of the user delay the end of the call under way.
+
+        They may take any time, so that only the timeouts of the callers limit the wait.
+        """
+        call = self.under_way
+        if call is not None:
+            call.awaits_callbacks = True
+            call.callers.update(dict.fromkeys(call.patient & call.callers.keys()))
+
     def left(self, caller: Any) -> None:
-        """Forget *caller*, which no longer waits."""
+        """Forget *caller*, which no longer waits, and may not have read what it was told."""
         self._closers.pop(caller, None)
         if self.under_way is not None:
             self.under_way.callers.pop(caller, None)
+        if self._told is not None and caller in self._readers:
+            self._readers.discard(caller)
+            if not self._readers and self._unread is None:
+                self._unread, self._told = self._told, None
 
     def next_due(self) -> float | None:
         """Return when the next caller gives up."""
@@ -160,7 +196,7 @@ class ControlCalls:
                 if when is None or when > now:
                     continue
                 del call.callers[caller]
-                if call.outcome is CommitOutcome.COMMITTED:
+                if call.outcome is CommitOutcome.COMMITTED and not call.awaits_callbacks:
                     call.was_read = True  # only the preparation of the next one takes longer
                     self._tell(caller, call)
                 else:
@@ -185,6 +221,8 @@ class ControlCalls:
             failure = None
         for caller in call.callers:
             self._tell(caller, call, failure)
+        if failure is None and call.callers:
+            self._told, self._readers = call, {*call.callers}
         if failure is None and not call.callers and not call.was_read and self._unread is None:
             self._unread = call
 

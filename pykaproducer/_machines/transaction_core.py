@@ -6,8 +6,9 @@ One request is under way at a time: a coordinator refuses a second one. See
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import (
@@ -16,93 +17,50 @@ from pykaproducer._machines.coordination import (
     TV2,
     CommitOutcome,
     Coordination,
-    Delays,
     Ending,
     Reaction,
     coordinate,
     coordinate_all,
 )
 from pykaproducer._machines.sequencing import ProducerId
-from pykaproducer._machines.transaction_calls import ControlCalls
+from pykaproducer._machines.transaction_base import TransactionBase
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
     DrainBatches,
     Effect,
     FailRows,
     GiveUpOffsets,
-    OpenAdmission,
     PartitionsAdded,
     Preparation,
-    PublishView,
     Request,
     SendAddOffsets,
     SendAddPartitions,
     SendEndTxn,
     SendFindCoordinator,
     SendInitProducerId,
-    ShutAdmission,
+    WatchReports,
 )
 from pykaproducer._machines.transaction_states import (
-    ENDING,
     OPEN,
-    TRANSITIONS,
     FailureKind,
     IllegalTransactionMove,
-    IntroductionHold,
     Place,
     TransactionCall,
     TransactionFailure,
     TransactionMove,
-    TransactionRecord,
     TransactionState,
-    TransactionView,
 )
 
 _C, _M, _S = TransactionCall, TransactionMove, TransactionState
 
+#: The calls that end a transaction.
+_ENDS: Final = frozenset({_C.COMMIT, _C.PREPARE, _C.ABORT})
 #: The coordinator is asked nothing until an abort, which decides; earlier answers do not.
 _UNASKED: Final = frozenset({_S.ABORTABLE, _S.DRAINING, _S.FATAL})
 
 
-class TransactionCore:
-    """The state, its moves, and the requests to the coordinator."""
-
-    def __init__(
-        self,
-        transactional_id: str,
-        *,
-        timeout: float,
-        max_block: float,
-        backoff_first: float,
-        backoff_most: float,
-        random: Callable[[], float],
-    ) -> None:
-        """Begin uninitialized. All times are in seconds; *random* returns numbers in [0, 1)."""
-        self.transactional_id = transactional_id
-        self.state = TransactionState.UNINITIALIZED
-        self.serial = 0
-        #: Of the transaction that is open, or of the next one.
-        self.protocol = TV1
-        self.producer: ProducerId | None = None
-        #: Replaced as a whole; may be read from any thread.
-        self.view = TransactionView()
-        #: Led to ABORTABLE or FATAL, or back to UNINITIALIZED.
-        self.failure: TransactionFailure | None = None
-        #: The outcome of the last transaction that has ended.
-        self.outcome: CommitOutcome | None = None
-        self.hold = IntroductionHold()
-        self._timeout, self._max_block, self._random = timeout, max_block, random
-        self._effects: list[Effect] = []
-        self._calls = ControlCalls(self._effects)
-        self._transaction = TransactionRecord()
-        # The coordinator, and the request to it.
-        self._offered = TV1
-        self._connected = False
-        self._request: Request | None = None
-        self._delays = Delays(backoff_first, backoff_most)
-        self._retry_at: float | None = None
-        self._times: dict[int | None, int] = {}
-        self._not_before = 0.0
+class TransactionCore(TransactionBase):
+    """The requests to the coordinator, and the ends of transactions."""
 
     # Events of the coordinator -------------------------------------------------------------------
 
@@ -144,7 +102,8 @@ class TransactionCore:
                 self._transaction.wanted.pop(place, None)
             self._publish()
             self._effects.append(PartitionsAdded(added))
-        return self._handle(request, coordinate_all(request.api_key, found.values()), now)
+        judged = coordinate_all(request.api_key, found.values(), places=found)
+        return self._handle(request, judged, now)
 
     def connection_lost(self, now: float, *, written: bool) -> list[Effect]:
         """Handle the loss of the connection. *written*: any of the request may have been."""
@@ -170,7 +129,7 @@ class TransactionCore:
             self._transaction.touch.set(self._transaction.asked_at)
 
     def _judge(self, request: Request, code: int | None, *, written: bool) -> Coordination:
-        return coordinate(
+        found = coordinate(
             request.api_key,
             code,
             initializing=self.state is _S.INITIALIZING,
@@ -178,6 +137,7 @@ class TransactionCore:
             times=self._times.get(code, 0),
             written=written,
         )
+        return replace(found, group=getattr(request, "group", None))
 
     def _ending(self) -> Ending | None:
         if self.state not in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
@@ -196,7 +156,7 @@ class TransactionCore:
         if found.again:
             if self.state is _S.ENDING_COMMIT:
                 self._transaction.unconfirmed |= found.unconfirmed
-            self._times[found.code] = self._times.get(found.code, 0) + 1
+            self._times[found.code] = self._times.pop(found.code, 0) + 1  # the last one is last
             self._retry_at = now + self._delays.after(found.reaction, self._random())
         elif found.reaction is Reaction.DONE:
             self._delays.reset()
@@ -215,10 +175,11 @@ class TransactionCore:
             case SendInitProducerId():
                 assert producer is not None, "InitProducerId returns a producer id"
                 self.producer = producer
+                self._had_tv2 = self.protocol == TV2
                 self.protocol = self._offered
                 self.failure = None
                 self._move(_M.INITIALIZED)
-                self._calls.finish()
+                self._tell_end()
             case SendAddOffsets():
                 self._transaction.added_groups.add(request.group)
                 self._give_offsets()
@@ -241,11 +202,6 @@ class TransactionCore:
                 self._request = request
                 self._effects.append(request)
         return self._take()
-
-    def _take(self) -> list[Effect]:
-        effects = self._effects[:]
-        self._effects.clear()
-        return effects
 
     def _needed(self) -> Request | None:
         name, producer, transaction = self.transactional_id, self.producer, self._transaction
@@ -313,7 +269,7 @@ class TransactionCore:
         """End the transaction, with what is known about it."""
         if producer is not None and producer.producer_id >= 0:
             self.producer = producer
-        self._not_before = now + self.hold.seconds if self.protocol == TV2 else 0.0
+        self._adapt_hold(now)
         self._calls_know(outcome)
         aborted = self.state in (_S.DRAINING, _S.ENDING_ABORT)
         if aborted and self.protocol == TV1 and self._transaction.spent:
@@ -322,7 +278,14 @@ class TransactionCore:
         self.failure = None
         self._move(_M.ENDED)
         if not self._renew_if_protocol_changed():
-            self._calls.finish()
+            self._tell_end()
+
+    def _adapt_hold(self, now: float) -> None:
+        """Decide when the first Produce of the next transaction may be written."""
+        took = self._transaction.touch.took
+        if self.protocol == TV2 and took is not None:
+            self.hold.observed(took)
+        self._not_before = now + self.hold.seconds if self.protocol == TV2 else 0.0
 
     def _renew_if_protocol_changed(self) -> bool:
         """Get a new epoch before the first transaction with another protocol (KIP-890)."""
@@ -338,7 +301,17 @@ class TransactionCore:
         if call is not None:
             call.prepared = Preparation(self.transactional_id, self.producer, self.protocol, empty)
         self._move(_M.PREPARE)
-        self._calls.finish()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """End the call under way, unless callbacks of the transaction have to run before that."""
+        call = self._calls.under_way
+        ends = call is not None and call.call in _ENDS
+        if ends and self._waits_for_callbacks and not self._transaction.reported:
+            self._transaction.has_ended = True
+            self._calls.await_callbacks()
+        else:
+            self._calls.finish()
 
     def _calls_know(self, outcome: CommitOutcome | None) -> None:
         self.outcome = outcome
@@ -353,10 +326,16 @@ class TransactionCore:
         self._move(_M.DRAIN if self.protocol == TV1 else _M.END_ABORT)
         if was_open:
             self._give_up_rows(failure)
+        self._watch_reports()
         if self.protocol == TV1:
             self._effects.append(DrainBatches(self.serial))
         elif self._transaction.touch.at is None:  # read after the view was replaced
             self._ended(CommitOutcome.NOT_COMMITTED, now)
+
+    def _watch_reports(self) -> None:
+        if self._waits_for_callbacks:
+            self._transaction.reported = False
+            self._effects.append(WatchReports(self.serial))
 
     # Failures ------------------------------------------------------------------------------------
 
@@ -376,7 +355,7 @@ class TransactionCore:
             outcome = None if self._calls.under_way is None else self._calls.under_way.outcome
         elif outcome is CommitOutcome.NOT_COMMITTED:
             self._transaction.unconfirmed = False
-        failure = self._describe(kind, now, api_key=found.api_key, code=found.code, outcome=outcome)
+        failure = self._describe(kind, now, found=found, outcome=outcome)
         if move is _M.GIVE_UP:
             self.producer = None
         self._give_up(move, failure)
@@ -398,64 +377,3 @@ class TransactionCore:
             self._effects.append(GiveUpOffsets(self.serial))
             transaction.spent = True  # a TxnOffsetCommit may still arrive
         transaction.asks.clear()
-
-    def _describe(
-        self,
-        kind: FailureKind,
-        now: float,
-        *,
-        call: TransactionCall | None = None,
-        api_key: int | None = None,
-        code: int | None = None,
-        outcome: CommitOutcome | None = None,
-        cause: Any = None,
-        timed_out: bool = False,
-    ) -> TransactionFailure:
-        since = self._transaction.touch.at
-        late = timed_out or (since is not None and now >= since + self._timeout)
-        groups = tuple(self._transaction.groups)
-        return TransactionFailure(
-            kind, self.state, call, None, api_key, code, outcome, cause, late, groups
-        )
-
-    # Moves ---------------------------------------------------------------------------------------
-
-    def _move(self, move: TransactionMove) -> None:
-        found = TRANSITIONS[self.state].get(move)
-        if found is None:
-            raise IllegalTransactionMove(f"{move.name} while {self.state.name}")
-        self.state = found
-        self._retry_at = None
-        self._delays.reset()
-        self._times.clear()
-        self._publish()
-        failure = self.refusal()
-        self._effects.append(OpenAdmission() if failure is None else ShutAdmission(failure))
-        if self.state not in OPEN | ENDING | {_S.ABORTABLE}:
-            self._calls.closed(self.outcome, self.failure if self.state is _S.FATAL else None)
-
-    def _publish(self) -> None:
-        view = TransactionView(
-            self.serial,
-            self.state in OPEN,
-            self.producer,
-            self.protocol,
-            self._transaction.added,
-            self._not_before,
-            self._transaction.touch,
-            self.transactional_id,
-        )
-        if view != self.view:
-            self.view = view
-            self._effects.append(PublishView(view))
-
-    def refusal(self) -> TransactionFailure | None:
-        """Return why ``send()`` is refused, None if it is accepted."""
-        if self.state is _S.IN_TRANSACTION:
-            return None
-        if self.state in (_S.ABORTABLE, _S.FATAL):
-            return self.failure
-        return self._refusal(_C.SEND)
-
-    def _refusal(self, call: TransactionCall) -> TransactionFailure:
-        return TransactionFailure(FailureKind.STATE, self.state, call, cause=self.failure)

@@ -115,6 +115,13 @@ class WatchRows:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchReports:
+    """Report ``all_reported(serial)`` when the callbacks of all rows accepted so far have run."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailRows:
     """Fail all rows without outcome because of *failure*; give up what waits for a retry."""
 
@@ -171,6 +178,7 @@ Effect = (
     | OpenAdmission
     | ShutAdmission
     | WatchRows
+    | WatchReports
     | FailRows
     | DrainBatches
     | CommitOffsets

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from dataclasses import replace as with_changes
 from typing import Any, Final
 
-from pykaproducer._machines.coordination import TV1, CommitOutcome
+from pykaproducer._machines.coordination import TV1, CommitOutcome, Coordination
 from pykaproducer._machines.sequencing import ProducerId
 
 #: A topic and the number of a partition.
@@ -179,6 +180,18 @@ class TransactionFailure:
     timed_out: bool = False
     #: The transaction has offsets of these groups.
     groups: tuple[str, ...] = ()
+    #: The group, and the partition, that the refused request was about.
+    group: str | None = None
+    place: Place | None = None
+    #: TIMEOUT: the code of the last answer, None: there was none.
+    last_code: int | None = None
+
+
+def about(failure: TransactionFailure, found: Coordination) -> TransactionFailure:
+    """Add the request that was refused, and what it was about."""
+    return with_changes(
+        failure, api_key=found.api_key, code=found.code, group=found.group, place=found.place
+    )
 
 
 class CallRefused(Exception):
@@ -195,10 +208,13 @@ class Touch:
     The stages that write set it. Nothing ever clears it.
     """
 
-    __slots__ = ("at",)
+    __slots__ = ("at", "took")
 
     def __init__(self) -> None:
         self.at: float | None = None
+        #: ``TV2``: how long the answer to the first Produce took (seconds). Set before rows of that
+        #: request are settled, by the stage that has sent it.
+        self.took: float | None = None
 
     def set(self, now: float) -> None:
         """Record a write at *now*. Call this before the connection gets the request."""
@@ -223,31 +239,6 @@ class TransactionView:
     not_before: float = 0.0
     touch: Touch = field(default_factory=Touch, compare=False)
     transactional_id: str | None = None
-
-
-class IntroductionHold:
-    """How long the first Produce of a ``TV2`` transaction waits after the last EndTxn answer.
-
-    A leader that asks the coordinator while it still writes the markers of the last transaction
-    repeats that after 20 ms. A Produce that comes a little later is much faster.
-    """
-
-    _SLOW = 0.018
-    _FIRST = 0.001
-    _MOST = 0.02
-    _LEAST = 0.00025
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def observed(self, took: float) -> None:
-        """Adapt to a first Produce that *took* this long (seconds)."""
-        if took >= self._SLOW:
-            self.seconds = min(self._MOST, max(self._FIRST, 2 * self.seconds))
-        else:
-            self.seconds *= 0.9
-            if self.seconds < self._LEAST:
-                self.seconds = 0.0
 
 
 @dataclass(slots=True)
@@ -283,6 +274,9 @@ class TransactionRecord:
     groups: dict[str, None] = field(default_factory=dict)
     preparing: bool = False
     settled: bool = False
+    #: Its callbacks have run; its end is known except for that.
+    reported: bool = False
+    has_ended: bool = False
     drained: bool = False
     #: EndTxn(commit) was written without an answer that decides.
     unconfirmed: bool = False

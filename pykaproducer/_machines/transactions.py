@@ -28,9 +28,8 @@ performs the effects returned, in their order. Events are:
 ``offsets_answered``                   The result of ``CommitOffsets``, after its retries.
 ``row_failed``                         A row failed, or a broker refused the producer. Reported
                                        before the row counts as settled.
-``all_settled``, ``drained``           The answers to ``WatchRows`` and ``DrainBatches``.
-``first_produce_took``                 ``TV2``: from the write of a transaction's first Produce to
-                                       its answer.
+``all_settled``, ``all_reported``,     The answers to ``WatchRows``, ``WatchReports`` and
+``drained``                            ``DrainBatches``.
 ``time_passed``                        ``next_due()`` is over.
 =====================================  =============================================================
 
@@ -56,7 +55,7 @@ from __future__ import annotations
 from dataclasses import replace as with_changes
 from typing import Any
 
-from pykaproducer._machines.coordination import TV2, CommitOutcome, Coordination, Reaction
+from pykaproducer._machines.coordination import CommitOutcome, Coordination, Reaction
 from pykaproducer._machines.transaction_core import TransactionCore
 from pykaproducer._machines.transaction_effects import (
     Effect,
@@ -99,13 +98,14 @@ class TransactionMachine(TransactionCore):
         other = name != self.transactional_id
         if other and self.state is _S.INITIALIZING:
             raise CallRefused(self._refusal(_C.INIT))
-        if not self._accept(_C.INIT, caller, now, deadline, key=name):
+        # The token of a prepared transaction would be lost, and the transaction be left open.
+        keeps_unread = not other and self.state is not _S.PREPARED
+        if not self._accept(_C.INIT, caller, now, deadline, key=name, keeps_unread=keeps_unread):
             return self._take()
         if self.state is _S.READY and not other:
             self._effects.append(TellCaller(caller))
             return self._take()
         until = self._deadline(_C.INIT, deadline, now)
-        keeps_unread = not other and self.state is not _S.PREPARED
         self._calls.begin(_C.INIT, name, caller, until, keeps_unread=keeps_unread)
         if self.state is not _S.INITIALIZING:
             self.transactional_id = name
@@ -124,7 +124,9 @@ class TransactionMachine(TransactionCore):
         # A new object, by which the stages recognize the transaction: the last one may have had the
         # same id and epoch.
         self.producer = with_changes(self.producer)
-        self._transaction = TransactionRecord(begun_at=now)
+        # An answer that comes late would hide a batch that is not confirmed.
+        spent, self._had_tv2 = self._had_tv2, False
+        self._transaction = TransactionRecord(begun_at=now, spent=spent)
         self._move(_M.BEGIN)
         return self._take()
 
@@ -138,7 +140,9 @@ class TransactionMachine(TransactionCore):
         until = now + self._max_block if deadline is None else deadline
         transaction = self._transaction
         number = transaction.number_of_asks = transaction.number_of_asks + 1
-        transaction.asks[number] = OffsetsAsk(group, offsets, until, asked_at=now)
+        # An unknown partition is waited for in half of the time, so that the caller learns of it.
+        known_by = now + min(until - now, self._timeout) / 2
+        transaction.asks[number] = OffsetsAsk(group, offsets, known_by, asked_at=now)
         transaction.groups[group] = None
         if caller is not None:
             transaction.waited_for = number
@@ -159,17 +163,19 @@ class TransactionMachine(TransactionCore):
     ) -> list[Effect]:
         if not self._accept(call, caller, now, deadline):
             return self._take()
-        self._calls.begin(call, None, caller, deadline)
+        self._calls.begin(call, None, caller, deadline, patient=deadline is None)
         self._transaction.preparing = call is _C.PREPARE
         self._move(_M.FLUSH)
         self._effects.append(WatchRows(self.serial))
+        self._watch_reports()
         return self._run(now)
 
     def abort(self, caller: Any, now: float, deadline: float | None = None) -> list[Effect]:
         """Call ``abort_transaction()``."""
         if not self._accept(_C.ABORT, caller, now, deadline):
             return self._take()
-        self._calls.begin(_C.ABORT, None, caller, self._deadline(_C.ABORT, deadline, now))
+        until = self._deadline(_C.ABORT, deadline, now)
+        self._calls.begin(_C.ABORT, None, caller, until, patient=deadline is None)
         self._start_abort(now)
         return self._run(now)
 
@@ -205,11 +211,13 @@ class TransactionMachine(TransactionCore):
         deadline: float | None,
         *,
         key: Any = None,
+        keeps_unread: bool = False,
     ) -> bool:
         """Return whether the call begins something. It may join another call, or be refused."""
-        other = self._calls.accept(call, key, self.state, self.failure)
+        other = self._calls.accept(call, key, self.state, self.failure, keeps_unread=keeps_unread)
         if other is not None and caller is not None:
-            self._calls.join(other, caller, self._deadline(call, deadline, now))
+            until = self._deadline(call, deadline, now)
+            self._calls.join(other, caller, until, patient=deadline is None)
         return other is None
 
     def _deadline(self, call: TransactionCall, deadline: float | None, now: float) -> float | None:
@@ -277,6 +285,15 @@ class TransactionMachine(TransactionCore):
             self._calls.decide_deadlines(now + self._max_block)
         return self._run(now)
 
+    def all_reported(self, serial: int, now: float) -> list[Effect]:
+        """Handle the answer to ``WatchReports``."""
+        if serial != self.serial:
+            return []
+        self._transaction.reported = True
+        if self._transaction.has_ended:
+            self._calls.finish()
+        return self._run(now)
+
     def drained(self, serial: int, now: float, *, spent: bool) -> list[Effect]:
         """Handle the answer to ``DrainBatches``. *spent*: a sealed batch was not confirmed."""
         if serial != self.serial:
@@ -286,11 +303,6 @@ class TransactionMachine(TransactionCore):
         self._transaction.drained = True
         self._transaction.spent |= spent
         return self._run(now)
-
-    def first_produce_took(self, serial: int, seconds: float) -> None:
-        """``TV2``: adapt how long the first Produce of the next transaction waits."""
-        if serial == self.serial and self.protocol == TV2:
-            self.hold.observed(seconds)
 
     # Time ----------------------------------------------------------------------------------------
 
@@ -330,7 +342,17 @@ class TransactionMachine(TransactionCore):
         self, kind: FailureKind, call: TransactionCall, now: float
     ) -> TransactionFailure:
         outcome = None if call is _C.INIT else self._known()
-        return self._describe(kind, now, call=call, outcome=outcome)
+        failure = self._describe(kind, now, call=call, outcome=outcome)
+        request = None if self._request is None else self._request.api_key
+        return with_changes(failure, api_key=request, last_code=next(reversed(self._times), None))
+
+    def has_offsets_of(self, group: str) -> bool:
+        """Return whether offsets of *group* have no result yet."""
+        return any(ask.group == group for ask in self._transaction.asks.values())
+
+    def known_outcome(self) -> CommitOutcome | None:
+        """Return what is known about the transaction. From any thread, after the stage's end."""
+        return self._known()
 
     def _known(self) -> CommitOutcome | None:
         """Return what is known about the transaction so far."""

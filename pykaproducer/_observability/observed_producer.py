@@ -69,9 +69,10 @@ class ObservedProducer(_kernel.BlockAdmission):
         """Implement ``send()`` with interceptors."""
         chain = self._interceptors
         assert chain is not None, "called only with interceptors"
+        began = self._transaction  # before user code runs
         given = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         record = chain.sent(given)
-        past = Intercepted(on_delivery, chain.watcher(record))
+        past = Intercepted(on_delivery, chain.watcher(record), began)
         try:
             return self._accept(record, past, delivery_timeout_ms)
         except BaseException as error:

@@ -22,6 +22,7 @@ from pykaproducer._kernel import CallerLink, CallerRequest
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.session import LAST_VERSION
+from pykaproducer._machines.transaction_states import Touch
 from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
 from pykaproducer._net.connection import Answered, Request
 from pykaproducer._net.lendable_connection import LendableConnection
@@ -62,6 +63,8 @@ class ProduceRequest:
     #: The protocol of the transaction to which they belong; None: to none.
     protocol: int | None = None
     transactional_id: str | None = None
+    #: It is the first one of this transaction.
+    first_of: Touch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from pykaproducer._kernel import Slice
+from pykaproducer._kernel import RequestSealer, Slice
 from pykaproducer._machines.backlog import Backlog, Sweep
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.batcher import batcher_for, lingers_since
@@ -54,7 +54,7 @@ from pykaproducer._pipeline.coordinator_items import BrokerDrained, Drain, Trans
 from pykaproducer._pipeline.held_puller import HeldPuller
 from pykaproducer._pipeline.metadata_events import ViewChanged
 from pykaproducer._pipeline.producer_id import NoProducerId, ProducerIdCame
-from pykaproducer._pipeline.request_builder import RequestBuilder
+from pykaproducer._pipeline.request_builder import RequestBuilder, new_sealer
 from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.sealed_ahead import SealedAhead, drop_expired
 from pykaproducer._pipeline.throttle import Throttle
@@ -95,19 +95,20 @@ class BrokerWorker(Worker):
         self._watch = SilenceWatch(
             broker_id, metadata, window.patience, self._buffers.waiting_topics, self._give_up
         )
-        self.responses = self._new_response_handler(collaborators)
+        self._transactional = collaborators.coordinator is not None
+        sealer = new_sealer(config, self.batcher, collaborators.compressor, self.metrics)
+        self.responses = self._new_response_handler(collaborators, sealer)
         self._builder = RequestBuilder(
             self,
             config=config,
             batcher=self.batcher,
             window=window,
-            compressor=collaborators.compressor,
+            sealer=sealer,
             responses=self.responses,
             metadata=metadata,
             last_errors=last_errors,
             coordinator=collaborators.coordinator,
         )
-        self._transactional = collaborators.coordinator is not None
         self._drain: Drain | None = None
         self._up = self._quitting = self._new_view = False
         self._requests = 0  # submitted to the bridge and not yet reported by it
@@ -122,7 +123,7 @@ class BrokerWorker(Worker):
         return Bridge(context, bridge, self.broker_id)
 
     def _new_response_handler(
-        self, collaborators: BrokerWorkerCollaborators
+        self, collaborators: BrokerWorkerCollaborators, sealer: RequestSealer
     ) -> ProduceResponseHandler:
         return ProduceResponseHandler(
             config=self._config,
@@ -135,6 +136,7 @@ class BrokerWorker(Worker):
             buffer_changed=self._buffer_changed,
             batcher=self.batcher,
             moved=self._buffers.moved,
+            sealer=sealer,
             coordinator=collaborators.coordinator,
         )
 
@@ -189,6 +191,8 @@ class BrokerWorker(Worker):
         self._log.answered()
         self._reported(item.request)
         self._record_response(item.request)
+        if item.request.first_of is not None:
+            item.request.first_of.took = self.clock.monotonic() - item.request.sent
         if (trace := self.metrics.trace) is not None:
             trace.answered(self, self.broker_id, item.request.batches, item.answer)
         self._throttle.answered(item.answer.throttle_ms / 1000)
@@ -260,6 +264,7 @@ class BrokerWorker(Worker):
         return self._requests == 0 or self._quitting
 
     def on_stop(self) -> None:
+        self.responses.ended()
         if not self._quitting:
             self.bridge.stop()
 
@@ -377,7 +382,10 @@ class BrokerWorker(Worker):
 
     def _opens_at(self, full: bool) -> float | None:
         """Return when the next request may be sealed, None if only after a response."""
-        return self._window.opens_at(self._requests + len(self._ahead.requests), full=full)
+        opens = self._window.opens_at(self._requests + len(self._ahead.requests), full=full)
+        if opens is None or not self._transactional:
+            return opens
+        return max(opens, self._builder.not_before)
 
     def _send_ahead(self, just_sealed: list[Batch] | None) -> None:
         """Send sealed batches, as far as the window and the limit of each partition allow.

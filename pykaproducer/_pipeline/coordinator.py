@@ -13,11 +13,9 @@ outcome. Relies on: a failed row is reported before it counts as settled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
-
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.batch_tally import BatchTallies
+from pykaproducer._machines.coordination import CommitOutcome
 from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
@@ -34,6 +32,7 @@ from pykaproducer._machines.transaction_effects import (
     SendInitProducerId,
     ShutAdmission,
     TellCaller,
+    WatchReports,
     WatchRows,
 )
 from pykaproducer._machines.transaction_states import (
@@ -46,9 +45,10 @@ from pykaproducer._machines.transaction_states import (
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._net.connection import Answered
-from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.coordinator_collaborators import CoordinatorCollaborators
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.coordinator_items import (
+    AllReported,
     AllSettled,
     BrokerDrained,
     CallerLeft,
@@ -62,19 +62,15 @@ from pykaproducer._pipeline.coordinator_items import (
     WantPartition,
 )
 from pykaproducer._pipeline.coordinator_requests import request_of, tell_answer
-from pykaproducer._pipeline.group import OffsetsAnswered
-from pykaproducer._pipeline.last_errors import LastErrors
-from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.transaction_observer import TransactionObserver
+from pykaproducer._pipeline.waiting_callers import WaitingCallers
 from pykaproducer._pipeline.worker import StageContext, Worker
-from pykaproducer._util import threads
 from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer._util.randomness import system_random
-from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import CoordinatorKind
-from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.transactions")
 
@@ -82,40 +78,14 @@ log = GuardedLogger("pykaproducer.transactions")
 #: member of a group (KIP-447). Both came with Kafka 2.5.
 _REQUIRED = ((ApiKey.INIT_PRODUCER_ID, 3), (ApiKey.TXN_OFFSET_COMMIT, 3))
 
-_CLOSED = TransactionFailure(FailureKind.CLOSED, TransactionState.UNINITIALIZED)
-
-
-class Admission(Protocol):
-    """The part of the producer that opens and shuts the admission of records."""
-
-    def open_transaction(self) -> None:
-        """Accept records from now on."""
-
-    def shut_transaction(self, failure: TransactionFailure) -> None:
-        """Accept none; ``send()`` raises the error that *failure* describes."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorCollaborators:
-    """The other objects that the stage uses."""
-
-    config: Config
-    network: Network
-    metadata: Metadata
-    last_errors: LastErrors
-    admission: Admission
-    #: Returns the BrokerWorkers.
-    broker_workers: Callable[[], Iterable[Worker]]
-    #: Calls a function when all rows accepted so far have their outcome.
-    watch_rows: Callable[[Callable[[], None]], None]
-    #: Fails all rows without outcome, and then calls the function.
-    fail_rows: Callable[[TransactionFailure, Callable[[], None]], None]
-    #: Makes the stage of a group from its name, its ordinal and the function for its results.
-    new_group: Callable[[str, int, Callable[[OffsetsAnswered], None]], Worker]
+#: The calls that may have committed a transaction.
+_COMMITS = frozenset({TransactionCall.COMMIT, TransactionCall.CLOSE})
 
 
 class Coordinator(CoordinatorConnection):
     """Executes what the state machine of the producer's transactions decides."""
+
+    inline_items = (AllSettled, AllReported)  # EndTxn is sent by the thread that settles the rows
 
     def __init__(self, context: StageContext, collaborators: CoordinatorCollaborators) -> None:
         config = collaborators.config
@@ -132,7 +102,9 @@ class Coordinator(CoordinatorConnection):
         self._admission = collaborators.admission
         self._broker_workers = collaborators.broker_workers
         self._new_group = collaborators.new_group
+        self._release_group = collaborators.release_group
         self._watch_rows, self._fail_rows = collaborators.watch_rows, collaborators.fail_rows
+        self._watch_reports = collaborators.watch_reports
         self.machine = TransactionMachine(
             config.transactional_id,
             timeout=config.transaction_timeout_ms / 1000,
@@ -140,6 +112,7 @@ class Coordinator(CoordinatorConnection):
             backoff_first=config.retry_backoff_ms / 1000,
             backoff_most=config.retry_backoff_max_ms / 1000,
             random=system_random.random,
+            waits_for_callbacks=True,
         )
         self.observer = TransactionObserver(
             self.machine, self.metrics.transactions, lambda: self.address
@@ -151,11 +124,15 @@ class Coordinator(CoordinatorConnection):
         self._held_up_results: list[TellCaller] = []
         # The stages of the groups whose offsets were sent, by name.
         self._groups: dict[str, Worker] = {}
+        self._number_of_groups = 0
+        #: Of the batches that the BrokerWorkers seal.
+        self.tallies = BatchTallies()
         # The BrokerWorkers that still have batches in flight.
         self._draining: set[Worker] = set()
-        # The callers that wait, and whether nothing would end their wait.
-        self._callers: dict[ControlCaller, None] = {}
-        self._gave_up = False
+        self._waiting = WaitingCallers(self.clock, self.put, self._given_up)
+        self._has_ended = False
+        # The callers that were told since the last control call.
+        self._told: list[ControlCaller] = []
 
     @property
     def view(self) -> TransactionView:
@@ -178,37 +155,44 @@ class Coordinator(CoordinatorConnection):
         producer = self.view.producer
         return (-1, -1) if producer is None else (producer.producer_id, producer.epoch)
 
-    def row_failed(self, error: BaseException) -> None:
-        """Report the failure of a row, before it counts as settled. From any stage."""
-        self.put(RowFailed(self.view.serial, error))
+    def row_failed(self, error: BaseException, serial: int | None = None) -> None:
+        """Report the failure of a row, before it counts as settled. From any thread.
+
+        *serial*: the ordinal of its transaction; None: the one that is open.
+        """
+        self.put(RowFailed(self.view.serial if serial is None else serial, error))
 
     # Calls ---------------------------------------------------------------------------------------
 
     def call(self, control: Control, until: float | None = None) -> TellCaller | None:
         """Hand over a control call, and return its result; None if *until* passes. By its caller.
 
-        No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
-        :meth:`give_up` (1) sets that, (2) tells all callers.
+        The stage keeps the deadline of a call, unless a name server or a token provider blocks it.
+        *until* limits the wait then.
         """
-        caller = control.caller
-        self._callers[caller] = None
-        try:
-            self.put(control)
-            if self._gave_up:
-                self.give_up()
-            threads.acquire(self.clock, caller.done, until)
-        except BaseException:  # KeyboardInterrupt
-            self.put(CallerLeft(caller))
-            raise
-        finally:
-            self._callers.pop(caller, None)
-        return caller.result
+        return self._waiting.call(control, until)
+
+    def leave(self, caller: ControlCaller) -> None:
+        """Record that *caller* was interrupted before its call has returned."""
+        self._waiting.leave(caller)
 
     def give_up(self) -> None:
         """End all calls, as this stage has ended, or any has crashed. From any thread."""
-        self._gave_up = True
-        for caller in list(self._callers):
-            caller.tell(TellCaller(caller, _CLOSED))
+        self._waiting.give_up()
+
+    def late(self, call: TransactionCall) -> TransactionFailure:
+        """Return the failure of a *call* that the stage has not ended in time. From any thread."""
+        return self._without_result(FailureKind.TIMEOUT, call)
+
+    def _given_up(self, call: TransactionCall) -> TransactionFailure:
+        return self._without_result(FailureKind.CLOSED, call)
+
+    def _without_result(self, kind: FailureKind, call: TransactionCall) -> TransactionFailure:
+        if self._has_ended or not self.is_alive():
+            outcome = self.machine.known_outcome()
+        else:  # the stage may be about to send EndTxn
+            outcome = CommitOutcome.POSSIBLY_COMMITTED if call in _COMMITS else None
+        return TransactionFailure(kind, self.state, call, outcome=outcome)
 
     # Events --------------------------------------------------------------------------------------
 
@@ -216,6 +200,7 @@ class Coordinator(CoordinatorConnection):
         now, machine = self.clock.monotonic(), self.machine
         match item:
             case Control():
+                self._see_who_left()
                 if self._failing is None:
                     self._control(item, now)
                 else:
@@ -224,6 +209,8 @@ class Coordinator(CoordinatorConnection):
                 machine.caller_left(item.caller)
             case CoordinatorCame():
                 self.coordinator_came(item, now)
+            case GroupUnused():
+                self._end_group(item.group, item.stage)
             case OffsetsAnswered():
                 self._perform(machine.offsets_answered(item.serial, item.number, item.found, now))
             case WantPartition():
@@ -243,6 +230,8 @@ class Coordinator(CoordinatorConnection):
                 )
             case AllSettled():
                 self._perform(machine.all_settled(item.serial, now))
+            case AllReported():
+                self._perform(machine.all_reported(item.serial, now))
             case RowsFailed():
                 self._rows_failed(item.serial)
             case BrokerDrained():
@@ -250,7 +239,7 @@ class Coordinator(CoordinatorConnection):
                 if item.worker in self._draining:
                     self._draining.discard(item.worker)
                     if not self._draining:
-                        self._perform(machine.drained(item.serial, now, spent=True))
+                        self._drained(item.serial, now)
 
     def _control(self, item: Control, now: float) -> None:
         machine, caller = self.machine, item.caller
@@ -264,9 +253,10 @@ class Coordinator(CoordinatorConnection):
                     effects = [*machine.begin(now), TellCaller(caller)]
                 case TransactionCall.OFFSETS:
                     assert item.asked is not None, "there are offsets"
-                    effects = machine.offsets(
-                        caller, item.asked.group.group_id, item.asked, now, item.deadline
-                    )
+                    waiting, group = caller if item.waits else None, item.asked.group.group_id
+                    effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
+                    if waiting is None:
+                        effects.append(TellCaller(caller))
                 case TransactionCall.COMMIT:
                     effects = machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:
@@ -282,16 +272,30 @@ class Coordinator(CoordinatorConnection):
             effects = [TellCaller(caller, refused.failure)]
         self._perform(effects)
 
+    def _see_who_left(self) -> None:
+        """Tell the machine which callers have not read their result; see :meth:`leave`."""
+        told, self._told = self._told, []
+        for caller in told:
+            if caller.left:
+                self.machine.caller_left(caller)
+
+    def _tell(self, result: TellCaller) -> None:
+        self._told.append(result.caller)
+        result.caller.tell(result)
+
     def _rows_failed(self, serial: int) -> None:
         if serial != self._failing:
             return
-        self._failing = None
-        results, self._held_up_results = self._held_up_results, []
-        for result in results:
-            result.caller.tell(result)
+        self._end_failing()
         calls, self._held_up_calls = self._held_up_calls, []
         for call in calls:
             self.handle(call)
+
+    def _end_failing(self) -> None:
+        self._failing = None
+        results, self._held_up_results = self._held_up_results, []
+        for result in results:
+            self._tell(result)
 
     def deadline(self) -> float | None:
         return self.machine.next_due()
@@ -302,7 +306,9 @@ class Coordinator(CoordinatorConnection):
             self._perform(self.machine.time_passed(now))
 
     def on_stop(self) -> None:
+        self._end_failing()
         self._perform(self.machine.stop(self.clock.monotonic()))
+        self._has_ended = True
         self.give_up()
 
     # Effects -------------------------------------------------------------------------------------
@@ -314,13 +320,15 @@ class Coordinator(CoordinatorConnection):
                 case TellCaller() if self._failing is not None:
                     self._held_up_results.append(effect)
                 case TellCaller():
-                    effect.caller.tell(effect)
+                    self._tell(effect)
                 case OpenAdmission():
-                    self._admission.open_transaction()
+                    self._admission.open_transaction(self.machine.serial)
                 case ShutAdmission():
                     self._admission.shut_transaction(effect.failure)
                 case WatchRows(serial):
                     self._watch_rows(lambda serial=serial: self.put(AllSettled(serial)))  # type: ignore[misc]
+                case WatchReports(serial):
+                    self._watch_reports(lambda serial=serial: self.put(AllReported(serial)))  # type: ignore[misc]
                 case FailRows(serial):
                     self._failing = serial
                     self._fail_rows(
@@ -362,14 +370,25 @@ class Coordinator(CoordinatorConnection):
             if not worker.stopping:
                 self._draining.add(worker)
         if not self._draining:
-            now = self.clock.monotonic()
-            self._perform(self.machine.drained(serial, now, spent=bool(workers)))
+            self._drained(serial, self.clock.monotonic())
+
+    def _drained(self, serial: int, now: float) -> None:
+        spent = self.tallies.missed_some()
+        self._perform(self.machine.drained(serial, now, spent=spent))
 
     def _group_stage(self, group: str) -> Worker:
         stage = self._groups.get(group)
         if stage is None:
-            stage = self._groups[group] = self._new_group(group, len(self._groups), self.put)
+            number = self._number_of_groups
+            self._number_of_groups += 1
+            stage = self._groups[group] = self._new_group(group, number, self.put)
         return stage
+
+    def _end_group(self, group: str, stage: Worker) -> None:
+        """End *stage*, which has long been unused, unless it has got offsets since it said so."""
+        if self._groups.get(group) is stage and not self.machine.has_offsets_of(group):
+            del self._groups[group]
+            self._release_group(stage)
 
     # Requests ------------------------------------------------------------------------------------
 
@@ -377,12 +396,9 @@ class Coordinator(CoordinatorConnection):
         self._perform(self.machine.answered(api_key, ErrorCode.UNSUPPORTED_VERSION, now))
 
     def on_answer(self, event: Answered) -> None:
-        try:
+        with self.not_answered():
             effects = tell_answer(self.machine, event, self.clock.monotonic())
-        except WireError as error:
-            self.drop_garbled(f"malformed response: {error}")
-            return
-        self._perform(effects)
+            self._perform(effects)
 
     # The connection ------------------------------------------------------------------------------
 

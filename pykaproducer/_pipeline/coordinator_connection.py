@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pykaproducer._machines.session import LAST_VERSION
@@ -14,6 +16,7 @@ from pykaproducer._pipeline.metrics import ConnectionMetrics
 from pykaproducer._pipeline.socket_worker import SocketWorker
 from pykaproducer._pipeline.worker import StageContext
 from pykaproducer._util.guarded_log import GuardedLogger
+from pykaproducer._wire import WireError
 from pykaproducer._wire.transactions import CoordinatorKind
 from pykaproducer.config import Config
 
@@ -26,6 +29,9 @@ class CoordinatorConnection(SocketWorker):
     :meth:`look_up` has Metadata find the broker, and connects to it. Then :meth:`found` is called,
     or :meth:`not_found`; after that, :meth:`lost` if the connection is lost.
     """
+
+    #: The items that the thread of another stage may handle. They lead to one request at most.
+    inline_items: tuple[type, ...] = ()
 
     def __init__(
         self,
@@ -121,11 +127,30 @@ class CoordinatorConnection(SocketWorker):
                 at_most=at_most,
             )
         )
+        if self.thread is not threading.current_thread():
+            self.write_now()
 
-    def drop_garbled(self, reason: str) -> None:
-        """Close the connection because of the last response, whose request was carried out."""
+    def can_run_inline(self, item: Any) -> bool:
+        return (
+            isinstance(item, self.inline_items)
+            and self.ready
+            and self.writes_at_once()
+            and not self.is_unused_too_long(self.clock.monotonic())
+        )
+
+    @contextlib.contextmanager
+    def not_answered(self) -> Iterator[None]:
+        """While the block handles a response, its request counts as written and not answered.
+
+        The connection counts it as answered. If the response is malformed, the connection is
+        closed. If an error in the library leaves the block, this is what the machine learns of the
+        request when the stage ends.
+        """
         self._garbled = True
-        self.drop(reason)
+        try:
+            yield
+        except WireError as error:
+            self.drop(f"malformed response: {error}")
         self._garbled = False
 
     # The connection ------------------------------------------------------------------------------

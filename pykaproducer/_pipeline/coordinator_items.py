@@ -8,13 +8,16 @@ from typing import Any
 
 from pykaproducer._machines.transaction_effects import TellCaller
 from pykaproducer._machines.transaction_states import TransactionCall
-from pykaproducer._pipeline.group import AskedOffsets, OffsetsAnswered
+from pykaproducer._pipeline.group import AskedOffsets, GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._util.clock import held_lock
 
 
 class ControlCaller:
     """A thread that waits for the result of a control call."""
+
+    #: It was interrupted, and does not read the result.
+    left = False
 
     def __init__(self) -> None:
         # The result under a fixed key. If two threads set it at once, setdefault() keeps one.
@@ -45,6 +48,8 @@ class Control:
     transactional_id: str | None = None
     #: send_offsets_to_transaction(): its arguments.
     asked: AskedOffsets | None = None
+    #: send_offsets_to_transaction(): whether the caller waits for the result.
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,13 @@ class AllSettled:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReported:
+    """The callbacks of all rows that were accepted in a transaction have run."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowsFailed:
     """All rows without outcome have been failed."""
 
@@ -116,8 +128,10 @@ CoordinatorItem = (
     | WantPartition
     | RowFailed
     | AllSettled
+    | AllReported
     | RowsFailed
     | BrokerDrained
     | CoordinatorCame
     | OffsetsAnswered
+    | GroupUnused
 )

@@ -96,6 +96,9 @@ class Dispatcher(Worker):
         self._last_errors = collaborators.last_errors
         # Time without a message after which a topic is forgotten (seconds).
         self._max_idle = collaborators.config.metadata_max_idle_ms / 1000
+        # The sequence numbers of a topic are lost with it. Those of a transactional producer go on
+        # in the next transaction, so that a batch with number 0 would be taken for a duplicate.
+        self._keeps_topics = collaborators.config.transactional_id is not None
         # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
         self._believed_for = collaborators.config.retry_backoff_max_ms / 1000
         # Makes the error for a topic and a status with which everything fails; None: as long as no
@@ -373,6 +376,9 @@ class Dispatcher(Worker):
             if used + self._max_idle > now or topic in busy:
                 continue
             worker = self._topics.get(topic)
+            if worker is not None and self._keeps_topics:
+                self._used[topic] = now
+                continue
             self._resting[topic] = self._round
             if worker is None:
                 self._forget(topic)

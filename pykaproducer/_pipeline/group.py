@@ -24,13 +24,14 @@ from pykaproducer._machines.group_offsets import (
 from pykaproducer._machines.transaction_effects import CommitOffsets, GiveUpOffsets
 from pykaproducer._net.connection import Answered
 from pykaproducer._net.transport import Network
+from pykaproducer._pipeline.broker_events import unused_time
 from pykaproducer._pipeline.coordinator_connection import CoordinatorConnection
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
-from pykaproducer._pipeline.worker import StageContext
+from pykaproducer._pipeline.worker import StageContext, Worker
+from pykaproducer._util.clock import earlier
 from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
 from pykaproducer._util.randomness import system_random
-from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer._wire.transactions import (
     CoordinatorKind,
@@ -63,13 +64,21 @@ class OffsetsAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupUnused:
+    """*stage* has had no offsets of its *group* for a long time."""
+
+    group: str
+    stage: Worker
+
+
+@dataclass(frozen=True, slots=True)
 class GroupCollaborators:
     """The other objects that the stage uses."""
 
     config: Config
     network: Network
     metadata: Metadata
-    report: Callable[[OffsetsAnswered], None]
+    report: Callable[[OffsetsAnswered | GroupUnused], None]
 
 
 class GroupCoordinator(CoordinatorConnection):
@@ -94,6 +103,9 @@ class GroupCoordinator(CoordinatorConnection):
             backoff_most=config.retry_backoff_max_ms / 1000,
             random=system_random.random,
         )
+        self._unused_time = unused_time(config)
+        # When to report that it is not used any more.
+        self._unused_at: float | None = None
 
     def handle(self, item: CommitOffsets | GiveUpOffsets | CoordinatorCame) -> None:
         now = self.clock.monotonic()
@@ -106,12 +118,23 @@ class GroupCoordinator(CoordinatorConnection):
                 self.coordinator_came(item, now)
 
     def deadline(self) -> float | None:
-        return self._machine.next_due()
+        due = self._machine.next_due()
+        return due if self._unused_at is None else earlier(due, self._unused_at)
 
     def on_time(self, now: float) -> None:
         due = self._machine.next_due()
         if due is not None and due <= now:
             self._perform(self._machine.time_passed(now))
+        if self._unused_at is not None and self._unused_at <= now:
+            # Once more later, if the coordinator's stage has put offsets in the meantime.
+            self._unused_at = now + self._unused_time
+            self._report(GroupUnused(self._machine.group, self))
+
+    def on_inbox_drained(self) -> None:
+        if not self._machine.is_idle:
+            self._unused_at = None
+        elif self._unused_at is None:
+            self._unused_at = self.clock.monotonic() + self._unused_time
 
     def found(self, now: float) -> None:
         self._perform(self._machine.coordinator_found(now))
@@ -158,9 +181,7 @@ class GroupCoordinator(CoordinatorConnection):
             )
 
     def on_answer(self, event: Answered) -> None:
-        try:
+        with self.not_answered():
             answer = decode_txn_offset_commit(event.request.version, event.payload)
-        except WireError as error:
-            self.drop_garbled(f"malformed response: {error}")
-            return
-        self._perform(self._machine.answered(answer.errors.values(), self.clock.monotonic()))
+            now = self.clock.monotonic()
+            self._perform(self._machine.answered(answer.errors.values(), now, answer.errors))

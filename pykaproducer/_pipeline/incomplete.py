@@ -24,11 +24,17 @@ _ARM_TIMEOUT = 1.0
 
 
 class FlushBarrier:
-    """The chunks that one flush waits for: those that are incomplete when it is armed."""
+    """The chunks that one flush waits for: those that are incomplete when it is armed.
 
-    def __init__(self, notify: Callable[[], None] | None = None) -> None:
+    With *settled_only*, those with a row without an outcome.
+    """
+
+    def __init__(
+        self, notify: Callable[[], None] | None = None, *, settled_only: bool = False
+    ) -> None:
         #: Called, without a lock, when `pending` is empty.
         self.notify = notify
+        self.settled_only = settled_only
         #: Serial numbers of the chunks; None before the barrier is armed.
         self.pending: set[int] | None = None
         # Released when the dispatcher has armed the barrier.
@@ -50,6 +56,8 @@ class IncompleteChunks:
         # Weak: see wiring.Pipeline. Not a WeakSet: a barrier that is dropped by a user thread would
         # remove itself without the lock, while a stage iterates over the set.
         self._barriers: dict[int, weakref.ref[FlushBarrier]] = {}
+        #: Whether a barrier waits for outcomes only, so that :meth:`settled` is to be called.
+        self.watches_outcomes = False
 
     def enter(self, chunk: Chunk) -> None:
         """Add *chunk*, which was taken from its slot."""
@@ -68,18 +76,35 @@ class IncompleteChunks:
 
     def leave(self, chunk: Chunk) -> None:
         """Remove *chunk*, whose last row is settled and reported."""
-        met: list[Callable[[], None]] = []
         with self._lock:
             self._live.pop(chunk.serial, None)
-            for key, reference in [*self._barriers.items()] if self._barriers else ():
-                barrier = reference()
-                if barrier is None:
-                    self._barriers.pop(key, None)
-                elif barrier.pending is not None:
-                    barrier.pending.discard(chunk.serial)
-                    met += self._look(barrier)
+            met = self._remove(chunk, settled_only=False)
         for notify in met:
             notify()
+
+    def settled(self, chunk: Chunk) -> None:
+        """Notify the barriers that wait for outcomes only: all rows of *chunk* have one.
+
+        No chunk is missed: a stage (1) settles the last row, (2) reads ``watches_outcomes``;
+        :meth:`arm` (1) sets that, (2) looks at the rows.
+        """
+        with self._lock:
+            met = self._remove(chunk, settled_only=True)
+            self._watch_outcomes()
+        for notify in met:
+            notify()
+
+    def _remove(self, chunk: Chunk, *, settled_only: bool) -> list[Callable[[], None]]:
+        """Remove *chunk* from the barriers, or from those of one kind; return what to call."""
+        met: list[Callable[[], None]] = []
+        for key, reference in [*self._barriers.items()] if self._barriers else ():
+            barrier = reference()
+            if barrier is None:
+                self._barriers.pop(key, None)
+            elif barrier.pending is not None and (barrier.settled_only or not settled_only):
+                barrier.pending.discard(chunk.serial)
+                met += self._look(barrier)
+        return met
 
     def chunks(self) -> list[Chunk]:
         """Return the incomplete chunks, oldest first."""
@@ -90,7 +115,12 @@ class IncompleteChunks:
         with self._lock:
             if barrier.pending is not None:
                 return  # already armed, by the dispatcher or after a stage crashed
-            barrier.pending = set(self._live)
+            self.watches_outcomes |= barrier.settled_only
+            barrier.pending = {
+                serial
+                for serial, chunk in self._live.items()
+                if not (barrier.settled_only and chunk.is_settled)
+            }
             if barrier.armed.locked():
                 barrier.armed.release()
             for key, reference in [*self._barriers.items()]:
@@ -130,4 +160,10 @@ class IncompleteChunks:
         if barrier.pending or self._barriers.pop(id(barrier), None) is None:
             return []
         barrier.done.release()
+        if barrier.settled_only:
+            self._watch_outcomes()
         return [] if barrier.notify is None else [barrier.notify]
+
+    def _watch_outcomes(self) -> None:
+        barriers = [reference() for reference in self._barriers.values()]
+        self.watches_outcomes = any(each is not None and each.settled_only for each in barriers)

@@ -26,7 +26,7 @@ from pykaproducer._pipeline.unreported import Failures, Holder, Part, Unreported
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util.clock import Clock
 from pykaproducer._util.guarded_log import GuardedLogger
-from pykaproducer.errors import DeliveryError, Status, reasons
+from pykaproducer.errors import DeliveryError, DeliveryTimeoutError, Status, reasons
 
 log = GuardedLogger("pykaproducer.producer")
 
@@ -125,7 +125,9 @@ class Settler:
         """Settle *part* as failed; *make_error* is called for either status."""
         errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
         if self.on_failure is not None and not part.is_settled:
-            self.on_failure(errors[0])
+            # Of rows that have expired with a partition, the kernel knows whether they were sent.
+            unsure = isinstance(errors[1], DeliveryTimeoutError) and part.partition >= 0
+            self.on_failure(errors[unsure])
         settled = part.fail(*errors, wake=False)
         if settled is not None:
             now = self._clock.monotonic()
@@ -155,6 +157,8 @@ class Settler:
                 break
             if part.chunk.has_waiters:
                 wake(part.wake_waiters)
+            if self._incomplete.watches_outcomes and part.chunk.is_settled:
+                self._incomplete.settled(part.chunk)
             if part.wants_report and not self._no_reports:
                 with_callbacks.append(part)
             else:

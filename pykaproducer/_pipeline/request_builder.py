@@ -17,13 +17,14 @@ from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, RequestSealer
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.partition_buffer import PartitionBuffer
-from pykaproducer._machines.transaction_states import TransactionView
+from pykaproducer._machines.transaction_states import Touch, TransactionView
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import ProduceRequest
 from pykaproducer._pipeline.coordinator import Coordinator
 from pykaproducer._pipeline.coordinator_items import WantPartition
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
+from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.responses import ProduceResponseHandler
 from pykaproducer._pipeline.trace import sealing
 from pykaproducer._pipeline.worker import Worker
@@ -33,6 +34,21 @@ from pykaproducer._util.guarded_log import GuardedLogger
 from pykaproducer.config import Config
 
 log = GuardedLogger("pykaproducer.broker")
+
+
+def new_sealer(
+    config: Config, batcher: Batcher, compressor: Compressor | None, metrics: ProducerMetrics
+) -> RequestSealer:
+    """Return what seals batches for one broker."""
+    return RequestSealer(
+        batcher,
+        Batch,
+        crc32c_function(),
+        compressor,
+        metrics,
+        idempotent=config.idempotent,
+        transactional=config.transactional_id is not None,
+    )
 
 
 class RequestBuilder:
@@ -45,7 +61,7 @@ class RequestBuilder:
         config: Config,
         batcher: Batcher,
         window: Window,
-        compressor: Compressor | None,
+        sealer: RequestSealer,
         responses: ProduceResponseHandler,
         metadata: Metadata,
         last_errors: LastErrors,
@@ -58,18 +74,12 @@ class RequestBuilder:
         self._idempotent = config.idempotent
         self._batcher = batcher
         self._window = window
-        self._sealer = RequestSealer(
-            batcher,
-            Batch,
-            crc32c_function(),
-            compressor,
-            worker.metrics,
-            idempotent=config.idempotent,
-            transactional=coordinator is not None,
-        )
+        self._sealer = sealer
         self._coordinator = coordinator
         # The transaction to which new batches belong.
         self._view: TransactionView | None = None
+        # That of the transaction whose first request this worker will send.
+        self._first_of: Touch | None = None
         self._responses = responses
         self._metadata = metadata
         self._last_errors = last_errors
@@ -149,6 +159,7 @@ class RequestBuilder:
         if self._view is not None:
             request.protocol = self._view.protocol
             request.transactional_id = self._view.transactional_id
+            request.first_of, self._first_of = self._first_of, None
         return request
 
     def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
@@ -185,12 +196,19 @@ class RequestBuilder:
         if self._coordinator is None or self._coordinator.view is self._view:
             return
         view = self._view = self._coordinator.view
+        self._first_of = None
         # The object, not its value, tells the partitions of this transaction from those of the last
         # one, which may have had the same id and epoch. It is the same one for all brokers: a
         # partition may move.
         self._sealer.transaction = view.producer if view.is_open else None
         if self._without_id:
             self.producer_id_came()
+
+    @property
+    def not_before(self) -> float:
+        """When the first batch may be sealed (monotonic seconds): see ``IntroductionHold``."""
+        view = self._view
+        return 0.0 if view is None or not view.is_open else view.not_before
 
     def _is_in_transaction(self, buffer: PartitionBuffer, now: float) -> bool:
         """Return whether batches of *buffer* may be sealed and sent in the open transaction.
@@ -207,20 +225,23 @@ class RequestBuilder:
         place = buffer.topic, buffer.partition
         if producer is None or buffer.unanswered or sequencer.producer is producer:
             self._wait(buffer)
+            return False
+        # Those of a transaction that has ended, with rows that have failed.
+        buffer.drop_batches()
+        if not buffer.pending:
+            self._batcher.reschedule(buffer)
         elif view.protocol == TV1 and place not in view.added:
             self._coordinator.put(WantPartition(view.serial, *place))
             self._wait(buffer)
         else:
+            if view.touch.at is None:
+                self._first_of = view.touch
             view.touch.set(now)
             if self._coordinator.view.serial != view.serial or not self._coordinator.view.is_open:
                 self._wait(buffer)
                 return False
-            buffer.drop_batches()
             sequencer.adopt_transaction(producer)
             sequencer.producer = producer
-            if not buffer.pending:
-                self._batcher.reschedule(buffer)
-                return False
             return True
         return False
 

@@ -14,9 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from pykaproducer._errors.formatting import format_error_code, format_partition
-from pykaproducer._kernel import Batcher, Chunk, Confirmation, RequestSettler, Slice
+from pykaproducer._kernel import (
+    Batcher,
+    Chunk,
+    Confirmation,
+    RequestSealer,
+    RequestSettler,
+    Slice,
+)
 from pykaproducer._machines.batch import Batch, Chaser
 from pykaproducer._machines.cluster import LeaderHint, backoff
+from pykaproducer._machines.coordination import soon_delay
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.verdicts import Action, Verdict, classify
 from pykaproducer._pipeline.bridge import ProduceRequest, RequestsLost, ResponseReceived
@@ -54,6 +62,7 @@ class ProduceResponseHandler:
         buffer_changed: Callable[[PartitionBuffer], None],
         batcher: Batcher,
         moved: set[PartitionBuffer],
+        sealer: RequestSealer,
         coordinator: Coordinator | None,
     ) -> None:
         # Settles what is confirmed, except for the batches of failed and of *moved* buffers.
@@ -68,7 +77,14 @@ class ProduceResponseHandler:
         self._settler = settler
         self._last_errors = last_errors
         self._buffer_changed = buffer_changed
+        self._sealer = sealer
         self._coordinator = coordinator
+        self._tally = None if coordinator is None else coordinator.tallies.of(sealer)
+
+    def ended(self) -> None:
+        """Record that the worker has ended."""
+        if self._tally is not None:
+            self._tally.has_ended = True
 
     # Requests ------------------------------------------------------------------------------------
 
@@ -79,6 +95,8 @@ class ProduceResponseHandler:
         left: Sequence[int] = range(len(batches))
         if confirmation is not None and self._metrics.trace is None:
             left = self._settle(batches, confirmation, now)
+        if self._tally is not None:
+            self._tally.confirmed += len(batches) - len(left)
         if left:
             results = item.answer.results(batches)
             self._forward_leader_hints(item.answer)
@@ -124,18 +142,20 @@ class ProduceResponseHandler:
         """Retry everything in *buffer* if it has failed and none of its batches is in flight."""
         if not buffer.failing:
             return
-        needs_backoff = buffer.needs_backoff
+        needs_backoff, soon = buffer.needs_backoff, buffer.soon
         retried, ambiguous = buffer.drain_for_retry()
         for batch in ambiguous:
             self.fail_ambiguous(batch)
         if not retried:
             return
-        wait = 0.0
-        if needs_backoff and not isinstance(retried[0], Chaser):
+        wait = soon
+        if needs_backoff and not isinstance(first := retried[0], Chaser):
+            # Attempts that were repeated soon have raised the level, and mean nothing else.
+            soon_ones = first.retried_soon if isinstance(first, Batch) else 0
             wait = backoff(
                 self._config.retry_backoff_ms / 1000,
                 self._config.retry_backoff_max_ms / 1000,
-                max(0, retried[0].level - 1),
+                max(0, first.level - 1 - soon_ones),
                 system_random.random(),
             )
         now = self._clock.monotonic()
@@ -169,7 +189,7 @@ class ProduceResponseHandler:
             sequenced=batch.sequenced,
             has_offset=answer.base_offset >= 0,
             transactional=self._coordinator is not None,
-            retried_soon=batch.level > 0,
+            retried_soon=batch.retried_soon > 0,
         )
         if verdict.possibly_persisted:
             self._mark_ambiguous(batch)
@@ -178,9 +198,15 @@ class ProduceResponseHandler:
                 self._last_errors.delivered(batch.topic, batch.partition)
                 if batch.sequenced:
                     buffer.sequencer.delivered(batch.number)
+                if self._tally is not None:
+                    self._tally.confirmed += 1
                 self._settler.deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
+            case Action.SPLIT_IN_PLACE if self._split_in_place(buffer, batch):
+                pass
             case Action.FAILED | Action.SPLIT_IN_PLACE if self._coordinator is not None:
                 self._fail_in_transaction(self._coordinator, batch, answer, verdict)
+            case Action.RETRY_SOON:
+                self._retry_soon(buffer, batch, answer)
             case Action.FAILED:
                 if not self._fail_rejected_records(buffer, batch, answer):
                     self._fail_rejected(buffer, batch, answer, verdict)
@@ -190,6 +216,16 @@ class ProduceResponseHandler:
                 self._fail_rejected(buffer, batch, answer, verdict, batch.retries_used)
             case action:
                 self._retry_batch(buffer, batch, answer, action)
+
+    def _retry_soon(self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition) -> None:
+        batch.retried_soon += 1
+        self._note_response(batch, answer)
+        buffer.soon = max(buffer.soon, soon_delay(batch.retried_soon))
+        self._fail_buffer(buffer, batch)
+
+    def _note_response(self, batch: Batch, answer: ProducedPartition) -> None:
+        text = f"the broker's last response: {format_error_code(answer.error_code)}"
+        self._last_errors.partitions[batch.topic, batch.partition] = text
 
     def _retry_batch(
         self, buffer: PartitionBuffer, batch: Batch, answer: ProducedPartition, action: Action
@@ -205,8 +241,7 @@ class ProduceResponseHandler:
             # The response does not reveal what happened to the partition's log in the meantime.
             for part in batch.parts:
                 part.mark_ambiguous()
-        text = f"the broker's last response: {format_error_code(answer.error_code)}"
-        self._last_errors.partitions[batch.topic, batch.partition] = text
+        self._note_response(batch, answer)
         self._fail_buffer(
             buffer, batch, needs_backoff=not _may_retry_at_once(action, batch, answer)
         )
@@ -216,6 +251,23 @@ class ProduceResponseHandler:
             buffer.invalidate_sequences()
         batch.split()
         self._fail_buffer(buffer, batch)
+
+    def _split_in_place(self, buffer: PartitionBuffer, batch: Batch) -> bool:
+        """Seal *batch* again as two batches over its numbers, and have these sent in its place.
+
+        The broker has not appended it, and those behind it are out of order until they are. Return
+        False if one of its rows has failed. Then its number is missing, and the transaction has to
+        be aborted anyway.
+        """
+        try:
+            halves = self._sealer.split(batch)
+        except MemoryError:
+            self._fail_buffer(buffer, batch, needs_backoff=True)  # it is refused again, and split
+            return True
+        if halves is None:
+            return False
+        self._fail_buffer(buffer, *halves)
+        return True
 
     # Failures ------------------------------------------------------------------------------------
 

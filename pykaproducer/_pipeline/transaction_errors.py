@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code, format_partition
-from pykaproducer._errors.hints import ADVICE
+from pykaproducer._errors.transaction_hints import coordinator_advice
 from pykaproducer._machines.transaction_states import (
     ACCEPTED,
     FailureKind,
@@ -14,6 +14,7 @@ from pykaproducer._machines.transaction_states import (
 )
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.errors import (
+    BrokerRejectedError,
     CommitOutcome,
     ProducerClosedError,
     ProducerFencedError,
@@ -49,6 +50,13 @@ _NEXT = {
     _S.ABORTABLE: _C.ABORT,
     _S.PREPARED: _C.INIT,
 }
+#: Error codes that are about one partition. Others are about the group or the transaction.
+_ABOUT_PARTITIONS = {3, 12, 29, 55}
+#: What to do after errors that end the use of the producer.
+_REMEDY = {
+    FailureKind.FENCED: "; close this producer",
+    FailureKind.FATAL: "; close it, and create a new one",
+}
 _KINDS: dict[FailureKind, type[TransactionError]] = {
     FailureKind.STATE: TransactionStateError,
     FailureKind.CONFLICT: TransactionStateError,
@@ -60,26 +68,34 @@ _KINDS: dict[FailureKind, type[TransactionError]] = {
 }
 
 
-def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
-    """Return the error for the caller to whom *failure* happened."""
+def error_of(
+    failure: TransactionFailure, transactional_id: str, unreachable: str | None = None
+) -> Exception:
+    """Return the error for the caller to whom *failure* happened.
+
+    *unreachable*: why no server of the cluster can be reached.
+    """
     if failure.kind is FailureKind.CLOSED:
         text = f"{_call(failure.call)}: the producer was closed{_outcome(failure)}"
-        return ProducerClosedError(text)
-    kind = _KINDS[failure.kind]
+        closed = ProducerClosedError(text)
+        closed.outcome = failure.outcome
+        return closed
     if failure.kind is FailureKind.UNSUPPORTED:
         return UnsupportedFeatureError(
             f"transactional id {transactional_id!r}: transactions need Kafka 2.5 or newer; "
             f"{failure.cause}; upgrade the brokers, or remove transactional_id"
         )
-    cause = failure.cause
+    kind, cause, code = _KINDS[failure.kind], failure.cause, failure.code
     if isinstance(cause, TransactionFailure):
         cause = error_of(cause, transactional_id)
-    if failure.code is not None:
-        kind = combined(kind, failure.code)
+    if code is None and isinstance(cause, BrokerRejectedError):
+        code = cause.code
+    if code is not None:
+        kind = combined(kind, code)
     error = kind(
-        f"transactional id {transactional_id!r}: {_text(failure)}",
+        f"transactional id {transactional_id!r}: {_text(failure, unreachable)}",
         transactional_id=transactional_id,
-        code=failure.code,
+        code=code,
         outcome=failure.outcome,
         cause=cause if isinstance(cause, BaseException) else None,
     )
@@ -88,15 +104,22 @@ def error_of(failure: TransactionFailure, transactional_id: str) -> Exception:
     return error
 
 
-def _text(failure: TransactionFailure) -> str:
+def _text(failure: TransactionFailure, unreachable: str | None) -> str:
     call = _call(failure.call)
     match failure.kind:
         case FailureKind.STATE:
             return f"{call}: {_STATES[failure.state]}{_advice(failure.state)}"
         case FailureKind.CONFLICT:
             return f"{call}: {_call(failure.other)} is under way; call that again first"
+        case FailureKind.TIMEOUT if failure.outcome is CommitOutcome.COMMITTED:
+            return (
+                f"{call} has not ended within its timeout: the transaction is committed, but "
+                f"callbacks of its messages have not returned"
+            )
         case FailureKind.TIMEOUT:
-            return f"{call} has not ended within its timeout; it continues{_outcome(failure)}"
+            text = f"{call} has not ended within its timeout; it continues{_outcome(failure)}"
+            reason = f"; {unreachable}" if unreachable else _waiting(failure)
+            return f"{text}{reason}; call it again to wait on"
         case FailureKind.ABORTABLE:
             text = "the transaction must be aborted"
         case FailureKind.FENCED:
@@ -108,13 +131,35 @@ def _text(failure: TransactionFailure) -> str:
     if failure.timed_out:
         text = f"transaction_timeout_ms has passed; {text}"
     if failure.code is not None:
-        request = "a broker" if failure.api_key is None else ApiKey(failure.api_key).name
-        text += f": {request} returned {format_error_code(failure.code)}"
-        if failure.code in ADVICE:
-            text += f"; {ADVICE[failure.code]}"
+        request = ApiKey.PRODUCE if failure.api_key is None else ApiKey(failure.api_key)
+        text += f": {request.name} returned {format_error_code(failure.code)}{_resource(failure)}"
+        if advice := coordinator_advice(failure.api_key, failure.code):
+            text += f"; {advice}"
     elif isinstance(failure.cause, BaseException):
         text += f": {failure.cause}"
-    return text + _outcome(failure)
+    return text + _outcome(failure) + _REMEDY.get(failure.kind, "")
+
+
+def _resource(failure: TransactionFailure) -> str:
+    """Return what the refused request was about."""
+    cause = failure.cause
+    if isinstance(cause, BrokerRejectedError) and cause.topic is not None:
+        return f" for {format_partition(cause.topic, cause.partition)}"
+    if failure.place is not None and failure.code in _ABOUT_PARTITIONS:
+        return f" for {format_partition(*failure.place)}"
+    return "" if failure.group is None else f" for group {failure.group!r}"
+
+
+def _waiting(failure: TransactionFailure) -> str:
+    """Return what a call has waited for."""
+    if failure.state is _S.FLUSHING:
+        return "; messages or offsets have no outcome yet"
+    text = ""
+    if failure.api_key is not None:
+        text = f"; {ApiKey(failure.api_key).name} has not been answered"
+    if failure.last_code is not None:
+        text += f"; the last answer was {format_error_code(failure.last_code)}"
+    return text
 
 
 def _call(call: TransactionCall | None) -> str:
@@ -122,6 +167,8 @@ def _call(call: TransactionCall | None) -> str:
 
 
 def _advice(state: TransactionState) -> str:
+    if state is _S.IN_TRANSACTION:
+        return "; call commit_transaction() or abort_transaction() first"
     following = _NEXT.get(state)
     if following is None or state not in ACCEPTED.get(following, ()):
         return ""

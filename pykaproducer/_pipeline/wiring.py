@@ -22,7 +22,6 @@ from pykaproducer._errors.formatting import format_partition
 from pykaproducer._errors.tracebacks import copied
 from pykaproducer._kernel import Chunk
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._machines.transaction_states import TransactionFailure
 from pykaproducer._net.token_gate import tokens_of
 from pykaproducer._net.transport import Network
 from pykaproducer._pipeline.admission_functions import AdmissionFunctions
@@ -32,14 +31,17 @@ from pykaproducer._pipeline.broker import BrokerWorker
 from pykaproducer._pipeline.broker_collaborators import BrokerWorkerCollaborators
 from pykaproducer._pipeline.broker_events import FlushStarted, Shutdown
 from pykaproducer._pipeline.broker_registry import Brokers
-from pykaproducer._pipeline.coordinator import (
-    Coordinator,
-    CoordinatorCollaborators,
-)
+from pykaproducer._pipeline.coordinator import Coordinator
+from pykaproducer._pipeline.coordinator_collaborators import CoordinatorCollaborators
 from pykaproducer._pipeline.current_thread import in_a_stage_with
 from pykaproducer._pipeline.dispatcher import Dispatcher, DispatcherCollaborators
-from pykaproducer._pipeline.dispatcher_items import CallersChunk, FailAll, FlushMark, TakeHeld
-from pykaproducer._pipeline.group import GroupCollaborators, GroupCoordinator, OffsetsAnswered
+from pykaproducer._pipeline.dispatcher_items import CallersChunk, FlushMark, TakeHeld
+from pykaproducer._pipeline.group import (
+    GroupCollaborators,
+    GroupCoordinator,
+    GroupUnused,
+    OffsetsAnswered,
+)
 from pykaproducer._pipeline.incomplete import FlushBarrier, IncompleteChunks
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.log_writer import LogWriter
@@ -47,10 +49,10 @@ from pykaproducer._pipeline.metadata import Metadata, MetadataCollaborators
 from pykaproducer._pipeline.metrics import ProducerMetrics
 from pykaproducer._pipeline.partition import PartitionWorker, PartitionWorkerCollaborators
 from pykaproducer._pipeline.reports import Reports, ReportsCollaborators, Settler
-from pykaproducer._pipeline.retry import GiveUpWaiting, RetryHandler, RetryHandlerCollaborators
+from pykaproducer._pipeline.retry import RetryHandler, RetryHandlerCollaborators
 from pykaproducer._pipeline.token_fetcher import TokenFetcher
 from pykaproducer._pipeline.topic import TopicWorker, TopicWorkerCollaborators
-from pykaproducer._pipeline.transaction_errors import aborted_error
+from pykaproducer._pipeline.transaction_rows import TransactionRows
 from pykaproducer._pipeline.unreported import UnreportedFailures
 from pykaproducer._pipeline.worker import StageContext, Worker
 from pykaproducer._util import compression
@@ -102,6 +104,7 @@ class Pipeline:
         self.stages: dict[Worker, None] = {}
         # Removed stages whose threads may still be running.
         self._gone: list[Worker] = []
+        self._gone_groups: list[Worker] = []
         # Barriers of waiting flushes, by id: a crashed dispatcher would never arm them.
         # Weak, so that a flush that is interrupted leaves no barrier.
         self._barriers: weakref.WeakValueDictionary[int, FlushBarrier] = (
@@ -131,7 +134,6 @@ class Pipeline:
         self.metadata = self._new_metadata()
         self.dispatcher = self._new_dispatcher()
         self.metadata.subscribe(self.dispatcher)
-        self._commit_barrier: FlushBarrier | None = None
         self.coordinator = self._new_coordinator()
         self.retry = self._add(
             RetryHandler(self._context, RetryHandlerCollaborators(self.dispatcher.put))
@@ -157,6 +159,9 @@ class Pipeline:
         admission = self._admission.transactions
         if self.config.transactional_id is None or admission is None:
             return None
+        rows = TransactionRows(
+            self.dispatcher, lambda: self.retry, self._barriers, self._end_lingering
+        )
         collaborators = CoordinatorCollaborators(
             config=self.config,
             network=self.network,
@@ -164,38 +169,27 @@ class Pipeline:
             last_errors=self.last_errors,
             admission=admission,
             broker_workers=self.brokers.all,
-            watch_rows=self._watch_rows,
-            fail_rows=self._fail_rows,
+            watch_rows=rows.watch,
+            watch_reports=rows.watch_reports,
+            fail_rows=rows.fail,
             new_group=self._new_group,
+            release_group=self._release_group,
         )
         coordinator = self._add(Coordinator(self._context, collaborators))
         self.settler.on_failure = coordinator.row_failed
         return coordinator
 
     def _new_group(
-        self, group: str, number: int, report: Callable[[OffsetsAnswered], None]
+        self, group: str, number: int, report: Callable[[OffsetsAnswered | GroupUnused], None]
     ) -> GroupCoordinator:
         collaborators = GroupCollaborators(self.config, self.network, self.metadata, report)
         return self._add(GroupCoordinator(self._context, collaborators, group, number))
 
-    def _watch_rows(self, done: Callable[[], None]) -> None:
-        def met() -> None:
-            self._commit_barrier = None  # messages linger again
-            done()
-
-        self._commit_barrier = barrier = FlushBarrier(met)
-        self._barriers[id(barrier)] = barrier
-        self.dispatcher.put(FlushMark(barrier))
-        self._end_lingering()
-
-    def _fail_rows(self, failure: TransactionFailure, done: Callable[[], None]) -> None:
-        self._commit_barrier = None
-
-        def failed() -> None:
-            self.retry.put(GiveUpWaiting())
-            done()
-
-        self.dispatcher.put(FailAll(functools.partial(aborted_error, failure), failed))
+    def _release_group(self, stage: Worker) -> None:
+        """Release the stage of a group that is not used any more. For the coordinator's stage."""
+        self._gone_groups = [e for e in (*self._gone_groups, stage) if e.is_alive()]
+        stage.stop()
+        self.stages.pop(stage, None)
 
     def _new_dispatcher(self) -> Dispatcher:
         collaborators = DispatcherCollaborators(
@@ -398,7 +392,7 @@ class Pipeline:
         for worker in (*stages, *brokers):
             worker.stop()
         bridges = (broker.bridge for broker in brokers)
-        threads = (*stages, *brokers, *bridges, *self._gone)
+        threads = (*stages, *brokers, *bridges, *self._gone, *self._gone_groups)
         late += [worker.name for worker in threads if not worker.join(deadline)]
         if self.coordinator is not None:
             self.coordinator.give_up()

@@ -50,7 +50,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
 
     if TYPE_CHECKING:
 
-        def open_transaction(self) -> None: ...
+        def open_transaction(self, serial: int) -> None: ...
         def shut_transaction(self, failure: TransactionFailure) -> None: ...
         def _check_transaction(self) -> None: ...
 
@@ -143,11 +143,11 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
             _serialized("value_serializer", self.config.value_serializer, topic, headers, value),
         )
 
-    def _block_refused(self, error: BaseException) -> None:
+    def _block_refused(self, error: BaseException, transaction: int) -> None:
         # The program learns of it from the block, so the transaction must not be committed.
         pipeline = self._pipeline
         if pipeline is not None and pipeline.coordinator is not None:
-            pipeline.coordinator.row_failed(error)
+            pipeline.coordinator.row_failed(error, transaction)
 
     def _rows_refused(self, rows: RefusedRows) -> None:
         pipeline = self._pipeline
@@ -181,7 +181,7 @@ class AdmissionHooks(BlockProducer, ObservedProducer):
         space.on_full = on_full
 
     def _wait_for_space(self, turn: Turn) -> None:
-        self._space.wait(turn, lambda: self._ready)
+        self._space.wait(turn, lambda: self._ready and self._transaction == turn.transaction)
 
     def _buffer_is_full(self, amount: int) -> NoReturn:
         self._space.lacks(amount)

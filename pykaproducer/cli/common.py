@@ -155,12 +155,17 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_from(options: argparse.Namespace, *, environment: bool = True) -> dict[str, Any]:
+def settings_from(
+    options: argparse.Namespace, *, environment: bool = True, sends: bool = True
+) -> dict[str, Any]:
     """Return the validated producer settings from a command's options.
 
-    With *environment*, :data:`SERVERS_VARIABLE` applies if the options name no servers.
+    With *environment*, :data:`SERVERS_VARIABLE` applies if the options name no servers. A command
+    that *sends* messages refuses a transactional id; for the others it has no effect.
     """
-    settings = resolve_settings(options.settings, options.bootstrap_servers, options.config)
+    settings = resolve_settings(
+        options.settings, options.bootstrap_servers, options.config, sends=sends
+    )
     if environment and "bootstrap_servers" not in settings:
         settings |= _environment()
     return settings
@@ -178,7 +183,11 @@ def _environment() -> dict[str, Any]:
 
 
 def resolve_settings(
-    pairs: Sequence[str], servers: str | None = None, config: str | None = None
+    pairs: Sequence[str],
+    servers: str | None = None,
+    config: str | None = None,
+    *,
+    sends: bool = True,
 ) -> dict[str, Any]:
     """Return the producer settings from ``-X``, ``--bootstrap-servers`` and ``--config``."""
     texts = dict(_setting_of(pair) for pair in pairs)
@@ -193,10 +202,10 @@ def resolve_settings(
     try:
         file = {} if config is None else read_properties(config)
         # The whole file is validated, including settings that -X overrides.
-        resolved = _resolved(file, config or "")
+        resolved = _resolved(file, config or "", sends)
         resolved = {name: value for name, value in resolved.items() if name not in given}
         resolved = _with_login_options(resolved, given)
-        own = _without_transactions(resolve(texts, texts=True))
+        own = _without_transactions(resolve(texts, texts=True), sends)
         settings = {"client_id": "pykaproducer-cli", **resolved, **own}
         Config(**settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:
@@ -214,20 +223,22 @@ def _with_login_options(file: dict[str, Any], given: Container[str | None]) -> d
     return kept | {name: value for name, value in file.items() if name != "sasl_jaas_config"}
 
 
-def _resolved(texts: dict[str, str], file: str) -> dict[str, Any]:
+def _resolved(texts: dict[str, str], file: str, sends: bool) -> dict[str, Any]:
     """Resolve the settings of a properties file, prefixing errors and log lines with its name.
 
     Such files often contain consumer settings. They are ignored, and a log line names them.
     """
     with log_shown(lambda text: notify(f"{file}: {text}"), "pykaproducer.config"):
         try:
-            return _without_transactions(resolve(texts, texts=True, file=True))
+            return _without_transactions(resolve(texts, texts=True, file=True), sends)
         except (ConfigurationError, UnsupportedFeatureError) as error:
             raise UserError(f"{file}: {error}") from None
 
 
-def _without_transactions(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return *settings*; raise if they make the producer transactional."""
+def _without_transactions(settings: dict[str, Any], sends: bool) -> dict[str, Any]:
+    """Return *settings* without a transactional id; raise if a command that *sends* has one."""
+    if not sends:
+        return {name: each for name, each in settings.items() if name != "transactional_id"}
     if settings.get("transactional_id") is not None:
         raise UnsupportedFeatureError(
             "setting transactional_id: transactions are not supported on the command line; remove "

@@ -166,7 +166,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run_list(options: argparse.Namespace) -> int:
     """Print the topic names."""
-    cluster = _Cluster(settings_from(options))
+    cluster = _Cluster(settings_from(options, sends=False))
     found = _shown(cluster.ask().topics, options.internal)
     if options.json:
         print(json.dumps([_brief(topic) for topic in found], indent=2))
@@ -183,7 +183,7 @@ def run_describe(options: argparse.Namespace) -> int:
             check_topic(name)
         except ValueError as error:
             raise UserError(str(error)) from None
-    cluster = _Cluster(settings_from(options))
+    cluster = _Cluster(settings_from(options, sends=False))
     answer, found = cluster.topics(dict.fromkeys(options.topics), options.internal)
     there = [topic for topic in found if not topic.error_code]
     offsets = cluster.offsets(there) if options.offsets else {}
@@ -205,7 +205,7 @@ def run_create(options: argparse.Namespace) -> int:
     refuse_odd_topic("topics create", options.topic)
     configs = dict(_config_of(text) for text in options.configs)
     topic = NewTopic(options.topic, options.partitions, options.replication_factor, configs)
-    cluster = _Cluster(settings_from(options))
+    cluster = _Cluster(settings_from(options, sends=False))
     # Fails with the reason if no broker can be reached. kafka-python reports only a timeout.
     cluster.ask(topic.name)
     with _signals.raised():

@@ -22,7 +22,7 @@ from pykaproducer.cli.common import (
     servers_text,
     settings_from,
 )
-from pykaproducer.errors import ConfigurationError, TransactionTimeoutError
+from pykaproducer.errors import ConfigurationError, TransactionError, TransactionTimeoutError
 
 if TYPE_CHECKING:
     from pykaproducer.transaction_control import TransactionControl, TransactionDescription
@@ -71,14 +71,17 @@ exit status:
 _FENCE_EXAMPLES = """\
 examples:
   pykaproducer transactions fence orders-0
-  pykaproducer transactions fence orders-0 orders-1 --config client.properties
+  pykaproducer transactions fence orders-0 orders-1 --dry-run
+  pykaproducer transactions fence orders-0 --config client.properties --json
 
 The producer that has begun the transaction cannot commit it any more: it gets
-ProducerFencedError. Ids without an open transaction are left alone.
+ProducerFencedError. Ids without an open transaction are left alone. It needs
+the rights Describe and Write on the transactional id.
 
 exit status:
-  0  none of the ids has an open transaction any more
-  1  no broker answered, an id does not exist, or a right is missing
+  0  no transaction of the ids is left open (--dry-run: it can be tried)
+  1  no broker answered, an id does not exist, or a right is missing; the other
+     ids were tried all the same
   2  invalid command line
 """
 
@@ -129,7 +132,11 @@ def add_parser(commands: Any) -> None:
         **parser_like,
     )
     _add_ids(fence)
+    fence.add_argument(
+        "--dry-run", action="store_true", help="print what would be done, and do nothing"
+    )
     _add_common(fence)
+    fence.add_argument("--json", action="store_true", help="print one JSON array")
     fence.set_defaults(run=run_fence)
 
 
@@ -171,6 +178,9 @@ def run_list(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     elif rows:
         print("\n".join(_table(rows)))
+    elif not options.overdue:
+        what = "open transaction" if options.open else "transactional id"
+        notify(f"there is no {what} that this client may see (right: Describe)")
     if overdue:
         are = "transaction is" if len(overdue) == 1 else "transactions are"
         notify(
@@ -199,18 +209,67 @@ def run_describe(options: argparse.Namespace) -> int:
 def run_fence(options: argparse.Namespace) -> int:
     """Abort open transactions."""
     ids = _ids(options)
+    results: list[dict[str, Any]] = []
     with _control(options) as control:
         described = control.describe(ids)
-        there = [name for name, each in described.items() if not each.error_code]
-        fenced = control.fence(there)
-    for name in fenced:
-        print(f"aborted the open transaction of {name}")
-    for name in there:
-        if name not in fenced:
-            state = described[name].state
-            notify(f"transactional id {name!r}: there is no open transaction ({state})")
-    _tell_problems(described)
-    return 0 if len(there) == len(described) else 1
+        now = time.time() * 1000
+        answers = True
+        for name, each in described.items():
+            result = _result(name, each, now)
+            results.append(result)
+            if result["action"] == "abort" and not options.dry_run:
+                if answers:
+                    answers = _fence(control, result)
+                else:
+                    result.update(action="none", error="not tried, as no broker has answered")
+            if not options.json:
+                _tell_result(result, dry_run=options.dry_run)
+    if options.json:
+        print(json.dumps(results, indent=2))
+    return 1 if any(result["error"] for result in results) else 0
+
+
+def _result(name: str, found: TransactionDescription, now: float) -> dict[str, Any]:
+    """Return what is to be done with an id, as the command prints it."""
+    result: dict[str, Any] = {"transactional_id": name, "action": "none", "error": None}
+    if found.error_code:
+        nothing = {"state": None, "producer_id": None, **_not_open()}
+        return {**result, **nothing, "error": _problem(found.error_code)}
+    if found.state == "Ongoing":
+        result["action"] = "abort"
+    return {**result, **_figures(found, now)}
+
+
+def _fence(control: TransactionControl, result: dict[str, Any]) -> bool:
+    """Abort one transaction, and put the outcome into *result*. Return whether a broker answers."""
+    try:
+        if not control.fence([result["transactional_id"]]):
+            result["action"] = "none"  # it has just ended
+    except TransactionError as error:
+        result.update(action="none", error=str(error))
+        return not isinstance(error, TransactionTimeoutError)
+    return True
+
+
+def _tell_result(result: Mapping[str, Any], *, dry_run: bool) -> None:
+    """Print what was done, or would be done, with an id."""
+    from pykaproducer.transaction_control import OPEN_STATES
+
+    name, state = result["transactional_id"], result["state"]
+    if result["error"]:
+        notify(f"transactional id {name!r}: {result['error']}")
+        return
+    if result["action"] == "abort":
+        would = "would abort" if dry_run else "aborted"
+        count = counted(len(result["partitions"]), "partition")
+        age = f"open for {_duration(result['open_ms'])}, timeout {_duration(result['timeout_ms'])}"
+        print(f"{name}: {would} its transaction ({age}, {count})", flush=True)
+    elif state == "Ongoing":
+        print(f"{name}: its transaction has just ended", flush=True)
+    elif state in OPEN_STATES:
+        print(f"{name}: its transaction is being ended already ({state})", flush=True)
+    else:
+        print(f"{name}: no open transaction ({state})", flush=True)
 
 
 @contextlib.contextmanager
@@ -218,7 +277,7 @@ def _control(options: argparse.Namespace) -> Iterator[TransactionControl]:
     """Connect to the cluster that *options* name, and translate the errors."""
     from pykaproducer.transaction_control import TransactionControl
 
-    settings = settings_from(options)
+    settings = settings_from(options, sends=False)
     settings.setdefault("max_block_ms", _PATIENCE_MS)
     with TransactionControl(**settings) as control, _signals.raised(), log_shown():
         try:
@@ -242,9 +301,12 @@ def _ids(options: argparse.Namespace) -> Sequence[str]:
 def _tell_problems(described: Mapping[str, TransactionDescription]) -> None:
     for name, each in described.items():
         if each.error_code:
-            code = format_error_code(each.error_code)
-            text = _MEANING.get(each.error_code)
-            notify(f"transactional id {name!r}: {f'{text}: {code}' if text else code}")
+            notify(f"transactional id {name!r}: {_problem(each.error_code)}")
+
+
+def _problem(error_code: int) -> str:
+    code, text = format_error_code(error_code), _MEANING.get(error_code)
+    return f"{text}: {code}" if text else code
 
 
 # Figures ------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ def transaction_error(error: TransactionError, code: int | None = None) -> Kafka
         f"{text_of(code)}: {error}",
         fatal=error.fatal,
         # librdkafka's word for both: the call may be repeated.
-        retriable=code in (Codes._TIMED_OUT, Codes._CONFLICT),
+        retriable=code in (Codes._TIMED_OUT, Codes._CONFLICT) and not error.abortable,
         txn_requires_abort=error.abortable,
     )
     made.origin = error
@@ -236,9 +236,23 @@ def _transaction_code_of(error: TransactionError) -> int:
         case _ if error.code is not None:
             return error.code
         case _ if error.abortable:
-            return Codes._INCONSISTENT  # a message failed
+            return _code_of_first(error.__cause__)
         case _:
             return Codes._FATAL if error.fatal else Codes._FAIL
+
+
+def _code_of_first(failed: BaseException | None) -> int:
+    """Return librdkafka's code for a transaction of which *failed* is the first failed message.
+
+    It is that of the Produce request, if there was one.
+    """
+    match failed:
+        case BrokerRejectedError():
+            return failed.code
+        case DeliveryTimeoutError(status=Status.POSSIBLY_PERSISTED):
+            return Codes._TIMED_OUT
+        case _:
+            return Codes._INCONSISTENT
 
 
 def error_code_for(reason: str) -> int:

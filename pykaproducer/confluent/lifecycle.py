@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
 from typing import Protocol
@@ -25,13 +26,23 @@ def register(producer: Forkable) -> None:
     _producers.add(producer)
 
 
+def close(core: Core) -> None:
+    """Close *core*, and abort its transaction if one is open."""
+    config = core.config
+    if config.transactional_id is None:
+        core.close()
+    else:
+        # Its max_block_ms, by which it would limit the abort, is that of produce().
+        core.close((config.delivery_timeout_ms + config.transaction_timeout_ms) / 1000)
+
+
 def close_in_background(core: Core) -> None:
     """Close *core* on a separate thread, without waiting for its messages."""
     if not core.accepted:
-        core.close()
+        close(core)
         return
     # At the interpreter's exit no thread can be started; the exit hook closes it instead.
-    spawn_later(f"{core.config.client_id}-farewell", core.close)
+    spawn_later(f"{core.config.client_id}-farewell", functools.partial(close, core))
 
 
 def _after_fork() -> None:

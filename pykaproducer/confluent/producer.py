@@ -295,7 +295,8 @@ class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmi
         """Fail all messages without an outcome; poll() then serves their callbacks.
 
         Messages that were never sent fail with ``_PURGE_QUEUE``. Those in flight fail with
-        ``_PURGE_INFLIGHT``, and may be in the log.
+        ``_PURGE_INFLIGHT``, and may be in the log. If there were any in a transaction, that can
+        only be aborted.
 
         Args:
             in_queue: False purges nothing; messages in flight get their outcome.
@@ -303,20 +304,21 @@ class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmi
             blocking: ignored; purging takes milliseconds.
 
         Raises:
-            KafkaException: with a ``transactional.id``, ``abort_transaction()`` purges; or
-                *in_flight* is false.
+            KafkaException: *in_flight* is false.
         """
         core = self._core
         if core is None:
             refuse_closed()
         if not in_queue:
             return
-        self._refuse_purge(core)
         if not in_flight:
             raise exception(
                 KafkaError._NOT_IMPLEMENTED,
                 "purge(in_flight=False): messages in the queue and in flight are purged together",
             )
+        if core.config.transactional_id is not None:
+            self._purge_transaction(core)  # its id and state must not be lost
+            return
         self._farewell.detach()
         with self._events.counting:  # for poll() in another thread
             old, counted = self._outcomes, self._counted
@@ -345,7 +347,7 @@ class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmi
             return
         self._farewell.detach()
         if core.accepted == self._outcomes.finished:
-            core.close()
+            lifecycle.close(core)
         else:
             lifecycle.close_in_background(core)
 

@@ -6,14 +6,32 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pykaproducer._config.schema import INT_MAX
+from pykaproducer._util.group_offsets import group_metadata as read_group
 from pykaproducer.confluent.arguments import seconds
 from pykaproducer.confluent.cluster import refuse_closed
-from pykaproducer.confluent.errors import KafkaError, KafkaException, exception, transaction_error
-from pykaproducer.errors import ProducerClosedError, TransactionError, UnsupportedFeatureError
+from pykaproducer.confluent.errors import (
+    KafkaError,
+    KafkaException,
+    exception,
+    text_of,
+    transaction_error,
+)
+from pykaproducer.errors import (
+    AbortedError,
+    ProducerClosedError,
+    Status,
+    TransactionError,
+    UnsupportedFeatureError,
+)
 
 if TYPE_CHECKING:
+    from pykaproducer._kernel import PolledOutcomes
     from pykaproducer._util.clock import Clock
+    from pykaproducer.confluent.delivery_queue import Events
     from pykaproducer.producer import Producer as Core
+
+#: How long purge() waits for the stages, which need milliseconds (seconds).
+_SOON: Final = 30.0
 
 #: The longest timeout (seconds); the producer below has another default.
 _UNLIMITED: Final = INT_MAX / 1000
@@ -25,6 +43,8 @@ class TransactionMethods:
     # Of PolledAdmission and Producer.
     _core: Core | None
     _clock: Clock
+    _events: Events
+    _outcomes: PolledOutcomes
     #: The producer below whose ``init_transactions()`` has succeeded.
     _initialized: Core | None = None
 
@@ -65,21 +85,30 @@ class TransactionMethods:
     def commit_transaction(self, timeout: float | None = -1) -> None:
         """Wait until all messages are delivered, and commit the transaction.
 
-        Serves events during the wait, as :meth:`flush` does.
+        Serves events during the wait, as :meth:`flush` does. An exception that a callback raises
+        does not prevent the commit; it is raised afterwards.
 
         Args:
             timeout: seconds; a negative number or None waits for the messages'
                 ``message.timeout.ms``, and then for the brokers.
 
         Raises:
-            KafkaException: ``_TIMED_OUT`` (``retriable()``: call it again), ``_INCONSISTENT`` or
-                the reason of a broker (``txn_requires_abort()``: call ``abort_transaction()``),
-                ``_STATE``, or ``_FENCED`` and others that are ``fatal()``.
+            KafkaException: ``_TIMED_OUT`` (``retriable()``: call it again), the code with which a
+                broker refused a message or offsets, or ``_INCONSISTENT`` if a message failed for
+                another reason (``txn_requires_abort()``: call ``abort_transaction()``), ``_STATE``,
+                or ``_FENCED`` and others that are ``fatal()``.
         """
         core = self._transactional()
         allowed = _seconds(timeout)
         end = None if allowed is None else self._clock.monotonic() + allowed
-        self.flush(-1 if allowed is None else allowed)
+        try:
+            self.flush(-1 if allowed is None else allowed)
+        except Exception:  # of a callback
+            self._commit(core, end)
+            raise
+        self._commit(core, end)
+
+    def _commit(self, core: Core, end: float | None) -> None:
         try:
             self._translated(lambda: core.commit_transaction(self._left(end)))
         finally:
@@ -117,15 +146,22 @@ class TransactionMethods:
             timeout: seconds; a negative number or None waits for the brokers.
 
         Raises:
-            KafkaException: ``_TIMED_OUT`` (``retriable()``: call it again), ``_STATE``, the reason
-                of a broker (``txn_requires_abort()``), or an error that is ``fatal()``.
+            TypeError: *group_metadata* are not bytes, or *positions* is something else.
+            KafkaException: ``_TIMED_OUT`` (``retriable()``: call it again), ``_STATE``,
+                ``_BAD_MSG`` if *group_metadata* cannot be read, the reason of a broker
+                (``txn_requires_abort()``), or an error that is ``fatal()``.
         """
         core = self._transactional()
         allowed = _seconds(timeout)
+        if not isinstance(group_metadata, bytes):
+            raise TypeError(f"expected bytes, {type(group_metadata).__name__} found")
+        try:
+            group = read_group(group_metadata)
+        except ValueError as error:
+            reason = f"{text_of(KafkaError._BAD_MSG)}: {error}"
+            raise exception(KafkaError._BAD_MSG, reason) from error
         left = self._left(None if allowed is None else self._clock.monotonic() + allowed)
-        self._translated(
-            lambda: core.send_offsets_to_transaction(positions, group_metadata, timeout=left)
-        )
+        self._translated(lambda: core.send_offsets_to_transaction(positions, group, timeout=left))
 
     def _transactional(self) -> Core:
         """Return the producer below, or raise if there are no transactions."""
@@ -152,13 +188,18 @@ class TransactionMethods:
         except ProducerClosedError as error:
             raise RuntimeError("Producer has been closed") from error
 
-    def _refuse_purge(self, core: Core) -> None:
-        """Raise if there are transactions: the producer below cannot be replaced by a new one."""
-        if core.config.transactional_id is not None:
-            raise exception(
-                KafkaError._NOT_IMPLEMENTED,
-                "purge(): not with a transactional.id; abort_transaction() purges all messages",
-            )
+    def _purge_transaction(self, core: Core) -> None:
+        """Fail all messages without an outcome, after which the transaction must be aborted."""
+
+        def all_finished() -> bool:
+            return core.accepted == self._outcomes.finished
+
+        if all_finished():
+            return
+        core.fail_transaction(AbortedError("purge() was called", status=Status.NOT_PERSISTED))
+        deadline = self._clock.monotonic() + _SOON
+        while not all_finished() and self._clock.monotonic() < deadline:
+            self._events.wait(all_finished, deadline)
 
 
 def _seconds(timeout: float | None) -> float | None:

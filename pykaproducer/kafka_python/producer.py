@@ -250,7 +250,10 @@ class KafkaProducer(Producer):
             )
         headers = [] if headers is None else headers
         if self._partitioner is not None and partition is None and not self._intercepting:
+            began = self._transaction
             key, value, partition = self._choose(self._partitioner, topic, key, value, headers)
+            if self._transaction != began:
+                self._is_too_late()
         delivery = super().send(
             topic,
             value,
@@ -350,10 +353,15 @@ class KafkaProducer(Producer):
             super().init_transactions(timeout, transactional_id=transactional_id)
 
     def send_offsets_to_transaction(
-        self, offsets: object, group_metadata: object, *, timeout: float | None = None
+        self,
+        offsets: object,
+        group_metadata: object,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
     ) -> None:
         """Call :meth:`Producer.send_offsets_to_transaction`, with kafka-python's names."""
-        super().send_offsets_to_transaction(offsets, group_metadata, timeout=timeout)
+        super().send_offsets_to_transaction(offsets, group_metadata, timeout=timeout, wait=wait)
 
     def bootstrap_connected(self) -> bool:
         """Return whether a server of the cluster has answered.

@@ -13,9 +13,10 @@ from pykaproducer.testing._admin_messages import (
     DescribeAclsRequest,
 )
 
-# Kafka's numbers of resource types, of a pattern that is a name, and of a permission.
-_TOPIC = 2
+#: Kafka's numbers of resource types.
+_KINDS = {"topic": 2, "group": 3, "transactional_id": 5}
 _CLUSTER = 4
+# Kafka's numbers of a pattern that is a name, and of a permission.
 _LITERAL = 3
 _ALLOW = 3
 #: Kafka's name of the only resource of the type cluster.
@@ -25,16 +26,20 @@ _ANY_HOST = "*"
 
 
 class Rule(NamedTuple):
-    """Permission for one user and one operation on a topic (``"*"``: any) or the cluster (None)."""
+    """Permission for one user and one operation on a resource (``"*"``: any) or the cluster (None).
+
+    *kind* of the resource: ``"topic"``, ``"group"`` or ``"transactional_id"``.
+    """
 
     user: str
-    topic: str | None
+    name: str | None
     operation: str
+    kind: str = "topic"
 
     @property
     def resource(self) -> tuple[int, str]:
         """Type and name of the resource."""
-        return (_CLUSTER, _CLUSTER_NAME) if self.topic is None else (_TOPIC, self.topic)
+        return (_CLUSTER, _CLUSTER_NAME) if self.name is None else (_KINDS[self.kind], self.name)
 
     @property
     def code(self) -> int:
@@ -42,14 +47,19 @@ class Rule(NamedTuple):
         return int(AclOperation[self.operation])
 
 
-def rules(user: str, topic: str | None, operations: Sequence[str]) -> list[Rule]:
-    """Return the rules; raise :class:`ValueError` for an operation that does not exist."""
+def rules(user: str, name: str | None, operations: Sequence[str], kind: str) -> list[Rule]:
+    """Return the rules.
+
+    Raises :class:`ValueError` for an operation or a kind of resource that does not exist.
+    """
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}")
     out = []
     for operation in operations or ("ALL",):
-        name = operation.upper().replace("-", "_")
-        if name not in AclOperation.__members__:
+        known = operation.upper().replace("-", "_")
+        if known not in AclOperation.__members__:
             raise ValueError(f"unknown operation {operation!r}; use WRITE, DESCRIBE, ALL ...")
-        out.append(Rule(user, topic, name))
+        out.append(Rule(user, name, known, kind))
     return out
 
 

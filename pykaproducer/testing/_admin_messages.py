@@ -243,3 +243,42 @@ DescribeAclsRequest, DescribeAclsResponse = message(
         ),
     ],
 )
+
+#: Versions up to 1.
+UpdateFeaturesRequest, UpdateFeaturesResponse = message(
+    "UpdateFeatures",
+    57,
+    0,
+    [
+        Field("timeout_ms", INT32, default=60_000),
+        Field(
+            "feature_updates",
+            Array(
+                record(
+                    "FeatureUpdateKey",
+                    Field("feature", STRING),
+                    Field("max_version_level", INT16),
+                    Field("allow_downgrade", BOOL, until=0),
+                    Field("upgrade_type", INT8, since=1, default=1),
+                )
+            ),
+        ),
+        Field("validate_only", BOOL, since=1),
+    ],
+    [
+        Field("throttle_time_ms", INT32),
+        Field("error_code", INT16),
+        Field("error_message", STRING, default=None),
+        Field(
+            "results",
+            Array(
+                record(
+                    "UpdatableFeatureResult",
+                    Field("feature", STRING),
+                    Field("error_code", INT16),
+                    Field("error_message", STRING, default=None),
+                )
+            ),
+        ),
+    ],
+)

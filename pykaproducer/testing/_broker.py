@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pykaproducer.testing import _acls, _admin, _server
+from pykaproducer.testing import _acls, _admin, _features, _server
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._processes import GuardedProcesses
 
@@ -177,6 +177,13 @@ class Broker:
         """Return whether it answers and applies all *rules* (or none, if not *wanted*)."""
         try:
             return all(_acls.known(self.port, rule) == wanted for rule in rules)
+        except OSError:
+            return False
+
+    def _has_level(self, feature: str, level: int) -> bool:
+        """Return whether it answers and applies this level of a feature."""
+        try:
+            return _features.current_level(self.port, feature) == level
         except OSError:
             return False
 

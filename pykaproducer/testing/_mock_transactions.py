@@ -86,7 +86,7 @@ class TransactionalMock(Protocol):
     _clock: Clock
     _metrics: ProducerMetrics
 
-    def open_transaction(self) -> None: ...
+    def open_transaction(self, serial: int) -> None: ...
 
     def shut_transaction(self, failure: TransactionFailure) -> None: ...
 
@@ -226,6 +226,7 @@ class MockCoordinator:
 
     def _control(self, item: Control, now: float) -> list[Effect]:
         machine, caller = self.machine, item.caller
+        effects: list[Effect]
         try:
             match item.call:
                 case TransactionCall.INIT:
@@ -233,14 +234,15 @@ class MockCoordinator:
                         caller, now, item.deadline, transactional_id=item.transactional_id
                     )
                 case TransactionCall.BEGIN:
-                    effects: list[Effect] = [*machine.begin(now), TellCaller(caller)]
+                    effects = [*machine.begin(now), TellCaller(caller)]
                     self._outcomes.drop_uncommitted()
                     self.uncommitted = {}
                     return effects
                 case TransactionCall.OFFSETS:
                     assert item.asked is not None, "there are offsets"
-                    group = item.asked.group.group_id
-                    return machine.offsets(caller, group, item.asked, now, item.deadline)
+                    waiting, group = caller if item.waits else None, item.asked.group.group_id
+                    effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
+                    return effects if item.waits else [*effects, TellCaller(caller)]
                 case TransactionCall.COMMIT:
                     return machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:
@@ -263,7 +265,7 @@ class MockCoordinator:
             case TellCaller():
                 effect.caller.tell(effect)
             case OpenAdmission():
-                self._producer.open_transaction()
+                self._producer.open_transaction(machine.serial)
             case ShutAdmission():
                 self._producer.shut_transaction(effect.failure)
             case WatchRows(serial):
@@ -398,8 +400,7 @@ class MockTransactions:
             TypeError, ValueError: *code* is not an error code; *call* is another method.
         """
         if call not in _REQUESTS:
-            named = ", ".join(map(repr, _REQUESTS))
-            raise ValueError(f"call must be one of {named}, not {call!r}")
+            raise ValueError(f"call must be one of {', '.join(map(repr, _REQUESTS))}, not {call!r}")
         if not isinstance(code, int) or isinstance(code, bool):
             raise TypeError(f"code must be an error code of Kafka, not {code!a:.60}")
         if not code:
@@ -426,7 +427,9 @@ class MockTransactions:
         call: TransactionCall,
         timeout: float | None,
         asked: AskedOffsets | None = None,
+        *,
         transactional_id: str | None = None,
+        waits: bool = True,
     ) -> TellCaller:
         """Hand *call* to the coordinator, and return or raise its result."""
         coordinator = self._coordinator
@@ -438,7 +441,8 @@ class MockTransactions:
         self._raise_if_wanted(call.value)
         name = transactional_id or coordinator.transactional_id
         ended = None if call is TransactionCall.BEGIN else self._call_began(call.value, name)
-        result = coordinator.call(Control(call, ControlCaller(), deadline, transactional_id, asked))
+        control = Control(call, ControlCaller(), deadline, transactional_id, asked, waits)
+        result = coordinator.call(control)
         failure = result.failure
         if ended is not None:
             ended(None if failure is None else error_of(failure, name))
@@ -452,8 +456,7 @@ class MockTransactions:
         return "" if self._coordinator is None else self._coordinator.transactional_id
 
     def _transaction_details(self, now: float) -> dict[str, Any] | None:
-        coordinator = self._coordinator
-        if coordinator is None or self._closed:
+        if (coordinator := self._coordinator) is None or self._closed:
             return None
         return transaction_snapshot.details(coordinator, coordinator.partitions, now)
 

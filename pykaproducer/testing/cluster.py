@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pykaproducer.testing import _acls, _admin, _jars, _server, _storage
+from pykaproducer.testing import _acls, _admin, _features, _jars, _server, _storage
 from pykaproducer.testing._broker import SIGNAL_TIMEOUT, Broker, PortTakenError
 from pykaproducer.testing._errors import ClusterError
 from pykaproducer.testing._metadata_log import partitions_on_unknown_disks
@@ -202,17 +202,33 @@ class KafkaCluster:
 
     # Access control
 
-    def allow(self, user: str, topic: str | None, *operations: str) -> None:
+    def allow(self, user: str, name: str | None, *operations: str, kind: str = "topic") -> None:
         """Allow *user* operations on a topic: ``"WRITE"``, ``"DESCRIBE"``, by default all.
 
-        *topic* ``"*"`` means every topic, None the cluster itself (``"IDEMPOTENT_WRITE"``). Returns
-        when every running broker applies the rule. Requires ``Security(authorize=True)``.
+        With *kind* ``"group"`` or ``"transactional_id"`` the *name* is that of such a resource.
+        ``"*"`` means every one, None the cluster itself (``"IDEMPOTENT_WRITE"``). Returns when
+        every running broker applies the rule. Requires ``Security(authorize=True)``.
         """
-        self._rule(_acls.create, _acls.rules(user, topic, operations), True)
+        rules = _acls.rules(user, name, operations, kind)
+        self._ask_any(lambda port: _acls.create(port, rules))
+        self._wait_for(lambda broker: broker._goes_by(rules, True), f"{rules} are not applied")
 
-    def revoke(self, user: str, topic: str | None, *operations: str) -> None:
+    def revoke(self, user: str, name: str | None, *operations: str, kind: str = "topic") -> None:
         """Revoke what :meth:`allow` allowed with the same arguments."""
-        self._rule(_acls.delete, _acls.rules(user, topic, operations), False)
+        rules = _acls.rules(user, name, operations, kind)
+        self._ask_any(lambda port: _acls.delete(port, rules))
+        self._wait_for(lambda broker: broker._goes_by(rules, False), f"{rules} are still applied")
+
+    # Features
+
+    def set_feature(self, name: str, level: int) -> None:
+        """Change the level of a feature of *features*, and wait until every broker applies it.
+
+        Clients learn it when they connect.
+        """
+        _storage.feature_levels({name: level})
+        self._ask_any(lambda port: _features.set_level(port, name, level))
+        self._wait_for(lambda broker: broker._has_level(name, level), f"{name} is not {level}")
 
     # Faults
 
@@ -421,25 +437,15 @@ class KafkaCluster:
     def _wait_for_topic(
         self, name: str, wanted: Callable[[_admin.FetchedMetadata], bool], otherwise: str
     ) -> None:
-        deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
-        for broker in self.brokers:
-            while broker.running and not broker._knows(name, wanted):
-                if not _time_left(deadline):
-                    raise ClusterError(f"on {broker} topic {name!r} {otherwise}")
+        self._wait_for(lambda broker: broker._knows(name, wanted), f"topic {name!r} {otherwise}")
 
-    def _rule(
-        self,
-        request: Callable[[int, Sequence[_acls.Rule]], None],
-        rules: Sequence[_acls.Rule],
-        wanted: bool,
-    ) -> None:
-        """Create or delete rules, and wait until every running broker applies the change."""
-        self._ask_any(lambda port: request(port, rules))
+    def _wait_for(self, reached: Callable[[Broker], bool], otherwise: str) -> None:
+        """Wait until every running broker has *reached* a state; *otherwise*: the error."""
         deadline = time.monotonic() + _admin.TOPIC_TIMEOUT
         for broker in self.brokers:
-            while broker.running and not broker._goes_by(rules, wanted):
+            while broker.running and not reached(broker):
                 if not _time_left(deadline):
-                    raise ClusterError(f"{broker} has not applied {rules}")
+                    raise ClusterError(f"on {broker} {otherwise}")
 
     def _servers(self, listener: int) -> str:
         """Return the addresses of a listener, or of the plain one if there is no other."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
 from pykaproducer import Producer
 from pykaproducer.testing import KafkaCluster
@@ -46,6 +47,36 @@ def test_every_client_commits(lent: KafkaCluster, tmp_path: Path) -> None:
         assert measures["messages_per_s"] > 0
         if run["client"] != "idempotent":
             assert 0 < measures["p50_ms"] <= measures["p99_ms"]
+
+
+def test_offsets_are_part_of_the_transactions(lent: KafkaCluster, tmp_path: Path) -> None:
+    peers = importlib.import_module("benchmarks.peers")
+    names = [
+        name
+        for name in every_peer("transactions")
+        if peers.Feature.OFFSETS not in peers.TABLE[name].lacks
+    ]
+    assert "tv1" in names
+    runs = measured(lent, tmp_path, "--messages", "10", "--offsets", "--vs", *names)
+    assert all(run["measures"]["transactions_per_s"] > 0 for run in runs)
+
+
+def test_offsets_count_only_if_they_are_committed(lent: KafkaCluster, topic: str) -> None:
+    lent.create_topic(topic)
+    with Producer(bootstrap_servers=lent.bootstrap_servers, transactional_id=topic) as producer:
+        for offset, commits in ((3, True), (4, False)):
+            with producer.transaction() as transaction:
+                producer.send_offsets_to_transaction({TopicPartition(topic, 0): offset}, topic)
+                if not commits:
+                    transaction.abort()
+    readback = importlib.import_module("benchmarks.readback")
+    readback.check_offset(lent, topic, topic, 3)
+
+
+def test_clients_without_offsets_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call(None, "transactions", "--offsets", "--vs", "flushing")
+    assert "flushing does not support offsets in transactions" in capsys.readouterr().err
 
 
 def test_brokers_without_kip_890(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_what_is_proposed(ask: object, scripts: pathlib.Path) -> None:
     assert ask(scripts, "pro") == {"produce"}
     assert {"demo", "load", "perf", "verify", "topics"} <= ask(scripts, "")
     assert ask(scripts, "topics", "") == {"list", "describe", "create"}
+    assert ask(scripts, "transactions", "") == {"list", "describe", "fence"}
     assert {"--topic", "--throughput", "--json"} <= ask(scripts, "perf", "--")
     assert ask(scripts, "perf", "--rec") == {"--record-size"}
     assert ask(scripts, "load", "--format", "p") == {"parquet"}

@@ -8,14 +8,19 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from typing import Any
 
-from pykaproducer import Producer
+import pytest
+
+from pykaproducer import Producer, TransactionAbortableError
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import read_through
+from tests._support.peers import needs_kafka_python_3
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "transactions" / "orders.py"
+PATIENCE = 60.0
 
 LINES = """\
 {"id": "1", "parcels": ["tea", "cups"]}
@@ -65,21 +70,31 @@ class Order:
         return self._cancelled
 
 
-def test_the_guide_s_examples_run(cluster: KafkaCluster, topic: str) -> None:
+@pytest.fixture
+def blocks(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+    """Return the guide's code by a word that it contains, with names that no other test uses."""
     page = (ROOT / "docs" / "transactions.rst").read_text()
-    servers = cluster.bootstrap_servers
-    orders, parcels = f"{topic}-orders", f"{topic}-parcels"
-    blocks = [
-        textwrap.dedent(block)
-        .replace("127.0.0.1:9092", servers)
-        .replace('"orders"', repr(orders))
-        .replace('"parcels"', repr(parcels))
-        .replace('"orders-0"', repr(topic))
+    found = [
+        textwrap.dedent(block).replace("127.0.0.1:9092", cluster.bootstrap_servers)
         for block in re.findall(r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)", page)
     ]
-    for name in (orders, parcels):
-        cluster.create_topic(name)
-    loop, block, errors = blocks
+    for name in ("orders", "parcels", "invoices", "orders-0", "invoices-0"):
+        found = [block.replace(f'"{name}"', f'"{topic}-{name}"') for block in found]
+    for name in ("orders", "parcels", "invoices"):
+        cluster.create_topic(f"{topic}-{name}")
+    words = ("import KafkaConsumer\nfrom", "import Consumer", "for parcel", "as transaction:\n    ")
+    words += ("def write", "def is_visible")
+    by_word = dict(zip(words, found, strict=True))
+    assert all(word in block for word, block in by_word.items())
+    return by_word
+
+
+def test_the_guide_s_examples_run(
+    cluster: KafkaCluster, topic: str, blocks: dict[str, str]
+) -> None:
+    servers = cluster.bootstrap_servers
+    orders, parcels = f"{topic}-orders", f"{topic}-parcels"
+    *_, loop, block, errors, visible = blocks.values()
     names: dict[str, Any] = {"orders": [Order("1", "tea", "cups"), Order("2")]}
     exec(loop, names)
     with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
@@ -90,5 +105,56 @@ def test_the_guide_s_examples_run(cluster: KafkaCluster, topic: str) -> None:
         exec(block, names)
         exec(errors, names)
         names["write"](producer, [(orders, b"6"), (parcels, b"spoons")])
+        exec(visible, names)
+        with producer.transaction():
+            kept = producer.send(parcels, b"forks").result(PATIENCE)
+        with producer.transaction() as transaction:
+            dropped = producer.send(parcels, b"knives").result(PATIENCE)
+            transaction.abort()
+        assert names["is_visible"](servers, kept)
+        assert not names["is_visible"](servers, dropped)
     assert read_through(servers, orders, committed=True) == [b"1", b"2", b"3", b"5", b"6"]
-    assert read_through(servers, parcels, committed=True) == [b"tea", b"cups", b"sugar", b"spoons"]
+    read = read_through(servers, parcels, committed=True)
+    assert read == [b"tea", b"cups", b"sugar", b"spoons", b"forks"]
+
+
+@needs_kafka_python_3  # earlier versions have no group metadata
+def test_the_guide_s_loops_run(cluster: KafkaCluster, topic: str, blocks: dict[str, str]) -> None:
+    servers = cluster.bootstrap_servers
+    with Producer(bootstrap_servers=servers) as producer:
+        for value in (b"1", b"2", b"3"):
+            producer.send(f"{topic}-orders", value)
+    done: list[bytes] = []
+
+    def invoice_for(order: bytes) -> bytes:
+        if order == b"2" and order not in done:
+            done.append(order)
+            raise TransactionAbortableError("once", transactional_id=topic)
+        done.append(order)
+        return order + b"!"
+
+    names: dict[str, Any] = {
+        "invoice_for": invoice_for,
+        "has_more": lambda: done[-1:] != [b"3"],
+        "__name__": "guide",
+    }
+    by_kafka_python, by_confluent, *_ = blocks.values()
+    assert by_kafka_python.count("while True:") == 1
+    exec(by_kafka_python.replace("while True:", "while has_more():"), names)
+    names["consumer"].close()
+    assert done == [b"1", b"2", b"1", b"2", b"3"]
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send(f"{topic}-orders", b"4")
+    exec(by_confluent, names)  # the consumer of the same group
+    deadline = time.monotonic() + PATIENCE
+    while not (batch := names["consumer"].consume(10, 0.5)):
+        assert time.monotonic() < deadline
+    names["process"](batch)
+    names["consumer"].close()
+    names["producer"].close()
+    assert read_through(servers, f"{topic}-invoices", committed=True) == [
+        b"1!",
+        b"2!",
+        b"3!",
+        b"4!",
+    ]

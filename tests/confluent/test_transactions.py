@@ -77,7 +77,8 @@ def test_an_abort_tells_that_another_producer_has_the_id(
     older.begin_transaction()
     older.produce(topic, b"lost")
     # A broker refuses the message's epoch in the same way after a timeout of the transaction.
-    assert flags_of(older.commit_transaction) == (KafkaError._INCONSISTENT, False, False, True)
+    refused = (KafkaError.INVALID_PRODUCER_EPOCH, False, False, True)
+    assert flags_of(older.commit_transaction) == refused
     fenced = (KafkaError._FENCED, True, False, False)
     assert flags_of(older.abort_transaction) == fenced
     assert flags_of(older.begin_transaction) == fenced
@@ -153,9 +154,39 @@ def test_without_an_id_the_calls_are_not_configured() -> None:
             getattr(producer, call)()
 
 
-def test_messages_of_a_transaction_are_purged_by_an_abort_only() -> None:
-    producer = Producer({"bootstrap.servers": NOWHERE, "transactional.id": "a"})
-    with pytest.raises(KafkaException, match=r"abort_transaction\(\) purges") as raised:
-        producer.purge()
-    assert raised.value.args[0] == KafkaError._NOT_IMPLEMENTED
-    producer.close()
+def test_purge_makes_an_abort_necessary(
+    cluster: KafkaCluster, topic: str, make: Callable[..., Producer]
+) -> None:
+    reports: list[int] = []
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        assert error is not None
+        reports.append(error.code())
+
+    producer = make(linger_ms=60_000)
+    producer.init_transactions(SOON)
+    producer.begin_transaction()
+    producer.produce(topic, b"purged", partition=0, on_delivery=report)
+    producer.purge()
+    assert reports == []
+    assert producer.poll(0) == 1
+    assert reports == [KafkaError._PURGE_QUEUE]
+    assert flags_of(producer.commit_transaction) == (KafkaError._INCONSISTENT, False, False, True)
+    producer.abort_transaction(SOON)
+    producer.begin_transaction()
+    producer.produce(topic, b"kept", partition=0)
+    producer.commit_transaction(SOON)
+    assert read_through(cluster.bootstrap_servers, topic, committed=True) == [b"kept"]
+
+
+@pytest.mark.parametrize("group", [b"", b"nonsense"])
+def test_metadata_that_cannot_be_read(make: Callable[..., Producer], group: bytes) -> None:
+    producer = make()
+    with pytest.raises(KafkaException, match="consumer_group_metadata") as raised:
+        producer.send_offsets_to_transaction([], group)
+    assert raised.value.args[0] == KafkaError._BAD_MSG
+
+
+def test_metadata_are_bytes(make: Callable[..., Producer]) -> None:
+    with pytest.raises(TypeError, match="expected bytes, str found"):
+        make().send_offsets_to_transaction([], "group")

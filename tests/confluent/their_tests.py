@@ -5,8 +5,6 @@ run by hand with a checkout of the installed version or a similar one. It needs 
 which the tests import::
 
     python -m tests.confluent.their_tests path/to/confluent-kafka-python
-
-Tests of transactions are left out.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ FILES = (
     "tests/test_log.py",
     "tests/test_Wakeable.py",
     "tests/integration/producer/test_producer_wakeable_poll_flush.py",
+    "tests/integration/producer/test_transactions.py",
 )
 #: Modules that these import.
 HELPERS = (
@@ -40,13 +39,10 @@ HELPERS = (
     "tests/common/__init__.py",
     "tests/common/schema_registry/__init__.py",
 )
-#: test_transaction_api sends offsets of a consumer; the others of Wakeable test its consumer and
-#: functions of its C module.
-SELECTED = (
-    "not test_transaction_api and (not test_Wakeable or test_producer_wakeable) "
-    "and not test_consumer and not test_avro"
-)
-#: Replaces theirs, which needs Docker.
+#: The others of Wakeable test its consumer and functions of its C module.
+SELECTED = "(not test_Wakeable or test_producer_wakeable) and not test_consumer and not test_avro"
+#: Replaces theirs, which needs another program to start Kafka. Their fixture makes producers of
+#: ``SerializingProducer``, which derives from ``Producer``.
 CONFTEST = """
 import uuid
 import pytest
@@ -63,6 +59,14 @@ class Cluster:
 
     def cimpl_producer(self, conf=None):
         return Producer(self.client_conf(conf))
+
+    producer = cimpl_producer
+
+    def seed_topic(self, topic):
+        producer = self.producer()
+        for number in range(100):
+            producer.produce(topic, f"test-data{{number}}")
+        producer.flush()
 
     def create_topic_and_wait_propogation(self, prefix, conf=None, **more):
         name = f"{{prefix}}-{{uuid.uuid4().hex[:8]}}"

@@ -16,7 +16,6 @@ from pykaproducer import (
 )
 from pykaproducer.testing import KafkaCluster
 from tests._support.consumer import read_through
-from tests._support.peers import needs_kafka_python_3
 
 NOWHERE = "127.0.0.1:1"
 #: kafka-python 2 has no such class.
@@ -38,15 +37,6 @@ def make(cluster: KafkaCluster, topic: str) -> Iterator[Callable[..., KafkaProdu
     yield make_one
     for producer in made:
         producer.close(timeout=1)
-
-
-def raised_by(call: Callable[[], object]) -> BaseException | None:
-    """Return what *call* raises."""
-    try:
-        call()
-    except Exception as error:
-        return error
-    return None
 
 
 def test_readers_see_what_is_committed(
@@ -83,45 +73,6 @@ def test_what_does_not_send_needs_no_transaction(
     assert producer.partitions_for(topic) == {0}
     producer.flush(timeout=1)
     assert producer.metrics()
-
-
-@needs_kafka_python_3
-def test_calls_in_each_state_raise_where_kafka_python_raises(
-    cluster: KafkaCluster, topic: str, make: Callable[..., KafkaProducer]
-) -> None:
-    def outcomes(producer: Any) -> list[Any]:
-        """Return for each state and call whether it raises a KafkaError."""
-        found: list[Any] = []
-
-        def record(name: str, *arguments: Any) -> None:
-            error = raised_by(lambda: getattr(producer, name)(*arguments))
-            assert error is None or isinstance(error, kafka.errors.KafkaError), error
-            found.append((name, error is not None))
-
-        for name in CALLS[1:]:
-            record(name)
-        record("send", topic, b"no")
-        for name in (
-            *("init_transactions", "init_transactions", "commit_transaction"),
-            *("abort_transaction", "begin_transaction", "begin_transaction", "init_transactions"),
-        ):
-            record(name)
-        record("send", topic, b"yes")
-        for name in (
-            *("commit_transaction", "commit_transaction", "begin_transaction"),
-            *("commit_transaction", "begin_transaction", "abort_transaction", "abort_transaction"),
-        ):
-            record(name)
-        record("send", topic, b"no")
-        return found
-
-    theirs = kafka.KafkaProducer(
-        bootstrap_servers=cluster.bootstrap_servers, transactional_id=f"{topic}-theirs"
-    )
-    try:
-        assert outcomes(make()) == outcomes(theirs)
-    finally:
-        theirs.close()
 
 
 def test_a_call_that_does_not_fit_is_an_illegal_state(

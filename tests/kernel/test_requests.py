@@ -112,6 +112,109 @@ class Broker:
         return batches, self.sealer.seal(batches, self.now)
 
 
+# Splitting a batch in place -----------------------------------------------------------------------
+
+
+def one_batch(broker: Broker, messages: int, **options: Any) -> tuple[PartitionBuffer, Batch]:
+    """Return a sealed batch of *messages* messages, in two slices, and its buffer."""
+    (buffer,) = broker.buffers(1)
+    for count in (messages // 2, messages - messages // 2):
+        for number in range(count):
+            broker.door.send(TOPIC, b"%d" % number, partition=0, **options)
+        for part in split(broker.door.chunk(), 1).values():
+            broker.batcher.add(buffer, part, broker.now)
+    (batch,) = broker.seal()[0]
+    assert batch.count == messages
+    return buffer, batch
+
+
+@pytest.mark.parametrize("messages", [2, 3, 7, 10])
+def test_the_halves_of_a_batch_have_its_rows_and_its_numbers(messages: int) -> None:
+    broker = Broker()
+    buffer, batch = one_batch(broker, messages)
+    before = buffer.sequencer.next_sequence
+    halves = broker.sealer.split(batch)
+    assert halves is not None
+    first, second = halves
+    assert (first.count, second.count) == ((messages + 1) // 2, messages // 2)
+    assert first.first_sequence == batch.first_sequence
+    assert second.first_sequence == batch.first_sequence + first.count
+    assert buffer.sequencer.next_sequence == before
+    records = [record for half in halves for record in read(bytes(half.payload))]
+    assert [r.value for r in records] == [r.value for r in read(bytes(batch.payload))]
+    for half in halves:
+        assert half.numbered == batch.numbered
+        assert half.buffer is buffer
+        found = read(bytes(half.payload))
+        assert (found.producer_id, found.producer_epoch) == (7, 3)
+        assert found.base_sequence == half.first_sequence
+    settle_each(broker, halves)
+
+
+def settle_each(broker: Broker, halves: list[Batch]) -> None:
+    """Settle *halves*; all memory is released then."""
+    for half in halves:
+        half.in_buffer.unanswered[:] = [half]
+        assert broker.settle([half])[0] == []
+    assert broker.door.budget.used == 0
+
+
+def test_the_number_after_the_last_one_is_0() -> None:
+    broker = Broker()
+    _, batch = one_batch(broker, 4)
+    batch.first_sequence = (1 << 31) - 2
+    halves = broker.sealer.split(batch)
+    assert halves is not None
+    assert [half.first_sequence for half in halves] == [(1 << 31) - 2, 0]
+
+
+def test_a_batch_with_an_expired_row_is_not_split() -> None:
+    broker = Broker()
+    _, batch = one_batch(broker, 4)
+    batch.parts[0].chunk.pick([0]).fail(ValueError(), ValueError())
+    assert broker.sealer.split(batch) is None
+    for part in batch.parts:
+        part.fail(ValueError(), ValueError())  # None: nothing else is left
+    assert all(part.is_settled for part in batch.parts)
+
+
+def test_a_batch_whose_rows_are_gone_is_not_split() -> None:
+    broker = Broker()
+    _, batch = one_batch(broker, 4)
+    for part in batch.parts:
+        settled = part.fail(ValueError(), ValueError())
+        assert settled is not None
+        settled.finish()
+    assert broker.door.budget.used == 0
+    assert broker.sealer.split(batch) is None
+
+
+@needs_hook
+@pytest.mark.parametrize("allocation", range(40))
+def test_without_memory_a_batch_stays_as_it_is(allocation: int) -> None:
+    broker = Broker()
+    _, batch = one_batch(broker, 6)
+    rows = [part.row_numbers() for part in batch.parts]
+    call_without_memory(allocation, broker.sealer.split, batch)
+    assert [part.row_numbers() for part in batch.parts] == rows
+    halves = broker.sealer.split(batch)
+    assert halves is not None
+    settle_each(broker, halves)
+
+
+def test_the_sealer_counts_its_batches() -> None:
+    """A batch that was split is none, and each of its halves is one."""
+    broker = Broker()
+    assert broker.sealer.sealed_so_far == 0
+    _, batch = one_batch(broker, 4)
+    assert broker.sealer.sealed_so_far == 1
+    broker.sealer.split(batch)
+    assert broker.sealer.sealed_so_far == 2
+    broker.fill(broker.buffers(3))
+    broker.seal()
+    assert broker.sealer.sealed_so_far == 5
+
+
 # Buffering ----------------------------------------------------------------------------------------
 
 

@@ -49,7 +49,8 @@ TABLE: list[tuple[list[int | None], str]] = [
     ([15, 16], "RCCCC"),
     ([51], "FSSSS"),
     ([3], "FFRFR"),
-    ([47, 90, 49, 48], "FFFFF"),
+    ([47], "FFFFA"),
+    ([90, 49, 48], "FFFFF"),
     ([59, 120], "AUAAA"),
     ([53], "FUFFF"),
     ([31, 50, 42], "FUFFF"),
@@ -128,7 +129,7 @@ def test_what_is_known_after_a_commit(code: int | None, unconfirmed: bool, proto
     letter, first, again = END_COMMIT.get(code, ("F", NOT, POSSIBLY))
     found = coordinate(ApiKey.END_TXN, code, ending=Ending(True, protocol, unconfirmed))
     assert (found.reaction, found.outcome) == (LETTERS[letter], again if unconfirmed else first)
-    assert found.unconfirmed is (code in (NO_ANSWER, 7, -1))
+    assert found.unconfirmed is (code in (NO_ANSWER, 7, -1, 14, 15, 16))
     assert found.fenced is (code in (47, 90))
 
 

@@ -231,6 +231,29 @@ def test_a_result_that_no_caller_has_read_is_kept(protocol: int, what: C) -> Non
         driver.begin()
 
 
+@BOTH
+@pytest.mark.parametrize("name", [None, "other"])
+@pytest.mark.parametrize("what", [C.COMMIT, C.PREPARE])
+def test_no_result_is_forgotten_for_another_id(protocol: int, what: C, name: str | None) -> None:
+    """The caller could neither end its prepared transaction, nor know that it is committed."""
+    driver = at(S.IN_TRANSACTION, protocol)
+    machine = driver.machine
+    call = machine.prepare if what is C.PREPARE else machine.commit
+    driver.do(call("a", 0.0))
+    machine.caller_left("a")
+    driver.settle()
+    if what is C.COMMIT:
+        driver.end()
+    if what is C.PREPARE or name is not None:
+        failure = refused(lambda: machine.init("i", 1.0, transactional_id=name))
+        assert (failure.kind, failure.other) == (FailureKind.CONFLICT, what)
+    driver.do(call("b", 1.0))
+    assert driver.told["b"].failure is None
+    driver.do(machine.init("j", 1.0, transactional_id=name))
+    renewed = what is C.PREPARE or name is not None
+    assert machine.state is (S.INITIALIZING if renewed else S.READY)
+
+
 def test_an_abort_that_no_caller_has_read_prevents_nothing() -> None:
     driver = at(S.ENDING_ABORT, TV2)
     driver.machine.caller_left("abort")

@@ -45,7 +45,7 @@ NOT, POSSIBLY, COMMITTED = (
 #: Answers with which a coordinator refuses to do anything.
 TEMPORARY = (14, 13, 15, 16, 51)
 #: Answers after which it may have carried out EndTxn.
-DOUBTFUL = (7, -1)
+DOUBTFUL = (7, -1, 14, 15, 16)
 FINAL = (90, 49, 53, 999)
 
 

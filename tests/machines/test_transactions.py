@@ -15,6 +15,7 @@ from pykaproducer._machines.coordination import (
     Reaction,
     coordinate,
 )
+from pykaproducer._machines.introduction_hold import IntroductionHold
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
@@ -37,7 +38,6 @@ from pykaproducer._machines.transaction_states import (
     CallRefused,
     FailureKind,
     IllegalTransactionMove,
-    IntroductionHold,
 )
 from pykaproducer._machines.transaction_states import TransactionCall as C
 from pykaproducer._machines.transaction_states import TransactionState as S
@@ -763,8 +763,6 @@ def test_what_belongs_to_another_transaction_is_ignored(protocol: int) -> None:
         assert not machine.all_settled(99, 0.0)
         assert not machine.drained(99, 0.0, spent=True)
         assert not machine.offsets_answered(99, 1, DONE, 0.0)
-        machine.first_produce_took(99, 1.0)
-        assert contents(machine) == before
         assert not machine.partition_wanted(99, "t", 5, 0.0)
         assert contents(machine) == before
 
@@ -796,7 +794,7 @@ def test_how_long_the_first_produce_of_a_transaction_waits() -> None:
 
 def test_the_view_says_when_the_first_produce_may_be_written() -> None:
     driver = at(S.ENDING_COMMIT, TV2)
-    driver.machine.first_produce_took(1, 0.023)
+    driver.machine.view.touch.took = 0.023
     driver.now = 5.0
     driver.end()
     assert driver.machine.view.not_before == 5.001

@@ -38,7 +38,7 @@ GIVEN = ProducerId(7, 0)
 class Driver:
     """Gives events to a machine, and checks what holds for each of them."""
 
-    def __init__(self, protocol: int) -> None:
+    def __init__(self, protocol: int, *, waits_for_callbacks: bool = False) -> None:
         self.protocol = protocol
         self.machine = TransactionMachine(
             "orders",
@@ -47,6 +47,7 @@ class Driver:
             backoff_first=0.1,
             backoff_most=1.0,
             random=lambda: 0.5,
+            waits_for_callbacks=waits_for_callbacks,
         )
         self.now = 0.0
         self.request: Request | None = None

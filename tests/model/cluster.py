@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._kernel import TRANSACTIONAL
 from pykaproducer._machines.batch import Batch
 
 #: The number of batches by which a broker recognises duplicates of a producer id.
@@ -44,12 +45,15 @@ class Fate(NamedTuple):
 
 
 class Read(NamedTuple):
-    """The contents of a sealed batch."""
+    """The contents of a sealed batch, or of a control batch."""
 
     producer_id: int
     epoch: int
     first_sequence: int
     numbers: list[int]
+    transactional: bool = False
+    #: A marker at the end of a transaction: whether that is committed. None: this is no marker.
+    commits: bool | None = None
 
 
 class Logged(NamedTuple):
@@ -66,6 +70,8 @@ class _Producer:
     epoch: int
     #: (first sequence, last sequence, base offset)
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    #: The offset of the first batch of an open transaction.
+    open_since: int | None = None
 
 
 class Log:
@@ -125,7 +131,7 @@ class Log:
         for known_first, known_last, offset in known.batches:
             if (known_first, known_last) == (first, last):
                 return 0, offset
-        if first != known.batches[-1][1] + 1:
+        if first != (known.batches[-1][1] + 1 if known.batches else 0):
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
         return 0, -1
 
@@ -154,8 +160,11 @@ class Cluster:
             self.logs[partition].cut()
         self.leaders[partition] = leader
 
-    def produce(self, broker: int, batch: Batch, fate: Fate) -> tuple[int, int]:
-        """Handle *batch* on *broker* and return ``(error code, base offset)``."""
+    def produce(self, broker: int, batch: Batch, fate: Fate, version: int) -> tuple[int, int]:
+        """Handle *batch* on *broker* and return ``(error code, base offset)``.
+
+        *version*: of the request.
+        """
         if self.leaders[batch.partition] != broker:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
         if fate.kind is Kind.REFUSE:
@@ -181,7 +190,7 @@ def read(payload: bytes) -> Read:
         numbers.append(int.from_bytes(payload[position : position + size], "big"))
         position = end
     assert position == len(payload)
-    return Read(header[9], header[10], header[11], numbers)
+    return Read(header[9], header[10], header[11], numbers, bool(header[5] & TRANSACTIONAL))
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.partition import PartitionWorker
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer._pipeline.worker import Worker
-from pykaproducer._wire.messages import ApiKey
+from pykaproducer._wire.messages import VERSIONS, ApiKey
 from pykaproducer.config import Config
 from pykaproducer.testing import FakeClock
 from tests.kernel.helper import TOPIC, Door
@@ -222,11 +222,12 @@ class ModelBridge(Bridge):
 
     def taken_by_broker(self, cluster: Cluster, fates: list[Fate]) -> None:
         """Let the broker handle the oldest request that it has not handled."""
-        batches = self.wire[len(self.done)].tag.batches
+        request = self.wire[len(self.done)]
+        version = produce_version(request)
         self.done.append(
             [
-                cluster.produce(self.broker_id, batch, fates[i % len(fates)])
-                for i, batch in enumerate(batches)
+                cluster.produce(self.broker_id, batch, fates[i % len(fates)], version)
+                for i, batch in enumerate(request.tag.batches)
             ]
         )
 
@@ -238,17 +239,20 @@ class ModelBridge(Bridge):
         payload = _produce_answer(list(zip(partitions, results, strict=True)))
         self.on_answer(Answered(request, 3, payload))
 
-    def cut(self, written: int, arrives: int, cluster: Cluster) -> deque[Any]:
-        """Lose the connection, and return the requests that the broker may handle later.
+    def cut(self, written: int, arrives: int, cluster: Cluster) -> deque[tuple[Batch, int]]:
+        """Lose the connection, and return the batches that the broker may handle later.
 
-        *written* requests were given to the socket, and the broker has handled *arrives* of them.
+        Each is returned with the version of its request. *written* requests were given to the
+        socket, and the broker has handled *arrives* of them.
         """
         written = min(max(written, len(self.done)), len(self.wire))
         while len(self.done) < min(arrives, written):
             self.taken_by_broker(cluster, [Fate(Kind.TAKE)])
         requests = list(self.wire)
         late = deque(
-            batch for request in requests[len(self.done) : written] for batch in request.tag.batches
+            (batch, produce_version(request))
+            for request in requests[len(self.done) : written]
+            for batch in request.tag.batches
         )
         self.wire.clear()
         self.done.clear()
@@ -284,6 +288,13 @@ class ModelMetadata(Metadata):
         self.on_answer(Answered(request, 0, payload))
 
 
+def produce_version(request: Request) -> int:
+    """Return the version in which a Produce request is sent to a broker of today."""
+    version = min(request.at_most, VERSIONS[ApiKey.PRODUCE][1])
+    assert version >= request.at_least
+    return version
+
+
 def _produce_answer(results: list[tuple[int, tuple[int, int]]]) -> bytes:
     name = TOPIC.encode()
     answer = struct.pack(f">ih{len(name)}si", 1, len(name), name, len(results))
@@ -308,6 +319,7 @@ class ModelPipeline(Pipeline):
 
     #: A test may replace it.
     ordering = Ordering
+    metadata_type: type[ModelMetadata] = ModelMetadata
 
     def __init__(
         self,
@@ -322,16 +334,13 @@ class ModelPipeline(Pipeline):
         #: The youngest batch for each producer id and epoch of a partition.
         self.youngest: dict[tuple[int, int, int], int] = {}
         no_network: Any = None
-        with mock.patch("pykaproducer._pipeline.wiring.Metadata", ModelMetadata):
-            super().__init__(
-                config,
-                clock,
-                no_network,
-                "model",
-                AdmissionFunctions(
-                    door._take, door._take_all, door._take_callers, door._let_go, lambda: None
-                ),
-            )
+        with mock.patch("pykaproducer._pipeline.wiring.Metadata", self.metadata_type):
+            super().__init__(config, clock, no_network, "model", self._admission_of(door))
+
+    def _admission_of(self, door: Door) -> AdmissionFunctions:
+        return AdmissionFunctions(
+            door._take, door._take_all, door._take_callers, door._let_go, lambda: None
+        )
 
     def is_flushing(self) -> bool:
         return self.flushing

@@ -45,10 +45,10 @@ class World:
         #: The messages without an outcome.
         self.open: list[Message] = []
         #: Batches written to a dead connection that a broker will still handle.
-        self.late: list[tuple[int, deque[Batch]]] = []
+        self.late: list[tuple[int, deque[tuple[Batch, int]]]] = []
         self.marks: list[tuple[FlushBarrier, int]] = []
-        self.cluster = Cluster(BROKERS, leaders)
-        self.door = ModelDoor()
+        self.cluster = self.new_cluster(leaders)
+        self.door = self.new_door()
         self.clock = self.door.clock
         self.schedule = Schedule(self.clock)
         self.patches = contextlib.ExitStack()
@@ -56,7 +56,7 @@ class World:
         for name, kind in self.replaced.items():
             where = f"pykaproducer._pipeline.partition.{name}"
             self.patches.enter_context(mock.patch(where, kind))
-        config = Config(
+        self.config = Config(
             acks=-1,
             enable_idempotence=self.idempotent,
             retry_backoff_ms=100,
@@ -64,11 +64,19 @@ class World:
             request_timeout_ms=10_000,
             **settings,
         )
-        self.pipeline = self.pipeline_type(config, self.clock, self.door, transitions)
+        self.pipeline = self.pipeline_type(self.config, self.clock, self.door, transitions)
         self.door.dispatcher = self.pipeline.dispatcher
         metadata = self.pipeline.metadata
         assert isinstance(metadata, ModelMetadata)
         self.metadata = metadata
+
+    def new_cluster(self, leaders: list[int]) -> Cluster:
+        """Return the simulated cluster."""
+        return Cluster(BROKERS, leaders)
+
+    def new_door(self) -> ModelDoor:
+        """Return the producer's entry point."""
+        return ModelDoor()
 
     # The user ---------------------------------------------------------------------------------
 
@@ -178,7 +186,8 @@ class World:
     def handle_late(self, which: int) -> None:
         """Handle a request of a dead connection after all."""
         broker, batches = self.late[which % len(self.late)]
-        self.cluster.produce(broker, batches.popleft(), WELL)
+        batch, version = batches.popleft()
+        self.cluster.produce(broker, batch, WELL, version)
         self.late = [each for each in self.late if each[1]]
 
     # Invariants ---------------------------------------------------------------------------------
@@ -192,10 +201,14 @@ class World:
             waits = [m for m in self.open if m.number < count]
             check(mark.done.locked() or not waits, "P7", f"flush has ended before {waits}")
 
-    def calm_down(self) -> None:
-        """Stop all faults; every message gets its outcome, and none expires early."""
+    def stop_faults(self) -> None:
+        """Let every stage run, and the metadata be right."""
         self.schedule.held_up.clear()
         self.cluster.published = list(self.cluster.leaders)
+
+    def calm_down(self) -> None:
+        """Stop all faults; every message gets its outcome, and none expires early."""
+        self.stop_faults()
         end = self.clock.monotonic() + CALM
         for _ in range(3_000):
             if self.run_all() or self.serve(itertools.repeat(WELL)):

@@ -1,10 +1,9 @@
-"""kafka-python's own integration tests of its producer, with only the import changed.
+"""kafka-python's own tests of its producer, with only the import changed.
 
 They are part of its source distribution, which pip downloads into a temporary directory. They run
-in a separate process against a real cluster. The parts of its other integration tests that use a
-producer (to write to topics for consumers and for administration) are run as well. Only
-the test that sends offsets of a consumer in a transaction is left out, because that is not
-supported.
+in a separate process against a real cluster. All integration tests of its producer are run, and the
+parts of its other integration tests that use a producer (to write to topics for consumers and for
+administration). Tests that only its repository has are run by hand: tests/kafka_python/their_tests.
 """
 
 from __future__ import annotations
@@ -17,24 +16,26 @@ import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 
 import pytest
 
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._jars import KAFKA_VERSION
+from tests._support.fixtures.cluster import kafka_or_skip
 
 VERSION = importlib.metadata.version("kafka-python")
 
-#: Test modules and the selected tests: all without offsets; those that send.
+#: Test modules and the selected tests: all of the producer, and those that send.
 MODULES = {
-    "test_producer_integration.py": "not transactional_producer_offsets",
+    "test_producer_integration.py": "test",
     "test_consumer_integration.py": "test_kafka_consumer and not time_old",
     "test_admin_integration.py": "delete_groups or delete_records",
 }
 
 #: The minimum number of tests that must have run, so that none is skipped silently.
 AT_LEAST = {
-    "test_producer_integration.py": 16,
+    "test_producer_integration.py": 17,
     "test_consumer_integration.py": 9,
     "test_admin_integration.py": 4,
 }
@@ -54,6 +55,14 @@ class SpawnedService:
     pass
 """,
 }
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaCluster]:
+    """Yield a broker that creates topics with as many partitions as theirs."""
+    kafka_or_skip()
+    with KafkaCluster(properties={"num.partitions": "4"}, fast_start=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +148,8 @@ def _run(sources: pathlib.Path, cluster: KafkaCluster, module: str) -> dict[str,
 
 @pytest.mark.parametrize("module", MODULES)
 def test_with_only_the_import_changed(
-    sources: pathlib.Path, cluster: KafkaCluster, module: str
+    sources: pathlib.Path, kafka: KafkaCluster, module: str
 ) -> None:
-    outcomes = _run(sources, cluster, module)
+    outcomes = _run(sources, kafka, module)
     assert outcomes == dict.fromkeys(outcomes, "passed")
     assert len(outcomes) >= AT_LEAST[module]

@@ -18,6 +18,7 @@ IN_BOTH_MODES = {
     "test_failure_table",
     "test_sarama_scenarios",
     "test_shutdown",
+    "test_transactions",
     "test_waiting",
 }
 

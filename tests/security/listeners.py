@@ -49,7 +49,9 @@ _SECURITY = [
     Security(
         "SASL_PLAINTEXT",
         "SCRAM-SHA-512",
-        users=dict.fromkeys(("nobody", "reader", "elsewhere", "writer", "waiting"), PASSWORD),
+        users=dict.fromkeys(
+            ("nobody", "reader", "elsewhere", "writer", "waiting", "transactor"), PASSWORD
+        ),
         authorize=True,
     ),
 ]

@@ -85,6 +85,8 @@ def test_files_with_keys_are_the_owners_alone(secured: KafkaCluster) -> None:
 def test_a_right_that_does_not_exist(secured: KafkaCluster) -> None:
     with pytest.raises(ValueError, match="unknown operation 'PAINT'"):
         secured.allow("writer", "*", "PAINT")
+    with pytest.raises(ValueError, match="kind must be one of topic, group, transactional_id"):
+        secured.allow("writer", "*", kind="table")
 
 
 def test_an_old_cluster_has_settings_too_and_no_rights(cluster: KafkaCluster) -> None:

@@ -22,6 +22,7 @@ class RawClient:
         self.transport = network.connect(endpoint)
         self._selector = selectors.DefaultSelector()
         self._received = b""
+        self.client_id = "raw"
         while wanted := self.transport.finish_connect():
             self._wait(wanted)
 
@@ -33,7 +34,7 @@ class RawClient:
         self._selector.close()
 
     def send(self, request: Any, correlation_id: int = 1) -> None:
-        request.with_header(correlation_id=correlation_id, client_id="raw")
+        request.with_header(correlation_id=correlation_id, client_id=self.client_id)
         data = memoryview(bytes(request.encode(header=True, framed=True)))
         while data:
             data = data[self.transport.send([data]) :]
@@ -41,6 +42,10 @@ class RawClient:
     def ask(self, request: Any, correlation_id: int = 1) -> Any:
         """Return the answer, as an object."""
         self.send(request, correlation_id)
+        return self.answer(request, correlation_id)
+
+    def answer(self, request: Any, correlation_id: int = 1) -> Any:
+        """Wait for the answer to a *request* that has been sent."""
         length = int.from_bytes(self.read(4), "big", signed=True)
         kind = request.header.get_response_class()
         answer = kind.decode(self.read(length), header=True)

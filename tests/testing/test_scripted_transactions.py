@@ -37,7 +37,15 @@ def client(cluster: ScriptedCluster) -> Iterator[RawClient]:
 def world_of(
     cluster: ScriptedCluster, client: RawClient, server: int = 2, protocol: int = 2
 ) -> World:
-    return World(client, "t", "id", server, protocol, lambda world: cluster.time_out(world.name))
+    return World(
+        client,
+        "t",
+        "id",
+        server,
+        protocol,
+        expire=lambda world: cluster.time_out(world.name),
+        connect=lambda: RawClient(cluster.network, "broker-0.scripted", 9092),
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A broker for each transaction protocol, behind a proxy that can cut its connections."""
+"""Brokers for each transaction protocol: real ones behind a proxy, and scripted ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer.testing import FaultProxy, KafkaCluster
+from pykaproducer.testing import FakeClock, FaultProxy, KafkaCluster, ScriptedCluster
 from pykaproducer.testing._processes import tick
 from tests._support.fixtures.cluster import kafka_or_skip
 from tests.transactions.helper import FEATURES, PATIENCE, PROPERTIES, Kafka
@@ -40,3 +40,21 @@ def topic(kafka: Kafka, topic: str) -> Iterator[str]:
     while kafka.proxy.connections:  # it closes its side of them a little later
         assert time.monotonic() < deadline
         tick()
+
+
+@pytest.fixture(params=sorted(FEATURES))
+def protocol(request: pytest.FixtureRequest) -> str:
+    """Return the name of a protocol, for tests with scripted brokers."""
+    return str(request.param)
+
+
+@pytest.fixture
+def scripted(protocol: str) -> Iterator[ScriptedCluster]:
+    """Yield a scripted broker with the topic "t" of two partitions."""
+    with ScriptedCluster(topics={"t": 2}, features=FEATURES[protocol]) as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()

@@ -54,6 +54,8 @@ class World:
     protocol: int
     #: Ends the open transaction of the transactional id, as if its timeout had passed.
     expire: Callable[[World], object]
+    #: Opens another connection to the broker.
+    connect: Callable[[], RawClient]
     _letters: dict[int, str] = field(default_factory=dict)
 
     # Requests ----------------------------------------------------------------------------------
@@ -125,11 +127,12 @@ class World:
         )
 
         def codes(answer: Any) -> list[int]:
-            return [
-                each.partition_error_code
-                for found in answer.results_by_topic_v3_and_below
-                for each in found.results_by_partition
-            ]
+            found = {
+                each.partition_index: each.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            }
+            return [found[number] for number in sorted(found)]
 
         # An unknown partition does not pass here.
         answer = self.ask(request, lambda answer: set(codes(answer)) - {3})
@@ -153,6 +156,7 @@ class World:
         *,
         version: int | None = None,
         partition: int = 0,
+        topic: str = "",
         generation: int = -1,
         metadata: str = "m",
     ) -> str:
@@ -167,7 +171,7 @@ class World:
             producer_id=who[0],
             producer_epoch=who[1],
             generation_id=generation,
-            topics=[kind(name=self.topic, partitions=[one])],
+            topics=[kind(name=topic or self.topic, partitions=[one])],
         )
 
         def code(answer: Any) -> int:
@@ -304,6 +308,40 @@ def a_commit_that_is_repeated_after_the_next_producer(world: World) -> list[str]
     who = world.begin()
     said = [world.write(who), world.said(world.end(who, commit=True)), world.said(world.init())]
     return [*said, world.said(world.end(who, commit=True))]
+
+
+@answered(
+    first=["0 @0", "0", "CompleteCommit"],
+    second=["0 @0", "0 A1", "CompleteCommit"],
+)
+def a_commit_from_another_connection(world: World) -> list[str]:
+    """Only the transactional id, the producer id and the epoch count."""
+    who = world.begin()
+    said = [world.write(who)]
+    with world.connect() as other:
+        other.client_id = "another"
+        mine, world.client = world.client, other
+        said.append(world.said(world.end(who, commit=True)))
+        world.wait_for("CompleteCommit")
+        world.client = mine
+    return [*said, world.describe().transaction_state]
+
+
+@answered(
+    first=["0 @0", "0", "0 @2", "0", "CompleteCommit"],
+    second=["0 @0", "0 A1", "0 @2", "90", "Ongoing"],
+)
+def a_commit_that_is_repeated_in_the_next_transaction(world: World) -> list[str]:
+    """With the first protocol it commits that one, as the epoch is the same."""
+    who = world.begin()
+    said = [world.write(who)]
+    answer = world.end(who, commit=True)
+    world.wait_for("CompleteCommit")
+    said += [world.said(answer), world.write(world.after(who, answer), 2 - world.protocol)]
+    said.append(world.said(world.end(who, commit=True)))
+    if world.protocol == 1:
+        world.wait_for("CompleteCommit")
+    return [*said, world.describe().transaction_state]
 
 
 @answered(
@@ -513,6 +551,22 @@ def _settled(world: World, group: str) -> str:
     while (found := world.offset(group)).startswith("88"):
         assert time.monotonic() < deadline
     return found
+
+
+@answered(
+    first=["0 0", "0 1", "0 2", "0 2", "0 4", "0 5", "0 6", "0 6"],
+)
+def offsets_that_the_next_producer_reads(world: World) -> list[str]:
+    """When InitProducerId is answered, the last transaction and its offsets are decided."""
+    group, said = f"group-{world.name}", []
+    who = world.begin()
+    for number in range(8):
+        world.write_offset(who, group, number)
+        if number % 4 != 3:
+            world.end(who, commit=True)
+        who = world.begin()
+        said.append(world.offset(group))
+    return said
 
 
 @answered(

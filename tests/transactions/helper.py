@@ -18,8 +18,11 @@ from pykaproducer.testing._processes import tick
 PATIENCE = 60.0
 #: The protocols by name: that of ``transaction.version`` 0 and 1, and that of 2 (KIP-890).
 FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
-#: The coordinator looks often for transactions that have timed out.
-PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+#: The coordinator looks often for transactions that have timed out. Members may leave groups soon.
+PROPERTIES = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "group.min.session.timeout.ms": "1000",
+}
 
 _numbers = itertools.count(1)
 

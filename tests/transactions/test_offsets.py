@@ -122,11 +122,51 @@ def test_a_consumer_that_has_lost_its_partitions(kafka: Kafka, topic: str, group
     assert committed(kafka, group, topic) == [None, None, None]
 
 
+def test_offsets_whose_answer_is_not_waited_for(kafka: Kafka, topic: str, group: str) -> None:
+    with kafka.producer(proxied=True) as producer:
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        kafka.proxy.black_hole()
+        try:
+            for number in (1, 2, 2, 3):
+                producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, 0): number}, group, wait=False
+                )
+        finally:
+            kafka.proxy.restore()
+        producer.commit_transaction(PATIENCE)
+        with producer.transaction() as transaction:
+            transaction.send_offsets({TopicPartition(topic, 1): 5}, group)
+        with producer.transaction() as transaction:
+            transaction.send_offsets({TopicPartition(topic, 1): 6}, group)
+            transaction.abort()
+    assert committed(kafka, group, topic) == [3, 5, None]
+
+
+def test_offsets_that_are_refused_after_the_call(kafka: Kafka, topic: str, group: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"dropped", partition=0)
+        offsets = {TopicPartition(topic, 0): 1}
+        producer.send_offsets_to_transaction(offsets, Stranger(group), wait=False)
+        with pytest.raises(TransactionAbortableError, match="the consumer has lost its partitions"):
+            producer.commit_transaction(PATIENCE)
+        producer.abort_transaction(PATIENCE)
+        with producer.transaction():
+            producer.send(topic, b"kept", partition=0)
+    assert kafka.committed(topic) == [b"kept"]
+    assert committed(kafka, group, topic) == [None, None, None]
+
+
 def test_outside_of_a_transaction(kafka: Kafka, topic: str, group: str) -> None:
     with kafka.producer() as producer:
         producer.init_transactions()
-        with pytest.raises(TransactionStateError, match=r"call begin_transaction\(\)"):
-            producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, group)
+        for wait in (True, False):
+            with pytest.raises(TransactionStateError, match=r"call begin_transaction\(\)"):
+                producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, 0): 1}, group, wait=wait
+                )
 
 
 def test_a_cut_connection_does_not_lose_offsets(kafka: Kafka, topic: str, group: str) -> None:

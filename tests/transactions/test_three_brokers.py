@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pykaproducer import Producer
+from pykaproducer import EndState, Producer, TransactionControl
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._processes import tick
 from tests._support.fixtures.cluster import kafka_or_skip
@@ -99,3 +99,33 @@ def test_batches_in_flight_move_to_another_leader(brokers: KafkaCluster) -> None
     values = read(brokers.bootstrap_servers, topic, "read_committed", PARTITIONS)
     names = (b"before", b"in flight", b"after")
     assert values == [b"%s-%d" % (name, p) for p in PARTITIONS for name in names]
+
+
+def test_transactions_are_ended_while_their_coordinators_move(brokers: KafkaCluster) -> None:
+    """Those of a broker that is killed are found at the others; the rest is not held up."""
+    topic = "ended"
+    brokers.create_topic(topic, partitions=len(PARTITIONS))
+    names = [f"{topic}-{number:02d}" for number in range(24)]
+    found = []
+    with transactional(brokers.bootstrap_servers) as producer:
+        for name in names:
+            producer.init_transactions(PATIENCE, transactional_id=name)
+            producer.begin_transaction()
+            send(producer, topic, name)
+            found.append(producer.prepare_transaction(PATIENCE))
+    with TransactionControl(bootstrap_servers=brokers.bootstrap_servers) as control:
+        described = control.describe(names)
+        assert {each.state for each in described.values()} == {"Ongoing"}
+        assert [each.transactional_id for each in control.list(f"{topic}-")] == names
+        victim = brokers.leader_of("__transaction_state", 0)
+        brokers.kill(victim)
+        try:
+            listed = control.list(f"{topic}-", timeout=PATIENCE)  # of the brokers that are left
+            assert {each.transactional_id for each in listed} <= set(names)
+            ended = control.complete_all(found, commit=True, timeout=PATIENCE)
+            assert {each.state for each in ended} == {EndState.COMMITTED}
+            assert [each.transactional_id for each in control.list(f"{topic}-")] == names
+        finally:
+            brokers.restart(victim)
+    values = read(brokers.bootstrap_servers, topic, "read_committed", PARTITIONS)
+    assert values == [b"%s-%d" % (name.encode(), p) for p in PARTITIONS for name in names]

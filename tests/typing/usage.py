@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from pykaproducer import Delivery, DeliveryError, KafkaProducer, Producer, RecordMetadata
+from pykaproducer import (
+    Delivery,
+    DeliveryError,
+    Ended,
+    KafkaProducer,
+    PreparedTransaction,
+    Producer,
+    RecordMetadata,
+    TopicPartition,
+    TransactionControl,
+)
 from pykaproducer.config import read_settings
 from pykaproducer.settings import ProducerSettings
 from pykaproducer.testing import MockKafkaProducer, MockProducer, SentRecord
+from pykaproducer.transaction_control import CommittedOffset, ListedTransaction
 
 producer = Producer(bootstrap_servers="127.0.0.1:9092", linger_ms=5, acks="all")
 Producer(linger="5")  # type: ignore[call-arg]
@@ -66,3 +77,16 @@ assert_type(mock.history(), list[SentRecord])
 assert_type(mock.fail_next(29), bool)
 mock.raise_next("sned", OSError())  # type: ignore[arg-type]
 assert_type(MockKafkaProducer().send("events", b"value").get(), RecordMetadata)
+
+producer.init_transactions(timeout=5, transactional_id="orders-0")
+producer.init_transactions("orders-0")  # type: ignore[arg-type]
+prepared = producer.prepare_transaction()
+assert_type(prepared, PreparedTransaction)
+with TransactionControl(bootstrap_servers="127.0.0.1:9092") as control:
+    assert_type(control.complete(prepared, commit=True), Ended)
+    assert_type(control.complete_all([prepared], commit=False, timeout=5), list[Ended])
+    control.complete("orders-0", commit=True)  # type: ignore[arg-type]
+    assert_type(control.initialize("driver", 60_000), PreparedTransaction)
+    assert_type(control.fence(["orders-0"]), tuple[str, ...])
+    assert_type(control.list("orders-", ["Ongoing"]), tuple[ListedTransaction, ...])
+    assert_type(control.offsets(["readers"]), dict[str, dict[TopicPartition, CommittedOffset]])

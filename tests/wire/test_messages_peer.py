@@ -46,6 +46,7 @@ LAST = {
     "Fetch": (4, 4),
     "ElectLeaders": (0, 2),
     "AlterPartitionReassignments": (0, 0),
+    "UpdateFeatures": (0, 1),
     "FindCoordinator": (0, 6),
     "AddPartitionsToTxn": (0, 3),
     "AddOffsetsToTxn": (0, 4),

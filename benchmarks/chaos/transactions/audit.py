@@ -20,6 +20,7 @@ from benchmarks.chaos.transactions.history import (
     Transaction,
     Value,
 )
+from benchmarks.chaos.transactions.skipped import Skipped, affected
 
 #: The resolution of timestamps in the log (seconds).
 _TICK = 0.001
@@ -50,6 +51,7 @@ class TransactionDefect(enum.Enum):
     SOCKET_LEFT = "a socket left after close()"
     STUCK = "no transaction committed for 30 s, all brokers in sync"
     FAILED = "the run did not finish"
+    BROKERS = "not judged: a broker has skipped markers, so what is readable is not the client's"
 
 
 class Entry(NamedTuple):
@@ -86,6 +88,14 @@ class Log:
     stable: int = 0
 
 
+class Stop(NamedTuple):
+    """When a process was stopped, and when it continued (monotonic seconds)."""
+
+    begin: float
+    end: float
+    process: int
+
+
 class Window(NamedTuple):
     """A fault, and when it began and was over (monotonic seconds)."""
 
@@ -108,23 +118,29 @@ class Evidence:
     delivery_timeout: float | None = None
     #: Whether messages of this client have a status, and transactions an outcome.
     has_status: bool = True
-    #: When a process under load was stopped.
-    stopped: Sequence[tuple[float, float]] = ()
+    #: When processes under load were stopped.
+    stopped: Sequence[Stop] = ()
     #: When an answer to EndTxn may have been lost.
     silent: Sequence[Window] = ()
+    #: Markers that brokers have not written.
+    skipped: Sequence[Skipped] = ()
 
 
 class _Reading:
-    """What is readable, by transaction."""
+    """What is in the logs, by transaction."""
 
-    def __init__(self, logs: Mapping[int, Log]) -> None:
+    def __init__(self, evidence: Evidence) -> None:
         #: How often each message of a transaction is readable.
         self.numbers: dict[Name, Counter[int]] = defaultdict(Counter)
         #: How often an input has led to readable outputs.
         self.sources: Counter[Source] = Counter()
         #: The latest timestamp of what is readable.
         self.latest: dict[Name, float] = {}
-        for log in logs.values():
+        partitions: dict[Name, set[int]] = defaultdict(set)
+        for partition, log in evidence.logs.items():
+            for entry in log.raw:
+                if isinstance(entry, Entry) and entry.value is not None:
+                    partitions[entry.value.name].add(partition)
             for entry in log.readable:
                 if entry.value is not None:
                     name = entry.value.name
@@ -132,12 +148,14 @@ class _Reading:
                     self.latest[name] = max(self.latest.get(name, 0.0), entry.timestamp)
                     if entry.value.source is not None:
                         self.sources[entry.value.source] += 1
+        #: The transactions that a broker has not ended in all partitions.
+        self.not_ended = affected(evidence.skipped, evidence.instances, partitions)
 
 
 def audit(evidence: Evidence) -> Findings:
     """Return all defects."""
     findings = Findings()
-    reading = _Reading(evidence.logs)
+    reading = _Reading(evidence)
     known = {
         transaction.name: transaction
         for instance in evidence.instances
@@ -171,12 +189,16 @@ def _check_ends(
         expected = transaction.size if asked else len(transaction.partitions)
         told = transaction.told
         what = f"{name}, {len(numbers)} of {expected} readable, {_story(transaction)}"
+        defect = None
         if numbers and (not asked or told is Told.NOT_COMMITTED):
-            findings.add(TransactionDefect.GHOST, what)
+            defect = TransactionDefect.GHOST
         elif told is Told.COMMITTED and expected and not numbers:
-            findings.add(TransactionDefect.LOST_COMMIT, what)
+            defect = TransactionDefect.LOST_COMMIT
         elif numbers and set(numbers) != set(range(expected)):
-            findings.add(TransactionDefect.TORN, what)
+            defect = TransactionDefect.TORN
+        if defect is not None:
+            judged = name not in reading.not_ended
+            findings.add(defect if judged else TransactionDefect.BROKERS, what)
         doubled = sum(count - 1 for count in numbers.values())
         if doubled:
             findings.add(TransactionDefect.DOUBLED, f"{what}, {doubled} again", doubled)
@@ -251,8 +273,9 @@ def _check_successors(findings: Findings, evidence: Evidence, reading: _Reading)
 def _check_logs(findings: Findings, evidence: Evidence, known: Mapping[Name, Transaction]) -> None:
     for partition, log in evidence.logs.items():
         if log.stable < log.end:
+            judged = not any(partition in each.partitions for each in evidence.skipped)
             findings.add(
-                TransactionDefect.HANGING,
+                TransactionDefect.HANGING if judged else TransactionDefect.BROKERS,
                 f"partition {partition}: stable up to {log.stable}, its end is {log.end}",
             )
         _check_markers(findings, partition, log)
@@ -316,11 +339,13 @@ def _check_offsets(findings: Findings, evidence: Evidence, reading: _Reading) ->
     """Check that the inputs of what is readable are those before the committed offsets."""
     if not evidence.group:
         return
+    # What was computed from an input goes wrong together with its offset.
+    judged = not reading.not_ended and not any(each.offsets for each in evidence.skipped)
     again = sum(count - 1 for count in reading.sources.values())
     if again:
         example = next(source for source, count in reading.sources.items() if count > 1)
         findings.add(
-            TransactionDefect.DOUBLED,
+            TransactionDefect.DOUBLED if judged else TransactionDefect.BROKERS,
             f"input {example.offset} of partition {example.partition} has "
             f"{reading.sources[example]} readable outputs",
             again,
@@ -334,7 +359,7 @@ def _check_offsets(findings: Findings, evidence: Evidence, reading: _Reading) ->
         beyond = done[partition] - set(range(offset))
         if missing or beyond:
             findings.add(
-                TransactionDefect.OFFSETS_APART,
+                TransactionDefect.OFFSETS_APART if judged else TransactionDefect.BROKERS,
                 f"input partition {partition}: committed up to {offset}, "
                 f"without readable outputs: {_some(missing)}; with, behind it: {_some(beyond)}",
                 len(missing) + len(beyond),
@@ -352,7 +377,7 @@ def _some(numbers: Iterable[int]) -> str:
 
 def _check_calls(findings: Findings, evidence: Evidence, instance: Instance) -> None:
     for call in instance.calls:
-        took = call.took - _overlap(evidence.stopped, call.at, call.at + call.took)
+        took = running_time(evidence.stopped, instance, call.at, call.at + call.took)
         if took > call.bound + LATENESS:
             findings.add(
                 TransactionDefect.CALL_STUCK,
@@ -378,7 +403,7 @@ def _check_messages(
         if transaction.asked and not transaction.told and instance.closed_at is not None:
             findings.add(TransactionDefect.UNTOLD, f"{transaction.name}, {_story(transaction)}")
         sent, settled = transaction.slowest
-        took = settled - sent - _overlap(evidence.stopped, sent, settled)
+        took = running_time(evidence.stopped, instance, sent, settled)
         if evidence.delivery_timeout is not None and took > evidence.delivery_timeout + LATENESS:
             findings.add(
                 TransactionDefect.LATE,
@@ -406,6 +431,10 @@ def _places(logs: Mapping[int, Log]) -> _Places:
     return found
 
 
-def _overlap(stretches: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return how much of the time from *begin* to *end* lies in *stretches* (seconds)."""
-    return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in stretches)
+def running_time(stopped: Iterable[Stop], instance: Instance, begin: float, end: float) -> float:
+    """Return how long the process of *instance* was not stopped from *begin* to *end* (seconds)."""
+    return (end - begin) - sum(
+        max(0.0, min(end, stop.end) - max(begin, stop.begin))
+        for stop in stopped
+        if stop.process == instance.process
+    )

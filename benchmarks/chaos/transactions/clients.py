@@ -5,9 +5,11 @@ Only the requested client is imported.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -239,7 +241,8 @@ class TransactionalConfluentKafka(TransactionalClient):
         self._call(self._producer.send_offsets_to_transaction, given, group, self._limit(timeout))
 
     def flush(self, timeout: float) -> None:
-        self._producer.flush(timeout)
+        with suppress(self._library.KafkaException):  # a fatal error, once more
+            self._producer.flush(timeout)
 
     def commit(self, timeout: float | None) -> None:
         self._call(self._producer.commit_transaction, self._limit(timeout))
@@ -254,9 +257,10 @@ class TransactionalConfluentKafka(TransactionalClient):
         self._ended = True
         self._thread.join(timeout)
         self._producer.purge()
-        self._producer.flush(timeout)
-        # There is no close(): its threads end with the object.
+        self.flush(timeout)
+        # There is no close(): its threads end with the object, which tracebacks of errors may have.
         del self._producer
+        gc.collect()
 
 
 def _group_metadata(group: str) -> Any:

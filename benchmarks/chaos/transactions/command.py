@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
-from benchmarks.chaos.audit import Findings
 from benchmarks.chaos.readback import LogUnreadable
 from benchmarks.chaos.stage import BROKERS, Stage, raised, wait_for
-from benchmarks.chaos.transactions.audit import Entry, Evidence, TransactionDefect, audit
+from benchmarks.chaos.transactions.audit import (
+    Entry,
+    Evidence,
+    Log,
+    TransactionDefect,
+    audit,
+)
 from benchmarks.chaos.transactions.clients import CLIENTS, TransactionSettings
 from benchmarks.chaos.transactions.faults import (
-    TRANSACTION_KINDS,
     TransactionFaults,
     kinds_for,
 )
-from benchmarks.chaos.transactions.history import Instance, Told, instances
+from benchmarks.chaos.transactions.history import instances
 from benchmarks.chaos.transactions.instances import Line
 from benchmarks.chaos.transactions.readback import committed_offsets, read
+from benchmarks.chaos.transactions.results import (
+    TransactionAct,
+    earlier,
+    longest_calls,
+    measure,
+    one_line,
+    report,
+    write_json,
+)
+from benchmarks.chaos.transactions.skipped import skipped_markers
 from benchmarks.chaos.transactions.watch import WatchedProxy
 from benchmarks.options import positive
 from pykaproducer.testing import ClusterError
 
+#: The directory of the brokers' logs.
+_LOGS = "brokers"
 TOPIC, INPUTS, GROUP = "chaos", "chaos-inputs", "chaos-group"
 PARTITIONS = 8
 
 #: One act per this many faults, unless seeds are given.
-_FAULTS_PER_ACT = 50
+_FAULTS_PER_ACT = 100
 _TRANSACTION_TIMEOUT, _DELIVERY_TIMEOUT = 5.0, 4.0
 _REQUEST_TIMEOUT, _MAX_BLOCK = 1.5, 3.0
 #: How often a fault that has affected nothing is repeated.
@@ -46,22 +60,6 @@ _HANGING = 30.0
 _DRAIN = 30.0
 
 _log = logging.getLogger("benchmarks.chaos")
-
-
-@dataclass
-class TransactionAct:
-    """One seed: a cluster, processes under load, faults, and the findings."""
-
-    seed: int
-    #: Faults that affected requests in flight, or the process; and others; by kind.
-    struck: Counter[str] = field(default_factory=Counter)
-    missed: Counter[str] = field(default_factory=Counter)
-    #: The points at which a process was killed.
-    deaths: Counter[str] = field(default_factory=Counter)
-    #: Instances, transactions by what was told, messages, calls and notes.
-    measures: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    findings: Findings = field(default_factory=Findings)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +123,7 @@ def _kinds(arguments: argparse.Namespace) -> list[str]:
 def run(arguments: argparse.Namespace, words: list[str]) -> int:
     """Run all acts, print the findings, and return the exit status."""
     seeds = arguments.seed or list(range(1, 1 + -(-(arguments.faults or 1) // _FAULTS_PER_ACT)))
-    acts = _earlier(arguments.json, seeds) if arguments.resume else []
+    acts = earlier(arguments.json, seeds) if arguments.resume else []
     done = {act.seed for act in acts}
     for i, seed in enumerate(seeds):
         if seed in done:
@@ -137,11 +135,11 @@ def run(arguments: argparse.Namespace, words: list[str]) -> int:
         limit = None if arguments.seconds is None else arguments.seconds / len(seeds)
         _play(act, arguments, share, limit)
         acts.append(act)
-        print(_one_line(act), file=sys.stderr)
+        print(one_line(act), file=sys.stderr)
         if arguments.json is not None:
-            _write_json(arguments, words, acts)
-    print(_report(" ".join(["python", "-m", "benchmarks", *words]), acts))
-    return 1 if any(act.findings.counts.total() for act in acts) else 0
+            write_json(arguments, words, acts)
+    print(report(" ".join(["python", "-m", "benchmarks", *words]), acts))
+    return 1 if any(act.judged.total() for act in acts) else 0
 
 
 # One act ------------------------------------------------------------------------------------------
@@ -150,7 +148,6 @@ def run(arguments: argparse.Namespace, words: list[str]) -> int:
 def _play(
     act: TransactionAct, arguments: argparse.Namespace, faults: int | None, seconds: float | None
 ) -> None:
-    begin = time.monotonic()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if arguments.keep is not None:
@@ -170,12 +167,13 @@ def _play(
                 proxy=WatchedProxy,
                 properties=properties,
                 features=features,
+                log_dir=directory / _LOGS,
             )
         )
         stage.cluster.create_topic(INPUTS, PARTITIONS)
         until = None if seconds is None else time.monotonic() + seconds
         _perform(act, arguments, stage, directory, faults, until)
-    act.seconds = time.monotonic() - begin
+    act.seconds = time.monotonic() - act.begun_at
 
 
 def _perform(
@@ -212,7 +210,7 @@ def _perform(
             for running in line.processes:
                 if running.failure is not None:
                     act.findings.add(TransactionDefect.FAILED, running.failure)
-        _audit(act, arguments, stage, faults, instances(directory))
+        _audit(act, arguments, stage, directory, faults)
     except (LogUnreadable, ClusterError) as error:
         act.findings.add(TransactionDefect.FAILED, str(error))
     finally:
@@ -289,10 +287,13 @@ def _audit(
     act: TransactionAct,
     arguments: argparse.Namespace,
     stage: Stage,
+    directory: Path,
     faults: TransactionFaults,
-    found: list[Instance],
 ) -> None:
+    found = instances(directory)
     logs = read(stage, _TRANSACTION_TIMEOUT + _HANGING)
+    if arguments.keep is not None:
+        _dump(logs, directory)
     offsets = {}
     if arguments.group:
         ports = [broker.port for broker in stage.cluster.brokers]
@@ -305,114 +306,24 @@ def _audit(
         group=arguments.group,
         delivery_timeout=_DELIVERY_TIMEOUT if ours else None,
         has_status=ours,
-        stopped=faults.stopped,
+        stopped=faults.stops,
         silent=[
             *faults.silent,
             *(window for proxy in stage.proxies for window in proxy.silent),  # type: ignore[attr-defined]
         ],
+        skipped=skipped_markers((directory / _LOGS).glob("*.log"), TOPIC, act.begun_at),
     )
     act.findings |= audit(evidence)
-    _measure(act.measures, found)
+    measure(act.measures, found)
+    act.measures["markers skipped by brokers"] = len(evidence.skipped)
+    act.longest = longest_calls(found, faults.stops)
     act.measures["messages in the log"] = sum(
         isinstance(each, Entry) for log in logs.values() for each in log.raw
     )
     act.measures["messages readable"] = sum(len(log.readable) for log in logs.values())
 
 
-def _measure(measures: Counter[str], found: list[Instance]) -> None:
-    measures["instances"] = len(found)
-    for instance in found:
-        for call in instance.calls:
-            measures[f"{call.what}: {call.error or 'done'}"] += 1
-        for transaction in instance.transactions.values():
-            measures["transactions"] += 1
-            told = transaction.told
-            if transaction.asked == "abort":
-                measures["asked to abort"] += 1
-            elif told is None:
-                measures["told nothing"] += 1
-            else:
-                measures[f"told {told.value}"] += 1
-            measures["messages sent"] += len(transaction.outcomes or ())
-    for told in Told:
-        measures[f"told {told.value}"] += 0
-
-
-# Output -------------------------------------------------------------------------------------------
-
-
-def _one_line(act: TransactionAct) -> str:
-    return (
-        f"seed {act.seed}: {act.struck.total()} faults in {act.seconds:.0f} s, "
-        f"{act.measures['transactions']} transactions, {act.findings.counts.total()} findings"
-    )
-
-
-def _report(command: str, acts: list[TransactionAct]) -> str:
-    struck: Counter[str] = sum((act.struck for act in acts), Counter())
-    missed: Counter[str] = sum((act.missed for act in acts), Counter())
-    deaths: Counter[str] = sum((act.deaths for act in acts), Counter())
-    found: Counter[Any] = sum((act.findings.counts for act in acts), Counter())
-    measures: Counter[str] = Counter()
-    for act in acts:
-        measures.update(act.measures)
-    lines = [command, "", f"seeds {', '.join(str(act.seed) for act in acts)}, "]
-    lines[-1] += f"{sum(act.seconds for act in acts):.0f} s"
-    lines += ["", "faults with an effect"]
-    for kind in TRANSACTION_KINDS:
-        if struck[kind] or missed[kind]:
-            without = f"   ({missed[kind]} more without effect)" if missed[kind] else ""
-            lines.append(f"  {kind:<26}{struck[kind]:>6}{without}")
-    lines += [f"  {'total':<26}{struck.total():>6}", "", "killed at"]
-    lines += [f"  {times:>9}  {point}" for point, times in sorted(deaths.items())]
-    lines += ["", "what happened"]
-    lines += [f"  {times:>9}  {name}" for name, times in sorted(measures.items())]
-    lines += ["", "found"]
-    lines += [f"  {found[each]:>6}  {each.name}: {each.value}" for each in TransactionDefect]
-    for act in acts:
-        for defect, examples in act.findings.examples.items():
-            lines += [f"seed {act.seed}, {defect.name}: {example}" for example in examples]
-    return "\n".join(lines)
-
-
-def _write_json(
-    arguments: argparse.Namespace, words: list[str], acts: list[TransactionAct]
-) -> None:
-    """Write the acts so far, so that ``--resume`` can continue behind them."""
-    description = machine.describe(["python", "-m", "benchmarks", *words], [arguments.producer])
-    content = {
-        **description,
-        "acts": [
-            {
-                **{name: getattr(act, name) for name in _PLAIN},
-                "found": {each.name: act.findings.counts[each] for each in TransactionDefect},
-                "examples": {
-                    defect.name: examples for defect, examples in act.findings.examples.items()
-                },
-            }
-            for act in acts
-        ],
-    }
-    arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-
-
-_PLAIN = ("seed", "seconds", "struck", "missed", "deaths", "measures")
-
-
-def _earlier(path: Path, seeds: list[int]) -> list[TransactionAct]:
-    """Return the acts in the file of an earlier run."""
-    if not path.exists():
-        return []
-    acts = []
-    for entry in json.loads(path.read_text())["acts"]:
-        if entry["seed"] in seeds:
-            act = TransactionAct(entry["seed"], seconds=entry["seconds"])
-            for name in ("struck", "missed", "deaths", "measures"):
-                setattr(act, name, Counter(entry[name]))
-            for name, count in entry["found"].items():
-                if count:
-                    defect = TransactionDefect[name]
-                    act.findings.counts[defect] = count
-                    act.findings.examples[defect] = entry["examples"].get(name, [])
-            acts.append(act)
-    return acts
+def _dump(logs: Mapping[int, Log], directory: Path) -> None:
+    for partition, log in logs.items():
+        lines = [*map(str, log.raw), f"stable {log.stable}, end {log.end}", ""]
+        (directory / f"log-{partition}").write_text("\n".join(lines))

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle, islice
 
 from benchmarks.chaos.faults import KINDS, Faults
 from benchmarks.chaos.stage import Stage, wait_for
-from benchmarks.chaos.transactions.audit import Window
+from benchmarks.chaos.transactions.audit import Stop, Window
 from benchmarks.chaos.transactions.instances import Line, Running
 from benchmarks.chaos.transactions.points import init_points, points
 from benchmarks.chaos.transactions.readback import GROUP, TRANSACTIONAL_ID, coordinator
@@ -20,6 +21,8 @@ from pykaproducer.testing import ClusterError, Cut
 _WAIT = 10.0
 #: How long a transaction may take to be committed after a fault (seconds).
 _RECOVERY = 30.0
+#: How long nothing happens before a fault, on average, so that there are transactions (seconds).
+_CALM = 0.3
 #: The partitions of Kafka's internal topics, with the settings of KafkaCluster.
 _INTERNAL = {TRANSACTIONAL_ID: "__transaction_state", GROUP: "__consumer_offsets"}
 _INTERNAL_PARTITIONS = 4
@@ -29,7 +32,10 @@ _BROKERS = ("kill -9", "SIGTERM", "SIGSTOP", "all paused", "disk failure")
 #: Faults that need several brokers.
 _SEVERAL = ("rolling restart", "leader election", "isolated broker")
 #: Faults in which no EndTxn is written without an answer: what it is may not be unknown.
-_ANSWERED = ("quota", "small batches", "client sleeps", "leader election")
+_ANSWERED = (
+    *("quota", "small batches", "leader election"),
+    *("client sleeps", "client kill -9", "successor killed", "second instance"),
+)
 
 CLIENT_KINDS = (
     "client SIGSTOP",
@@ -37,6 +43,7 @@ CLIENT_KINDS = (
     "client kill -9",
     "successor killed",
     "zombie",
+    "zombie in doubt",
     "second instance",
     "long black hole",
 )
@@ -112,8 +119,12 @@ class TransactionFaults(Faults):
         super().__init__(stage, self._progress, seed)  # type: ignore[arg-type]
         self._lines, self._line = lines, lines[0]
         self._group, self._timeout = group, timeout
-        self._points = points(client, tv1=tv1, group=group is not None)
+        found = points(client, tv1=tv1, group=group is not None)
+        #: How often a round kills the client: the rounds of two seeds in turn pass all points.
+        self._kills = -(-len(found) // 2)
+        self._points = islice(cycle(found), seed * self._kills % len(found), None)
         self._init_points = init_points(client)
+        self.stops: list[Stop] = []
         #: All faults, and when they were over.
         self.windows: list[Window] = []
         #: The points at which the client was killed.
@@ -128,6 +139,7 @@ class TransactionFaults(Faults):
             "client kill -9": self._kill_client,
             "successor killed": self._kill_successor,
             "zombie": self._zombie,
+            "zombie in doubt": self._zombie_in_doubt,
             "second instance": self._second_instance,
             "long black hole": self._long_black_hole,
         }
@@ -144,13 +156,15 @@ class TransactionFaults(Faults):
 
     def rounds(self, kinds: Sequence[str]) -> Iterator[str]:
         """Yield every kind, the quick ones three times as often as those of brokers."""
-        slow = {*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS}
+        times = dict.fromkeys((*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS), 1)
+        times["client kill -9"] = self._kills
         while True:
-            turn = [kind for kind in kinds for _ in range(1 if kind in slow else 3)]
+            turn = [kind for kind in kinds for _ in range(times.get(kind, 3))]
             self._random.shuffle(turn)
             yield from turn
 
     def strike(self, kind: str) -> int:
+        self._hold(0.0, 2 * _CALM)
         self._line = self._random.choice(self._lines)
         self._line.tend()
         self._progress.choose(self._line)
@@ -166,7 +180,9 @@ class TransactionFaults(Faults):
         Return the ids that do not; all of them, if the brokers did not recover.
         """
         if kind in {*_BROKERS, *_SEVERAL, *COORDINATOR_KINDS}:
-            if not self._stage.wait_until_in_sync():
+            # The internal topics exist once they are used.
+            stages = [self._stage, *(each for each in self._internal.values() if each.leaders())]
+            if not all(stage.wait_until_in_sync() for stage in stages):
                 return [line.transactional_id for line in self._lines]
             if self._stage.size > 1:
                 self._stage.spread_leaders()
@@ -276,7 +292,7 @@ class TransactionFaults(Faults):
             yield
         finally:
             running.resume()
-            self.stopped.append((begin, time.monotonic()))
+            self.stops.append(Stop(begin, time.monotonic(), running.pid))
 
     @contextmanager
     def _sleep(self) -> Iterator[int]:
@@ -290,7 +306,7 @@ class TransactionFaults(Faults):
     @contextmanager
     def _kill_client(self) -> Iterator[int]:
         """Kill a process at a point of a transaction; a successor takes over."""
-        point = self._random.choice(self._points)
+        point = next(self._points)
         running = self._line.current
         running.tell(do="die", at=point)
         died = running.dies(_WAIT)
@@ -321,13 +337,35 @@ class TransactionFaults(Faults):
     def _zombie(self) -> Iterator[int]:
         """Stop a process, have a successor take over, and continue the first one."""
         requests, first = self._requests(self._stage.proxies), self._line.current
+        taken_over = self._take_over(first)
+        yield len(requests) if taken_over else 0
+        self._leave(first)
+
+    @contextmanager
+    def _zombie_in_doubt(self) -> Iterator[int]:
+        """The same when its EndTxn was cut: it may or may not learn what has become of it."""
+        proxies, first = self._stage.proxies, self._line.current
+        before = sum(proxy.cuts for proxy in proxies)
+        try:
+            where = self._random.choice(list(Cut))
+            for proxy in proxies:
+                proxy.cut(where, api_key=APIS["EndTxn"])
+            wait_for(lambda: sum(proxy.cuts for proxy in proxies) > before, _WAIT)
+        finally:
+            self._restore(proxies)
+        struck = sum(proxy.cuts for proxy in proxies) - before
+        taken_over = self._take_over(first)
+        yield struck if taken_over else 0
+        self._leave(first)
+
+    def _take_over(self, first: Running) -> bool:
+        """Stop a process while a successor commits something; return false if that does not."""
         with self._stopped(first):
             self._line.succeed()
             taken_over = self._line.commits(_WAIT)
             if self._random.random() < 0.3:
                 self._hold_past_the_timeout()
-        yield len(requests) if taken_over else 0
-        self._leave(first)
+        return taken_over
 
     @contextmanager
     def _second_instance(self) -> Iterator[int]:

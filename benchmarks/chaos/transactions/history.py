@@ -96,6 +96,8 @@ class Instance:
     ready_at: float | None = None
     #: The wall clock minus the monotonic one (seconds).
     clock: float = 0.0
+    #: The identifier of its process.
+    process: int = 0
     #: When it was closed in an orderly way; None: it was not.
     closed_at: float | None = None
     calls: list[Call] = field(default_factory=list)
@@ -122,7 +124,9 @@ class Journal:
                 continue
             break
         self.number = number
-        self._write("instance", number, transactional_id, time.time() - time.monotonic())
+        self._write(
+            "instance", number, transactional_id, time.time() - time.monotonic(), os.getpid()
+        )
 
     def called(self, call: Call) -> None:
         self._write("call", *call)
@@ -216,8 +220,8 @@ def instances(directory: Path) -> list[Instance]:
 def _instance(data: bytes) -> Instance:
     # A process that was killed may have left half a line at the end.
     rows = [json.loads(line) for line in data.split(b"\n")[:-1]]
-    _, number, transactional_id, clock = rows[0]
-    found = Instance(number, transactional_id, clock=clock)
+    _, number, transactional_id, clock, process = rows[0]
+    found = Instance(number, transactional_id, clock=clock, process=process)
     for what, *values in rows[1:]:
         _note(found, what, values)
     return found

@@ -49,7 +49,7 @@ class Running:
 
     def tell(self, **command: Any) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ValueError):  # it has ended, or been killed
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
 
@@ -62,7 +62,14 @@ class Running:
     def kill(self) -> None:
         self.killed = True
         self._process.kill()
-        self._process.wait()
+        self._finish()
+
+    def _finish(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, and forget what it has not read."""
+        self._process.wait(timeout)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def dies(self, timeout: float) -> bool:
         """Wait until it has ended at a point; return false if it has not."""
@@ -73,10 +80,10 @@ class Running:
         """Have it end in an orderly way."""
         self.tell(do="end")
         try:
-            self._process.wait(_END)
+            self._finish(_END)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._finish()
 
     @property
     def failure(self) -> str | None:

@@ -7,11 +7,15 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.Callback;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The first argument is a file of properties: the job's, and the producer's with a prefix. */
@@ -26,6 +30,9 @@ public final class Transactions {
     /** Empty: no message has a key. */
     private final byte[][] keys;
     private final Callback callback;
+    /** Null: no offsets are sent. */
+    private final ConsumerGroupMetadata group;
+    private long transactions;
     private final AtomicLong failed = new AtomicLong();
 
     public static void main(String[] arguments) throws IOException {
@@ -54,6 +61,9 @@ public final class Transactions {
             ? pieces(Files.readAllBytes(Path.of(job.getProperty("keys"))),
                 Integer.parseInt(job.getProperty("keySize")))
             : new byte[0][];
+        group = job.containsKey("group")
+            ? new ConsumerGroupMetadata(job.getProperty("group"))
+            : null;
         callback = Boolean.parseBoolean(job.getProperty("callback"))
             ? (metadata, error) -> {
                 if (error != null) {
@@ -101,6 +111,11 @@ public final class Transactions {
             for (int i = 0; i < messages; i++) {
                 byte[] key = keys.length == 0 ? null : keys[i % keys.length];
                 producer.send(new ProducerRecord<>(topic, key, values[i % values.length]), callback);
+            }
+            transactions++;
+            if (group != null) {
+                producer.sendOffsetsToTransaction(
+                    Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(transactions)), group);
             }
             producer.commitTransaction();
             long end = System.nanoTime();

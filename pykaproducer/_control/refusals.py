@@ -1,0 +1,56 @@
+"""The errors of ``TransactionControl`` for what a broker refuses or does not support."""
+
+from __future__ import annotations
+
+from pykaproducer._control.question import Question
+from pykaproducer._errors.combined import combined
+from pykaproducer._errors.formatting import format_error_code
+from pykaproducer._errors.hints import ADVICE
+from pykaproducer._wire.messages import ApiKey
+from pykaproducer.errors import ProducerFencedError, TransactionError, UnsupportedFeatureError
+
+#: The first version of Kafka with a request, or with the version of it that is needed.
+_SINCE = {
+    ApiKey.INIT_PRODUCER_ID: "2.5",
+    ApiKey.TXN_OFFSET_COMMIT: "2.5",
+    ApiKey.OFFSET_FETCH: "2.5",
+    ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
+    ApiKey.LIST_TRANSACTIONS: "3.0",
+}
+#: Rights that differ from those of a producer.
+_RIGHTS = {
+    ApiKey.FIND_COORDINATOR: {
+        53: "grant this client Describe on the transactional id",
+        30: "grant this client Describe on the group",
+    },
+    ApiKey.OFFSET_FETCH: {
+        29: "grant this client Describe on the topic",
+        30: "grant this client Describe on the group",
+    },
+    ApiKey.TXN_OFFSET_COMMIT: {
+        29: "grant this client Read on the topic",
+        30: "grant this client Read on the group",
+    },
+}
+
+
+def refused(
+    call: str, about: str, api_key: int, code: int, fenced: bool = False
+) -> TransactionError:
+    """Return the error for the answer *code* of a broker to *call*."""
+    text = f"{call}: {about}: {ApiKey(api_key).name} returned {format_error_code(code)}"
+    advice = _RIGHTS.get(ApiKey(api_key), {}).get(code) or ADVICE.get(code)
+    if advice is not None:
+        text += f"; {advice}"
+    kind: type[TransactionError] = ProducerFencedError if fenced else TransactionError
+    return combined(kind, code)(text, code=code)
+
+
+def too_old(call: str, ask: Question) -> UnsupportedFeatureError:
+    """Return the error for a broker that does not support *ask*."""
+    api = ApiKey(ask.api_key)
+    # Version 5 has the protocol of KIP-890 part 2, with which the transaction has begun.
+    late = api is ApiKey.TXN_OFFSET_COMMIT and ask.at_least >= 5
+    since = "4.0" if late else _SINCE.get(api)
+    need = "" if since is None else f"; that needs Kafka {since} or newer"
+    return UnsupportedFeatureError(f"{call}: {ask.unsupported}{need}")

@@ -1,0 +1,28 @@
+"""How long the first Produce request of a ``TV2`` transaction waits."""
+
+from __future__ import annotations
+
+
+class IntroductionHold:
+    """How long the first Produce of a ``TV2`` transaction waits after the last EndTxn answer.
+
+    A leader that asks the coordinator while it still writes the markers of the last transaction
+    repeats that after 20 ms. A Produce that comes a little later is much faster.
+    """
+
+    _SLOW = 0.018
+    _FIRST = 0.001
+    _MOST = 0.02
+    _LEAST = 0.00025
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def observed(self, took: float) -> None:
+        """Adapt to a first Produce that *took* this long (seconds)."""
+        if took >= self._SLOW:
+            self.seconds = min(self._MOST, max(self._FIRST, 2 * self.seconds))
+        else:
+            self.seconds *= 0.9
+            if self.seconds < self._LEAST:
+                self.seconds = 0.0

@@ -1,0 +1,68 @@
+"""The threads that wait for the result of a control call. Part of Coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykaproducer._machines.transaction_effects import TellCaller
+from pykaproducer._machines.transaction_states import TransactionCall, TransactionFailure
+from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
+from pykaproducer._util import threads
+from pykaproducer._util.clock import Clock
+
+
+class WaitingCallers:
+    """Hands control calls to the stage, and ends all of them when nothing else would.
+
+    *put*: puts an item into its inbox. *failure_of*: describes the failure of a call that is ended.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        put: Callable[[Control | CallerLeft], None],
+        failure_of: Callable[[TransactionCall], TransactionFailure],
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._failure_of = failure_of
+        self._callers: dict[ControlCaller, TransactionCall] = {}
+        self._gave_up = False
+
+    def call(self, control: Control, until: float | None) -> TellCaller | None:
+        """Hand over a control call, and return its result; None if *until* passes. By its caller.
+
+        No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
+        :meth:`give_up` (1) sets that, (2) tells all callers.
+        """
+        caller = control.caller
+        self._callers[caller] = control.call
+        try:
+            self._put(control)
+            if self._gave_up:
+                self.give_up()
+            threads.acquire(self._clock, caller.done, until)
+        except BaseException:  # KeyboardInterrupt
+            self.leave(caller)
+            raise
+        finally:
+            self._callers.pop(caller, None)
+        if caller.result is None:
+            self.leave(caller)
+        return caller.result
+
+    def leave(self, caller: ControlCaller) -> None:
+        """Record that *caller* does not read its result, as its call was interrupted.
+
+        The next equal call gets the result. This is so even if another interrupt prevents the
+        second step: no interrupt comes between the exception and the first one.
+        """
+        caller.left = True
+        self._put(CallerLeft(caller))
+
+    def give_up(self) -> None:
+        """End all calls, as the stage has ended, or any stage has crashed. From any thread."""
+        self._gave_up = True
+        for caller, call in list(self._callers.items()):
+            failure = self._failure_of(call)
+            caller.tell(TellCaller(caller, failure, failure.outcome))

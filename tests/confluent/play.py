@@ -1,0 +1,139 @@
+"""Plays scenarios of transactions with confluent-kafka and with the drop-in, and compares them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+
+from pykaproducer import confluent
+from pykaproducer.testing import FaultProxy, KafkaCluster
+
+from .helper import SOON
+
+_numbers = itertools.count(1)
+
+#: What a step did: "fine", the name of an exception, or the name of a code and the flags set.
+Step = str
+#: The steps of confluent-kafka, and of the drop-in.
+Differences = dict[str, tuple[Step, Step]]
+
+
+class Play:
+    """One library, and what its steps did."""
+
+    def __init__(self, library: Any, cluster: KafkaCluster, proxy: FaultProxy, topic: str) -> None:
+        self.library = library
+        self.proxy = proxy
+        self.topic = topic
+        self.steps: dict[str, Step] = {}
+        self._cluster = cluster
+        self._made: list[Any] = []
+
+    def producer(self, *, reachable: bool = True, **settings: Any) -> Any:
+        """Return a producer with an id of its own, unless one is given."""
+        given = {name.replace("__", "."): value for name, value in settings.items()}
+        servers = self._cluster.proxied_servers if reachable else "127.0.0.1:1"
+        made = self.library.Producer(
+            {
+                "bootstrap.servers": servers,
+                "transactional.id": self.unique_name(),
+                "log_level": 0,
+                "error_cb": lambda error: None,
+                **given,
+            }
+        )
+        self._made.append(made)
+        return made
+
+    def begun(self, **settings: Any) -> Any:
+        """Return a producer in a transaction."""
+        producer = self.producer(**settings)
+        producer.init_transactions(SOON)
+        producer.begin_transaction()
+        return producer
+
+    def unique_name(self) -> str:
+        return f"{self.library.__name__}-{next(_numbers)}"
+
+    def metadata(self) -> Any:
+        """Return the metadata of a consumer that is in no group."""
+        consumer = confluent_kafka.Consumer({"group.id": self.unique_name()})
+        try:
+            return consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
+
+    def offsets(self, offset: int = 5, partition: int = 0, **more: Any) -> list[Any]:
+        return [self.library.TopicPartition(self.topic, partition, offset, **more)]
+
+    def step(self, name: str, call: Callable[..., object], *arguments: Any) -> None:
+        """Make a call, and record what it does."""
+        assert name not in self.steps
+        try:
+            call(*arguments)
+        except self.library.KafkaException as raised:
+            error = raised.args[0]
+            flags = ("fatal", "retriable", "txn_requires_abort")
+            self.steps[name] = " ".join(
+                [error.name(), *(flag for flag in flags if getattr(error, flag)())]
+            )
+        except Exception as raised:
+            self.steps[name] = type(raised).__name__
+        else:
+            self.steps[name] = "fine"
+
+    def calls(self, prefix: str, producer: Any, timeout: float = SOON, *, abort: bool) -> None:
+        """Make all calls; the last one is abort_transaction() if *abort*."""
+        offsets, metadata = self.offsets(), self.metadata()
+        self.step(f"{prefix}: begin", producer.begin_transaction)
+        self.step(f"{prefix}: commit", producer.commit_transaction, timeout)
+        self.step(
+            f"{prefix}: offsets", producer.send_offsets_to_transaction, offsets, metadata, timeout
+        )
+        self.step(f"{prefix}: produce", producer.produce, self.topic, b"value")
+        if abort:
+            self.step(f"{prefix}: abort", producer.abort_transaction, timeout)
+
+    def end(self) -> None:
+        """Close the producers, however they are."""
+        for producer in self._made:
+            with contextlib.suppress(RuntimeError, self.library.KafkaException):
+                producer.purge()
+                producer.close()
+
+
+Scenario = Callable[[Play], None]
+
+
+class Stage:
+    """A broker behind a proxy, on which both libraries play."""
+
+    def __init__(self, cluster: KafkaCluster, proxy: FaultProxy, topic: str) -> None:
+        self._cluster, self._proxy, self._topic = cluster, proxy, topic
+
+    def compare(self, scenario: Scenario, differs: Differences | None = None) -> None:
+        """Play *scenario* with both; they must do the same except for what *differs*.
+
+        *differs* has what both do, so that a difference that disappears is noticed, too.
+        """
+        found = []
+        for library in (confluent_kafka, confluent):
+            topic = f"{self._topic}-{library.__name__}"
+            self._cluster.create_topic(topic, config={"max.message.bytes": "2000"})
+            play = Play(library, self._cluster, self._proxy, topic)
+            try:
+                scenario(play)
+            finally:
+                self._proxy.restore()
+                play.end()
+            found.append(play.steps)
+        theirs, ours = found
+        assert theirs.keys() == ours.keys()
+        expected = {step: (did, did) for step, did in theirs.items()} | (differs or {})
+        found_now = {step: (did, ours[step]) for step, did in theirs.items()}
+        wrong = {step: did for step, did in found_now.items() if did != expected[step]}
+        assert not wrong, wrong

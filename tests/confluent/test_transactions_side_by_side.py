@@ -1,0 +1,454 @@
+"""The same transactions with confluent-kafka and with the drop-in, on the same broker.
+
+Each scenario is played twice. Each of its steps is compared: what it raises, with the code and the
+flags of its ``KafkaError``. What differs on purpose is listed with the scenario, and in
+``docs/migration-confluent.rst``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer.testing._processes import tick
+
+from .helper import SOON, Calls
+from .play import Differences, Play, Stage
+
+#: confluent-kafka warns when it closes a producer that cannot abort.
+pytestmark = pytest.mark.filterwarnings("ignore:Producer abort_transaction failed")
+#: A call whose timeout is meant to pass (seconds).
+BRIEFLY = 0.3
+
+MUST_ABORT = "txn_requires_abort"
+#: produce() has the flags here, so that a program can decide what to do.
+PRODUCE_MUST_ABORT = ("_STATE", f"_STATE {MUST_ABORT}")
+PRODUCE_FATAL = ("_FATAL", "_FATAL fatal")
+AFTER_A_FAILURE: Differences = {"produce": PRODUCE_MUST_ABORT}
+FENCED = "_FENCED fatal"
+
+
+def test_calls_that_do_not_fit(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.producer()
+        offsets, metadata = play.offsets(), play.metadata()
+        play.calls("new", producer, abort=True)
+        play.step("init", producer.init_transactions, SOON)
+        play.step("init again", producer.init_transactions, SOON)
+        play.step("ready: abort", producer.abort_transaction, SOON)
+        play.step("ready: commit", producer.commit_transaction, SOON)
+        send_offsets = producer.send_offsets_to_transaction
+        play.step("ready: offsets", send_offsets, offsets, metadata, SOON)
+        play.step("ready: no offsets", send_offsets, [], metadata, SOON)
+        play.step("ready: produce", producer.produce, play.topic, b"value")
+        batch: list[dict[str, Any]] = [{"value": b"value"}]
+        play.step("ready: produce_batch", producer.produce_batch, play.topic, batch)
+        play.steps["error in the batch"] = batch[0]["_error"].name()
+        play.step("begin", producer.begin_transaction)
+        play.step("begin again", producer.begin_transaction)
+        play.step("open: init", producer.init_transactions, SOON)
+        play.step("open: no offsets", send_offsets, [], metadata, SOON)
+        play.step("open: offsets that are none", send_offsets, play.offsets(-1001), metadata, SOON)
+        play.step("produce", producer.produce, play.topic, b"value")
+        play.step("commit", producer.commit_transaction, SOON)
+        play.step("commit again", producer.commit_transaction, SOON)
+        play.step("abort after it", producer.abort_transaction, SOON)
+        for number, end in enumerate((producer.commit_transaction, producer.abort_transaction)):
+            play.step(f"begin an empty one {number}", producer.begin_transaction)
+            play.step(f"end an empty one {number}", end, SOON)
+        play.step("begin to abort", producer.begin_transaction)
+        play.step("produce to abort", producer.produce, play.topic, b"value")
+        play.step("abort", producer.abort_transaction, SOON)
+        play.step("abort again", producer.abort_transaction, SOON)
+        play.step("produce after it", producer.produce, play.topic, b"value")
+
+    stage.compare(scenario)
+
+
+def test_without_an_id(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.producer(transactional__id="")
+        play.step("init", producer.init_transactions, SOON)
+        play.calls("then", producer, abort=True)
+
+    stage.compare(scenario)
+
+
+def test_a_closed_producer(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+        producer.produce(play.topic, b"value")
+        play.step("close", producer.close)
+        play.step("init", producer.init_transactions, SOON)
+        play.calls("then", producer, abort=True)
+        play.step("purge", producer.purge)
+
+    stage.compare(scenario)
+
+
+def test_brokers_that_do_not_respond(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.producer(reachable=False)
+        play.step("init", producer.init_transactions, BRIEFLY)
+        play.calls("then", producer, BRIEFLY, abort=True)
+        play.step("init again", producer.init_transactions, BRIEFLY)
+
+    stage.compare(scenario)
+
+
+@pytest.mark.parametrize("what", ["flush", "end"])
+def test_a_commit_that_takes_longer(stage: Stage, what: str) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+        offsets, metadata = play.offsets(), play.metadata()
+        producer.produce(play.topic, b"value")
+        producer.flush(SOON)
+        play.proxy.black_hole()
+        if what == "flush":
+            producer.produce(play.topic, b"another")
+        play.step("commit", producer.commit_transaction, BRIEFLY)
+        play.step("abort", producer.abort_transaction, BRIEFLY)
+        play.step("begin", producer.begin_transaction)
+        play.step("offsets", producer.send_offsets_to_transaction, offsets, metadata, BRIEFLY)
+        play.step("init", producer.init_transactions, BRIEFLY)
+        play.step("produce", producer.produce, play.topic, b"value")
+        play.step("commit again", producer.commit_transaction, BRIEFLY)
+        play.proxy.restore()
+        play.step("commit at last", producer.commit_transaction, SOON)
+        play.step("abort after it", producer.abort_transaction, SOON)
+        play.step("the next begin", producer.begin_transaction)
+
+    stage.compare(scenario)
+
+
+def test_an_abort_that_takes_longer(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+        offsets, metadata = play.offsets(), play.metadata()
+        producer.produce(play.topic, b"value")
+        producer.flush(SOON)
+        play.proxy.black_hole()
+        play.step("abort", producer.abort_transaction, BRIEFLY)
+        play.step("commit", producer.commit_transaction, BRIEFLY)
+        play.step("begin", producer.begin_transaction)
+        play.step("offsets", producer.send_offsets_to_transaction, offsets, metadata, BRIEFLY)
+        play.step("produce", producer.produce, play.topic, b"value")
+        play.step("abort again", producer.abort_transaction, BRIEFLY)
+        play.proxy.restore()
+        play.step("abort at last", producer.abort_transaction, SOON)
+        play.step("the next begin", producer.begin_transaction)
+
+    stage.compare(scenario)
+
+
+def test_offsets_that_take_longer(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        for end in ("commit", "abort"):
+            producer = play.begun()
+            offsets, metadata = play.offsets(), play.metadata()
+            send_offsets = producer.send_offsets_to_transaction
+            play.proxy.black_hole()
+            play.step(f"{end}: offsets", send_offsets, offsets, metadata, BRIEFLY)
+            if end == "abort":
+                play.proxy.restore()
+                play.step("abort", producer.abort_transaction, SOON)
+                play.step("begin", producer.begin_transaction)
+                continue
+            play.step("begin in it", producer.begin_transaction)
+            play.proxy.restore()
+            play.step("offsets at last", send_offsets, offsets, metadata, SOON)
+            play.step("commit", producer.commit_transaction, SOON)
+
+    stage.compare(scenario, {"begin in it": ("_STATE", "_CONFLICT retriable")})
+
+
+# Failed messages ----------------------------------------------------------------------------------
+
+
+def fail(play: Play, producer: Any, produce: Callable[..., object]) -> None:
+    """Play what follows a failed message."""
+    reports = Calls()
+    produce(on_delivery=lambda error, message: reports(error and error.name()))
+    play.step("flush", producer.flush, SOON)
+    play.steps["report"] = str(reports)
+    offsets, metadata = play.offsets(), play.metadata()
+    play.step("commit", producer.commit_transaction, SOON)
+    play.step("commit again", producer.commit_transaction, SOON)
+    play.step("begin", producer.begin_transaction)
+    play.step("offsets", producer.send_offsets_to_transaction, offsets, metadata, SOON)
+    play.step("init", producer.init_transactions, SOON)
+    play.step("produce", producer.produce, play.topic, b"value")
+    play.step("abort", producer.abort_transaction, SOON)
+    play.step("next begin", producer.begin_transaction)
+    play.step("next produce", producer.produce, play.topic, b"value")
+    play.step("next commit", producer.commit_transaction, SOON)
+
+
+def test_a_message_that_the_broker_refuses(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+        fail(play, producer, lambda **more: producer.produce(play.topic, bytes(3_000), **more))
+
+    next_commit = (f"OUT_OF_ORDER_SEQUENCE_NUMBER {MUST_ABORT}", "fine")
+    stage.compare(scenario, {**AFTER_A_FAILURE, "next commit": next_commit})
+
+
+def test_a_partition_that_does_not_exist(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+        produce = producer.produce
+        fail(play, producer, lambda **more: produce(play.topic, b"value", partition=9, **more))
+
+    stage.compare(scenario, AFTER_A_FAILURE)
+
+
+def test_a_topic_that_does_not_exist(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun(message__timeout__ms=1_500)
+        fail(play, producer, lambda **more: producer.produce("no-such", b"value", **more))
+
+    stage.compare(scenario, AFTER_A_FAILURE)
+
+
+def test_a_message_without_an_answer(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun(message__timeout__ms=1_500)
+        producer.produce(play.topic, b"value")
+        producer.flush(SOON)
+
+        def produce(**more: Any) -> None:
+            play.proxy.black_hole()
+            producer.produce(play.topic, b"lost", **more)
+            deadline = time.monotonic() + SOON
+            while len(producer) and time.monotonic() < deadline:
+                producer.poll(0.05)
+            play.proxy.restore()
+
+        fail(play, producer, produce)
+
+    stage.compare(scenario, AFTER_A_FAILURE)
+
+
+def test_purge_of_the_queue(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun(linger__ms=10_000)
+
+        def produce(**more: Any) -> None:
+            producer.produce(play.topic, b"purged", **more)
+            play.step("purge", producer.purge)
+
+        fail(play, producer, produce)
+
+    stage.compare(scenario, AFTER_A_FAILURE)
+
+
+def test_purge_of_messages_in_flight(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun(linger__ms=0)
+        producer.produce(play.topic, b"value")
+        producer.flush(SOON)
+
+        def produce(**more: Any) -> None:
+            play.proxy.delay(3)
+            producer.produce(play.topic, b"purged", **more)
+            assert play.proxy.wait_for(lambda: play.proxy.unanswered, SOON)
+            play.step("purge", producer.purge)
+            play.proxy.restore()
+
+        fail(play, producer, produce)
+
+    both = (f"_PURGE_INFLIGHT {MUST_ABORT}", f"_INCONSISTENT {MUST_ABORT}")
+    codes = dict.fromkeys(("commit", "commit again", "begin", "offsets", "init"), both)
+    stage.compare(scenario, {**AFTER_A_FAILURE, **codes})
+
+
+def test_purge_of_nothing(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.producer()
+        play.step("purge a new one", producer.purge)
+        producer.init_transactions(SOON)
+        play.step("purge when ready", producer.purge)
+        play.step("begin", producer.begin_transaction)
+        play.step("purge when empty", producer.purge)
+        play.step("produce", producer.produce, play.topic, b"value")
+        play.step("purge neither", producer.purge, False, False)
+        play.step("flush", producer.flush, SOON)
+        play.step("purge when delivered", producer.purge)
+        play.step("commit", producer.commit_transaction, SOON)
+
+    stage.compare(scenario)
+
+
+# Other producers, and timeouts --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["commit", "abort", "offsets"])
+def test_another_producer_with_the_id(stage: Stage, first: str) -> None:
+    def scenario(play: Play) -> None:
+        name = play.unique_name()
+        older = play.begun(transactional__id=name)
+        older.produce(play.topic, b"value")
+        older.flush(SOON)
+        newer = play.producer(transactional__id=name)
+        newer.init_transactions(SOON)
+        calls: dict[str, Callable[[], object]] = {
+            "commit": lambda: older.commit_transaction(SOON),
+            "abort": lambda: older.abort_transaction(SOON),
+            "offsets": lambda: older.send_offsets_to_transaction(
+                play.offsets(), play.metadata(), SOON
+            ),
+        }
+        play.step("first", calls[first])
+        for call, make in calls.items():
+            play.step(call, make)
+        play.step("begin", older.begin_transaction)
+        play.step("init", older.init_transactions, SOON)
+        play.step("produce", older.produce, play.topic, b"value")
+        play.step("newer: begin", newer.begin_transaction)
+        play.step("newer: produce", newer.produce, play.topic, b"value")
+        play.step("newer: commit", newer.commit_transaction, SOON)
+
+    stage.compare(scenario, {"produce": PRODUCE_FATAL})
+
+
+def test_a_message_after_another_producer_has_the_id(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        name = play.unique_name()
+        older = play.begun(transactional__id=name)
+        play.producer(transactional__id=name).init_transactions(SOON)
+        play.step("produce", older.produce, play.topic, b"value")
+        with contextlib.suppress(play.library.KafkaException):
+            older.flush(SOON)
+        play.step("commit", older.commit_transaction, SOON)
+        play.step("abort", older.abort_transaction, SOON)
+        play.step("begin", older.begin_transaction)
+        play.step("produce again", older.produce, play.topic, b"value")
+
+    # A broker refuses the message in the same way after a timeout of the transaction, after which
+    # the drop-in goes on.
+    differs: Differences = {
+        "commit": (FENCED, f"INVALID_PRODUCER_EPOCH {MUST_ABORT}"),
+        "produce again": PRODUCE_FATAL,
+    }
+    stage.compare(scenario, differs)
+
+
+def test_a_transaction_that_took_too_long(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun(transaction__timeout__ms=1_000)
+        producer.produce(play.topic, b"value")
+        producer.flush(SOON)
+        deadline = time.monotonic() + 2.5
+        while time.monotonic() < deadline:
+            tick()
+        play.step("commit", producer.commit_transaction, SOON)
+        play.step("abort", producer.abort_transaction, SOON)
+        play.step("begin", producer.begin_transaction)
+
+    # The drop-in goes on.
+    differs: Differences = {
+        "commit": (FENCED, f"_INCONSISTENT {MUST_ABORT}"),
+        "abort": (FENCED, "fine"),
+        "begin": (FENCED, "fine"),
+    }
+    stage.compare(scenario, differs)
+
+
+def test_a_timeout_that_the_brokers_refuse(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.producer(transaction__timeout__ms=2**31 - 1)
+        play.step("init", producer.init_transactions, SOON)
+        play.step("init again", producer.init_transactions, SOON)
+
+    # The drop-in can initialize again, for example when a right has been granted.
+    both = ("INVALID_TRANSACTION_TIMEOUT fatal", "INVALID_TRANSACTION_TIMEOUT")
+    stage.compare(scenario, {"init": both, "init again": both})
+
+
+# Offsets ------------------------------------------------------------------------------------------
+
+
+def test_the_arguments_for_offsets(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+        offsets, good = play.offsets(), play.metadata()
+        send_offsets = producer.send_offsets_to_transaction
+        for group in ("name", None, 5, bytearray(good), b"", b"nonsense"):
+            play.step(f"group {group!r}"[:20], send_offsets, offsets, group, SOON)
+        play.step("group cut off", send_offsets, offsets, good[:-3], SOON)
+        play.step("group too long", send_offsets, offsets, good + b"x", SOON)
+        for wrong in (None, "x", ["x"], [("t", 0, 5)], [], play.offsets(-1)):
+            play.step(f"offsets {wrong!r}"[:20], send_offsets, wrong, good, SOON)
+        play.step("no group", send_offsets, offsets)
+        play.step("timeout", send_offsets, offsets, good, "1")
+        play.step("correct", send_offsets, offsets, good, SOON)
+        play.step("commit", producer.commit_transaction, SOON)
+
+    stage.compare(scenario)
+
+
+def test_offsets_that_the_group_refuses(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.producer()
+        producer.init_transactions(SOON)
+        member = b"CGMDv2:" + struct.pack("=i", 3) + play.unique_name().encode() + b"\0member\0\1"
+        for what, offsets, group in (
+            ("a stranger", play.offsets(), member),
+            ("metadata too long", play.offsets(metadata="m" * 5_000), play.metadata()),
+            ("no such partition", play.offsets(partition=77), play.metadata()),
+        ):
+            play.step(f"{what}: begin", producer.begin_transaction)
+            play.step(what, producer.send_offsets_to_transaction, offsets, group, 3)
+            play.step(f"{what}: commit", producer.commit_transaction, SOON)
+            play.step(f"{what}: produce", producer.produce, play.topic, b"value")
+            play.step(f"{what}: abort", producer.abort_transaction, SOON)
+
+    reasons = ("a stranger", "metadata too long", "no such partition")
+    stage.compare(scenario, {f"{reason}: produce": PRODUCE_MUST_ABORT for reason in reasons})
+
+
+# Callbacks ----------------------------------------------------------------------------------------
+
+
+def test_callbacks_are_served_by_the_calls(stage: Stage) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun(linger__ms=50)
+        served = Calls()
+        mine = threading.get_ident()
+
+        def report(error: Any, message: Any) -> None:
+            served((message.value(), error and error.name(), threading.get_ident() == mine))
+
+        for number in range(3):
+            producer.produce(play.topic, b"%d" % number, on_delivery=report)
+        play.step("commit", producer.commit_transaction, SOON)
+        play.steps["served by it"] = str(served)
+        served.clear()
+        play.step("begin", producer.begin_transaction)
+        producer.produce(play.topic, b"aborted", on_delivery=report)
+        play.step("abort", producer.abort_transaction, SOON)
+        play.steps["served by the abort"] = str(served)
+
+    stage.compare(scenario)
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_callback_that_raises_does_not_prevent_the_end(stage: Stage, end: str) -> None:
+    def scenario(play: Play) -> None:
+        producer = play.begun()
+
+        def raises(error: object, message: object) -> None:
+            raise LookupError("mine")
+
+        producer.produce(play.topic, b"value", on_delivery=raises)
+        play.step("end", getattr(producer, end), SOON)
+        play.step("end again", getattr(producer, end), SOON)
+        play.step("begin", producer.begin_transaction)
+
+    stage.compare(scenario)

@@ -1,0 +1,139 @@
+"""Messages that wait for space in the buffer while their transaction ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer._kernel import Turn
+from pykaproducer.block import BlockDelivery
+from pykaproducer.errors import (
+    TransactionAbortableError,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
+)
+from pykaproducer.testing._processes import tick
+from tests.transactions.helper import PATIENCE, Kafka
+
+SETTINGS: dict[str, Any] = {
+    "proxied": True,
+    "buffer_memory": 50_000,
+    "max_block_ms": 1000 * PATIENCE,
+}
+
+
+class Sender(threading.Thread):
+    """A thread whose call waits for space."""
+
+    def __init__(self, producer: Producer, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self.call = call
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.start()
+        while not producer._space.waiting and self.is_alive():
+            tick()
+
+    def run(self) -> None:
+        try:
+            self.result = self.call()
+        except TransactionError as error:
+            self.error = error
+
+
+def begun(kafka: Kafka, topic: str) -> Producer:
+    producer = kafka.producer(**SETTINGS)
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    producer.send(topic, b"first", partition=0).result(PATIENCE)
+    return producer
+
+
+@pytest.mark.parametrize("block", [False, True], ids=["send", "send_many"])
+def test_a_message_does_not_wait_into_the_next_transaction(
+    kafka: Kafka, topic: str, block: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    with begun(kafka, topic) as producer:
+        wait = producer._wait_for_space
+
+        def wait_long(turn: Turn) -> None:
+            """Wait, and do not run again before the next transaction has begun."""
+            wait(turn)
+            go_on.wait(PATIENCE)
+
+        monkeypatch.setattr(producer, "_wait_for_space", wait_long)
+        kafka.proxy.black_hole()
+        try:
+            full = [producer.send(topic, bytes(10_000), partition=0) for _ in range(4)]
+            if block:
+                sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 2))
+            else:
+                sender = Sender(producer, lambda: producer.send(topic, bytes(10_000)))
+            assert sender.is_alive()
+        finally:
+            kafka.proxy.restore()
+        producer.abort_transaction(PATIENCE)
+        producer.begin_transaction()
+        go_on.set()
+        sender.join(PATIENCE)
+        assert isinstance(sender.error, TransactionStateError), sender.result
+        assert "the transaction in which it was called has ended" in str(sender.error)
+        assert all(each.done() for each in full)
+        producer.send(topic, b"next", partition=0)
+        producer.commit_transaction(PATIENCE)
+    assert kafka.committed(topic) == [b"next"]
+
+
+def test_a_block_whose_transaction_ends_while_it_waits(kafka: Kafka, topic: str) -> None:
+    """What was accepted has its outcome, the rest is refused in the handle."""
+    with begun(kafka, topic) as producer:
+        kafka.proxy.black_hole()
+        try:
+            sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
+            with pytest.raises(TransactionTimeoutError):
+                producer.abort_transaction(0)
+            sender.join(PATIENCE)
+        finally:
+            kafka.proxy.restore()
+        assert isinstance(sender.result, BlockDelivery), sender.error
+        failures = sender.result.exception(PATIENCE)
+        assert failures is not None
+        assert 0 < sender.result.accepted < 10
+        assert isinstance(failures.metadata.failed[-1][1], TransactionError)
+        producer.abort_transaction(PATIENCE)
+        with producer.transaction():
+            producer.send(topic, b"next", partition=0)
+    assert kafka.committed(topic) == [b"next"]
+
+
+def test_a_block_that_is_cut_by_a_commit_spoils_it(kafka: Kafka, topic: str) -> None:
+    with begun(kafka, topic) as producer:
+        kafka.proxy.black_hole()
+        try:
+            sender = Sender(producer, lambda: producer.send_many(topic, [bytes(10_000)] * 10))
+            errors: list[BaseException] = []
+
+            def commit() -> None:
+                try:
+                    producer.commit_transaction(PATIENCE)
+                except TransactionError as error:
+                    errors.append(error)
+
+            committing = threading.Thread(target=commit)
+            committing.start()
+            sender.join(PATIENCE)
+            committing.join(PATIENCE)
+        finally:
+            kafka.proxy.restore()
+        (error,) = errors
+        assert isinstance(error, TransactionAbortableError)
+        failures = sender.result.exception(PATIENCE)
+        assert isinstance(failures.metadata.failed[-1][1], TransactionError)
+        producer.abort_transaction(PATIENCE)
+    assert kafka.committed(topic) == []

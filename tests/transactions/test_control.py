@@ -1,0 +1,440 @@
+"""``TransactionControl``: transactional ids and groups of a cluster, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pykaproducer._machines.session as session
+from pykaproducer import (
+    EndState,
+    ProducerClosedError,
+    ProducerFencedError,
+    TopicPartition,
+    TransactionControl,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
+    UnsupportedFeatureError,
+)
+from pykaproducer._wire.messages import decode_api_versions
+from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import Hold
+from pykaproducer.transaction_control import CommittedOffset
+from tests.transactions.bounds import PollingClock, scripted_control
+from tests.transactions.helper import PATIENCE, Kafka
+
+NOWHERE = "127.0.0.1:9"
+
+
+@pytest.fixture
+def control(kafka: Kafka) -> Iterator[TransactionControl]:
+    with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as found:
+        yield found
+
+
+# Inspecting ---------------------------------------------------------------------------------------
+
+
+def test_open_and_ended_transactions(kafka: Kafka, topic: str, control: TransactionControl) -> None:
+    began = time.time() * 1000
+    with (
+        kafka.producer(transactional_id=f"{topic}-a", transaction_timeout_ms=50_000) as one,
+        kafka.producer(transactional_id=f"{topic}-b") as other,
+    ):
+        one.init_transactions()
+        one.begin_transaction()
+        for partition in (0, 2):
+            one.send(topic, b"value", partition=partition).result(PATIENCE)
+        with other.transaction():
+            other.send(topic, b"value", partition=1)
+        names = [f"{topic}-{each}" for each in ("b", "a", "none")]
+        ended, ongoing, unknown = control.describe(names).values()
+        assert (ongoing.transactional_id, ongoing.state) == (f"{topic}-a", "Ongoing")
+        assert ongoing.partitions == ((topic, 0), (topic, 2))
+        assert ongoing.timeout_ms == 50_000
+        assert abs(ongoing.start_ms - began) < PATIENCE * 1000
+        assert ended.state in ("CompleteCommit", "PrepareCommit")
+        assert (unknown.error_code, unknown.state) == (105, "")
+        listed = control.list(f"{topic}-")
+        assert [each.transactional_id for each in listed] == names[1::-1]
+        assert [each.producer_id for each in listed] == [ongoing.producer_id, ended.producer_id]
+        assert [e.transactional_id for e in control.list(topic, ["Ongoing"])] == [f"{topic}-a"]
+        assert {each.transactional_id for each in control.list()} >= set(names[:2])
+        one.abort_transaction()
+
+
+def test_a_prefix_is_no_pattern(kafka: Kafka, control: TransactionControl) -> None:
+    names = ["a.b*c\\Q[", "aXb*c\\Q[", "ü-1", "-{1}"]
+    for name in names:
+        control.initialize(name, 60_000)
+    for name in ("a.b*c\\Q[", "a.b*", "ü", "-{1}", "-{"):
+        found = [each.transactional_id for each in control.list(name)]
+        assert found == sorted(each for each in names if each.startswith(name))
+
+
+def test_a_state_that_there_is_not(control: TransactionControl) -> None:
+    with pytest.raises(ValueError, match="unknown states of transactions: Open"):
+        control.list(states=["Ongoing", "Open"])
+
+
+def test_nothing_is_asked(control: TransactionControl) -> None:
+    assert control.describe([]) == {}
+    assert control.fence([]) == ()
+    assert control.complete_all([], commit=True) == []
+    assert control.offsets([]) == {}
+
+
+# Offsets ------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_committed_together(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    groups = [f"{topic}-{n}" for n in range(3)]
+    one, two = TopicPartition(topic, 1), TopicPartition(topic, 2)
+    for number, commit in ((1, True), (2, False), (3, True)):
+        begun = control.initialize(f"{topic}-driver", 60_000)
+        control.commit_offsets(begun, {groups[0]: {one: number, two: number + 5}})
+        control.commit_offsets(begun, {groups[1]: {one: number}, groups[2]: {}})
+        ended = control.complete(begun, commit)
+        assert ended.state is (EndState.COMMITTED if commit else EndState.ABORTED)
+        found = control.offsets(groups, {topic: [1, 2]})
+        kept = number if commit else 1
+        assert found == {
+            groups[0]: {one: CommittedOffset(kept, -1, ""), two: CommittedOffset(kept + 5, -1, "")},
+            groups[1]: {one: CommittedOffset(kept, -1, "")},
+            groups[2]: {},
+        }
+    assert control.offsets(groups[:1], {topic: [2]}) == {groups[0]: {two: found[groups[0]][two]}}
+    assert control.offsets(groups[:1], ["other"]) == {groups[0]: {}}
+    # What was read can be committed.
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    control.commit_offsets(begun, {f"{topic}-copy": found[groups[0]]})
+    assert control.complete(begun, commit=True).state is EndState.COMMITTED
+    assert control.offsets([f"{topic}-copy"], {topic: [1, 2]})[f"{topic}-copy"] == found[groups[0]]
+
+
+def test_metadata_of_offsets(kafka: Kafka, topic: str, control: TransactionControl) -> None:
+    """As long as brokers take them by default, for many partitions, all in one transaction."""
+    name = f"{topic}-many"
+    kafka.cluster.create_topic(name, partitions=100)
+    stored = {
+        TopicPartition(name, n): CommittedOffset(n + 1, -1, f"{n:04}" * 1024) for n in range(100)
+    }
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    control.commit_offsets(begun, {f"{topic}-group": stored})
+    assert control.complete(begun, commit=True).state is EndState.COMMITTED
+    places = {name: range(100)}
+    assert control.offsets([f"{topic}-group"], places) == {f"{topic}-group": stored}
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    longer = CommittedOffset(1, -1, "x" * 4097)
+    with pytest.raises(TransactionError, match=r"OFFSET_METADATA_TOO_LARGE \(12\)") as raised:
+        control.commit_offsets(begun, {f"{topic}-group": {TopicPartition(name, 0): longer}})
+    assert raised.value.code == 12
+    assert f"group '{topic}-group'" in str(raised.value)
+    assert control.complete(begun, commit=False).state is EndState.ABORTED
+    assert control.offsets([f"{topic}-group"], places) == {f"{topic}-group": stored}
+
+
+def test_an_open_transaction_is_waited_for(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    group, place = f"{topic}-group", TopicPartition(topic, 0)
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    control.commit_offsets(begun, {group: {place: 5}})
+    with pytest.raises(TransactionTimeoutError, match=r"UNSTABLE_OFFSET_COMMIT \(88\)") as raised:
+        control.offsets([group], {topic: [0]}, timeout=2)
+    assert str(raised.value).startswith(f"offsets(): group '{group}': no answer within 2 s")
+    assert control.offsets([group], {topic: [0]}, stable=False) == {group: {}}
+    control.complete(begun, commit=True)
+    assert control.offsets([group], {topic: [0]})[group][place].offset == 5
+
+
+def test_a_commit_of_nothing_is_an_abort(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    assert control.complete(begun, commit=True).state is EndState.ABORTED
+
+
+def test_a_second_instance_fences_the_first(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    """And what it had committed is seen by the second one."""
+    group, place = f"{topic}-group", TopicPartition(topic, 0)
+    first = control.initialize(f"{topic}-driver", 60_000)
+    control.commit_offsets(first, {group: {place: 1}})
+    assert control.complete(first, commit=True).state is EndState.COMMITTED
+    second = control.initialize(f"{topic}-driver", 60_000)
+    assert control.offsets([group])[group][place].offset == 1
+    with pytest.raises(ProducerFencedError, match=f"'{topic}-driver'"):
+        control.commit_offsets(first, {group: {place: 2}})
+    control.commit_offsets(second, {group: {place: 3}})
+    assert control.complete(second, commit=True).state is EndState.COMMITTED
+    assert control.offsets([group], {topic: [0]})[group][place].offset == 3
+
+
+def test_a_partition_that_there_is_not(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    begun = control.initialize(f"{topic}-driver", 60_000)
+    with pytest.raises(TransactionTimeoutError, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
+        control.commit_offsets(begun, {"g": {TopicPartition(topic, 99): 1}}, timeout=2)
+
+
+def test_wrong_arguments(kafka: Kafka, control: TransactionControl) -> None:
+    with pytest.raises(ValueError, match="transactional_id"):
+        control.initialize("", 60_000)
+    with pytest.raises(ValueError, match="transaction_timeout_ms"):
+        control.initialize("x", 0)
+    with pytest.raises(TransactionError, match=r"transaction.max.timeout.ms") as raised:
+        control.initialize("x", 2**31 - 1)
+    assert raised.value.code == 50
+    begun = control.initialize("x", 60_000)
+    with pytest.raises(TypeError, match="offsets must be"):
+        control.commit_offsets(begun, {"g": 7})
+    with pytest.raises(TypeError, match="timeout must be"):
+        control.list(timeout="soon")  # type: ignore[arg-type]
+
+
+# Fencing ------------------------------------------------------------------------------------------
+
+
+def test_fence_aborts_what_is_open(kafka: Kafka, topic: str, control: TransactionControl) -> None:
+    with kafka.producer(transactional_id=f"{topic}-a") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"lost", partition=0).result(PATIENCE)
+        control.initialize(f"{topic}-b", 60_000)
+        names = [f"{topic}-a", f"{topic}-b", f"{topic}-none"]
+        assert control.fence(names) == (f"{topic}-a",)
+        assert kafka.committed(topic) == []  # it is over at once
+        with pytest.raises(ProducerFencedError):
+            producer.commit_transaction(PATIENCE)
+    assert control.fence(names) == ()
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+def _calls(control: TransactionControl, timeout: float = PATIENCE) -> dict[str, Callable[[], Any]]:
+    return {
+        "describe": lambda: control.describe(["x"], timeout=timeout),
+        "list": lambda: control.list(timeout=timeout),
+        "fence": lambda: control.fence(["x"], timeout=timeout),
+        "initialize": lambda: control.initialize("x", 60_000, timeout=timeout),
+        "offsets": lambda: control.offsets(["x"], timeout=timeout),
+    }
+
+
+def test_no_broker_is_reachable() -> None:
+    with TransactionControl(bootstrap_servers=NOWHERE) as control:
+        for name, call in _calls(control, timeout=1).items():
+            with pytest.raises(TransactionTimeoutError) as raised:
+                call()
+            assert str(raised.value).startswith(f"{name}(): ")
+            assert f"no answer within 1 s: no connection to {NOWHERE}" in str(raised.value)
+
+
+def test_one_bootstrap_server_suffices(kafka: Kafka) -> None:
+    servers = f"{NOWHERE},{kafka.cluster.bootstrap_servers}"
+    for _ in range(3):
+        with TransactionControl(bootstrap_servers=servers) as control:
+            assert control.describe(["none"])["none"].error_code == 105
+
+
+def test_a_silent_bootstrap_server_is_not_waited_for() -> None:
+    """After a second another one is tried, long before the first attempt is given up."""
+    clock = PollingClock()
+    found: list[Any] = []
+
+    def ask(control: TransactionControl) -> None:
+        found.append(control.list(timeout=100.0))
+
+    with ScriptedCluster(2) as scripted:
+        scripted.stop(0, silently=True)
+        for number in range(6):  # they are tried in any order
+            with scripted_control(scripted, clock) as control:
+                clock.polls.clear()
+                thread = threading.Thread(target=ask, args=[control])
+                thread.start()
+                assert clock.polls.wait(PATIENCE)
+                clock.jump(1.0)
+                thread.join(PATIENCE)
+                assert found == [()] * (number + 1)
+
+
+def test_max_block_ms_is_the_default() -> None:
+    with (
+        TransactionControl(bootstrap_servers=NOWHERE, max_block_ms=200) as control,
+        pytest.raises(TransactionTimeoutError, match=r"no answer within 0.2 s"),
+    ):
+        control.list()
+
+
+def test_a_closed_one(kafka: Kafka) -> None:
+    control = TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers)
+    control.list()
+    control.close()
+    control.close()
+    for name, call in _calls(control).items():
+        with pytest.raises(ProducerClosedError, match=rf"^{name}\(\): the TransactionControl is"):
+            call()
+
+
+def test_a_signal_handler_closes_it() -> None:
+    class Interrupted(PollingClock):
+        def select(self, *arguments: Any) -> Any:
+            control.close()
+            return super().select(*arguments)
+
+    with ScriptedCluster() as scripted:
+        scripted.always("metadata", Hold())
+        with (
+            scripted_control(scripted, Interrupted()) as control,
+            pytest.raises(ProducerClosedError, match=r"list\(\): .* was closed meanwhile"),
+        ):
+            control.list()
+
+
+def test_it_is_not_pickled(control: TransactionControl) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled; make one where it is used"):
+        pickle.dumps(control)
+
+
+def test_two_threads() -> None:
+    clock = PollingClock()
+    with ScriptedCluster() as scripted, scripted_control(scripted, clock) as control:
+        scripted.stop(0, silently=True)
+        errors: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                control.list(timeout=5.0)
+            except TransactionTimeoutError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert clock.polls.wait(PATIENCE)
+        with pytest.raises(TransactionStateError, match="another thread is using this Trans"):
+            control.list()
+        clock.jump(5.0)
+        thread.join(PATIENCE)
+        assert len(errors) == 1
+        scripted.start(0)
+        assert control.list() == ()
+
+
+def test_a_forked_child(control: TransactionControl) -> None:
+    control.list()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            control.list()
+        except TransactionStateError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            control.close()
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as pipe:
+        assert pipe.read() == (
+            "list(): this TransactionControl was made in the parent process; make one here"
+        )
+    control.list()  # the parent's connections still work
+
+
+# Older brokers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int] | None]:
+    """Change the versions that brokers seem to support: key -> (first, last), None: not at all."""
+    changes: dict[int, tuple[int, int] | None] = {}
+
+    def older(version: int, payload: Any) -> Any:
+        answer = decode_api_versions(version, payload)
+        for key, found in changes.items():
+            answer.ranges.pop(key, None)
+            if found is not None:
+                answer.ranges[key] = found
+        return answer
+
+    monkeypatch.setattr(session, "decode_api_versions", older)
+    return changes
+
+
+@pytest.mark.parametrize(
+    ("key", "versions", "text"),
+    [
+        (22, (0, 1), "it supports INIT_PRODUCER_ID requests of versions 0 to 1, this request"),
+        (28, (0, 2), "it supports TXN_OFFSET_COMMIT requests of versions 0 to 2, this request"),
+        (28, None, "it does not support TXN_OFFSET_COMMIT requests"),
+        (10, None, "the brokers are older: they have no FIND_COORDINATOR requests"),
+    ],
+)
+def test_brokers_before_kafka_2_5(
+    kafka: Kafka,
+    topic: str,
+    offered: dict[int, tuple[int, int] | None],
+    key: int,
+    versions: tuple[int, int] | None,
+    text: str,
+) -> None:
+    offered[key] = versions
+    with kafka.producer() as producer:
+        for _ in range(2):
+            with pytest.raises(UnsupportedFeatureError) as raised:
+                producer.init_transactions(PATIENCE)
+            assert text in str(raised.value)
+            assert "transactions need Kafka 2.5 or newer" in str(raised.value)
+            assert str(raised.value).endswith("; upgrade the brokers, or remove transactional_id")
+            assert repr(producer.config.transactional_id) in str(raised.value)
+        with pytest.raises(TransactionStateError) as refused:
+            producer.begin_transaction()
+        assert isinstance(refused.value.__cause__, UnsupportedFeatureError)
+        with pytest.raises(UnsupportedFeatureError), producer.transaction():
+            raise AssertionError("there is no transaction")
+
+
+def test_a_control_and_older_brokers(
+    kafka: Kafka, offered: dict[int, tuple[int, int] | None]
+) -> None:
+    servers = kafka.cluster.bootstrap_servers
+    offered.update({65: None, 66: None, 22: (0, 1), 9: (0, 5)})
+    with TransactionControl(bootstrap_servers=servers) as control:
+        for name, call in _calls(control).items():
+            with pytest.raises(UnsupportedFeatureError) as raised:
+                call()
+            assert str(raised.value).startswith(f"{name}(): the broker at {servers}: it ")
+            since = "3.0" if name in ("describe", "list", "fence") else "2.5"
+            assert str(raised.value).endswith(f"; that needs Kafka {since} or newer")
+
+
+def test_older_versions_of_the_requests(
+    kafka: Kafka, topic: str, offered: dict[int, tuple[int, int] | None]
+) -> None:
+    """One id in a FindCoordinator request, one group in OffsetFetch, no pattern for a prefix."""
+    offered.update({10: (0, 3), 9: (0, 7), 66: (0, 0)})
+    servers = kafka.cluster.bootstrap_servers
+    groups = [f"{topic}-{n}" for n in range(3)]
+    with TransactionControl(bootstrap_servers=servers) as control:
+        for number, group in enumerate(groups):
+            begun = control.initialize(group, 60_000)
+            control.commit_offsets(begun, {group: {TopicPartition(topic, 0): number}})
+            assert control.complete(begun, commit=True).state is EndState.COMMITTED
+    with TransactionControl(bootstrap_servers=servers) as control:
+        found = control.offsets(groups, {topic: [0]})
+        assert [each[TopicPartition(topic, 0)].offset for each in found.values()] == [0, 1, 2]
+        assert [each.transactional_id for each in control.list(topic)] == groups
+        assert len(control.describe(groups)) == 3

@@ -1,0 +1,363 @@
+"""Transactions that a producer prepares, and that somebody else commits or aborts."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pykaproducer import (
+    ConfigurationError,
+    Ended,
+    EndState,
+    KafkaProducer,
+    PreparedTransaction,
+    Producer,
+    TopicPartition,
+    TransactionAbortableError,
+    TransactionControl,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
+)
+from pykaproducer.testing import Cut, ScriptedCluster
+from tests._support.programs import run
+from tests.transactions.helper import PATIENCE, Kafka
+
+END_TXN = 26
+COMMITTED, ABORTED = Ended(EndState.COMMITTED), Ended(EndState.ABORTED)
+
+
+@pytest.fixture
+def control(kafka: Kafka) -> Iterator[TransactionControl]:
+    with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as found:
+        yield found
+
+
+def prepared(producer: Producer, topic: str, *values: bytes, **init: Any) -> PreparedTransaction:
+    """Prepare a transaction with *values* in partition 0."""
+    producer.init_transactions(**init)
+    producer.begin_transaction()
+    for value in values:
+        producer.send(topic, value, partition=0)
+    return producer.prepare_transaction()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_somebody_else_ends_it(
+    kafka: Kafka, topic: str, control: TransactionControl, commit: bool
+) -> None:
+    """Also after the producer has been closed, which leaves it alone; and again."""
+    with kafka.producer(linger_ms=60_000) as producer:
+        found = prepared(producer, topic, b"first", b"second")
+    assert found.transactional_id == producer.config.transactional_id
+    assert found.protocol == (2 if kafka.protocol == "TV2" else 1)
+    assert not found.empty
+    (described,) = control.describe([found.transactional_id]).values()
+    assert described.state == "Ongoing"
+    assert (described.producer_id, described.producer_epoch) == found[1:3]
+    assert described.partitions == ((topic, 0),)
+    copy = pickle.loads(pickle.dumps(found))
+    for _ in range(3):
+        assert control.complete(copy, commit) == (COMMITTED if commit else ABORTED)
+    assert kafka.committed(topic) == ([b"first", b"second"] if commit else [])
+
+
+def test_closing_says_nothing(kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    with kafka.producer() as producer:
+        found = prepared(producer, topic, b"value")
+    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as control:
+        control.complete(found, commit=True)
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_another_process_ends_it(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        found = prepared(producer, topic, b"value")
+        output = run(
+            """
+            import pickle, sys
+            from pykaproducer import TransactionControl
+            prepared = pickle.loads(bytes.fromhex(sys.argv[1]))
+            with TransactionControl(bootstrap_servers=sys.argv[2]) as control:
+                print(control.complete(prepared, commit=True).state.name)
+            """,
+            pickle.dumps(found).hex(),
+            kafka.cluster.bootstrap_servers,
+        )
+    assert output == "COMMITTED\n"
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_the_producer_goes_on_with_other_ids(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    """Transactions of one producer are open at the same time, in the same partition."""
+    with kafka.producer() as producer:
+        found = [
+            prepared(producer, topic, b"%d" % n, transactional_id=f"{topic}-{n}") for n in range(4)
+        ]
+        with pytest.raises(
+            TransactionStateError, match=f"'{topic}-3': send.*the last transaction was prepared"
+        ):
+            producer.send(topic, b"refused")
+        producer.init_transactions(transactional_id=f"{topic}-last")
+        with producer.transaction():
+            producer.send(topic, b"last", partition=0)
+    assert len({(each.producer_id, each.producer_epoch) for each in found}) == 4
+    assert control.complete_all(found[:1:-1], commit=True) == [COMMITTED, COMMITTED]
+    assert control.complete_all(found[:2], commit=False) == [ABORTED, ABORTED]
+    assert kafka.committed(topic) == [b"2", b"3", b"last"]
+
+
+def test_the_next_instance_of_the_same_id_aborts_it(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    with kafka.producer() as producer:
+        found = prepared(producer, topic, b"lost")
+        again = prepared(producer, topic, b"kept")
+        assert again.transactional_id == found.transactional_id
+        ended = control.complete(found, commit=True)
+        assert (ended.state, ended.code) == (EndState.UNSURE, 90)
+        assert ended.reason == "END_TXN returned PRODUCER_FENCED (90)"
+        assert control.complete(again, commit=True) == COMMITTED
+    assert kafka.committed(topic) == [b"kept"]
+
+
+def test_a_commit_is_not_known_any_more_after_the_next_instance(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    with kafka.producer() as producer:
+        found = prepared(producer, topic, b"kept")
+        assert control.complete(found, commit=True) == COMMITTED
+        producer.init_transactions()
+        assert control.complete(found, commit=True).state is EndState.UNSURE
+    assert kafka.committed(topic) == [b"kept"]
+
+
+def test_a_committed_transaction_cannot_be_aborted(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    with kafka.producer() as producer:
+        found = prepared(producer, topic, b"kept")
+    assert control.complete(found, commit=True) == COMMITTED
+    ended = control.complete(found, commit=False)
+    assert (ended.state, ended.code) == (EndState.UNSURE, 48)
+    assert kafka.committed(topic) == [b"kept"]
+
+
+def test_the_coordinator_aborts_it_after_its_timeout(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    with kafka.producer(transaction_timeout_ms=1_000) as producer:
+        found = prepared(producer, topic, b"late")
+        assert kafka.committed(topic) == []  # waits until it is aborted
+        ended = control.complete(found, commit=True)
+        # With TV2 the coordinator still knows this epoch (KIP-890).
+        assert ended.state is (EndState.ABORTED if kafka.protocol == "TV2" else EndState.UNSURE)
+        assert control.complete(found, commit=False).state in (EndState.ABORTED, EndState.UNSURE)
+        producer.init_transactions()  # the timeout of a prepared transaction is not the producer's
+        with producer.transaction():
+            producer.send(topic, b"next", partition=0)
+    assert kafka.committed(topic) == [b"next"]
+
+
+def test_one_without_messages_needs_no_end(kafka: Kafka, control: TransactionControl) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        found = producer.prepare_transaction()
+    assert found.empty
+    assert control.complete(found, commit=True) == COMMITTED
+    assert control.complete(found, commit=False) == ABORTED
+
+
+def test_offsets_belong_to_it(kafka: Kafka, topic: str, control: TransactionControl) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"value", partition=0)
+        producer.send_offsets_to_transaction({TopicPartition(topic, 1): 7}, f"group-{topic}")
+        found = producer.prepare_transaction()
+    assert control.offsets([f"group-{topic}"], stable=False) == {f"group-{topic}": {}}
+    control.complete(found, commit=True)
+    # Waits until the marker is written, as the partition is named.
+    (offsets,) = control.offsets([f"group-{topic}"], {topic: [1]}).values()
+    assert {place: each.offset for place, each in offsets.items()} == {TopicPartition(topic, 1): 7}
+
+
+def test_a_failed_message_prevents_it(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"value", partition=99)
+        with pytest.raises(TransactionAbortableError, match="partition 99"):
+            producer.prepare_transaction()
+        producer.abort_transaction()
+        producer.flush()  # it was told
+
+
+CALLS: dict[str, Callable[[Producer], Any]] = {
+    "begin_transaction": Producer.begin_transaction,
+    "commit_transaction": Producer.commit_transaction,
+    "abort_transaction": Producer.abort_transaction,
+    "prepare_transaction": Producer.prepare_transaction,
+    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
+        {TopicPartition("refused", 0): 1}, "readers"
+    ),
+    "send": lambda producer: producer.send("refused", b"value"),
+}
+
+
+def test_nothing_but_init_fits_afterwards(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        prepared(producer, topic)
+        for name, call in CALLS.items():
+            with pytest.raises(TransactionStateError) as raised:
+                call(producer)
+            assert str(raised.value).endswith(
+                f"{name}(): the last transaction was prepared; call init_transactions()"
+            )
+        # It would abort the prepared one, so that is not done behind the program's back.
+        with pytest.raises(TransactionStateError), producer.transaction():
+            raise AssertionError("there is no transaction")
+
+
+def test_an_id_cannot_change_in_a_transaction(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(TransactionStateError, match="a transaction is open"):
+            producer.init_transactions(transactional_id="other")
+        producer.send(topic, b"value", partition=0)
+        producer.commit_transaction()
+        for wrong in ("", 7, "x" * 40_000):
+            with pytest.raises(ConfigurationError, match="transactional_id"):
+                producer.init_transactions(transactional_id=wrong)  # type: ignore[arg-type]
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_the_first_id_may_be_another_one(kafka: Kafka, topic: str) -> None:
+    with kafka.producer() as producer:
+        producer.init_transactions(transactional_id=f"{topic}-other")
+        with producer.transaction():
+            producer.send(topic, b"value", partition=0)
+        with TransactionControl(bootstrap_servers=kafka.cluster.bootstrap_servers) as control:
+            (listed,) = control.list(f"{topic}-other")
+            assert not control.list(str(producer.config.transactional_id) + "$")
+    assert listed.transactional_id == f"{topic}-other"
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_a_producer_without_an_id(kafka: Kafka) -> None:
+    with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
+        with pytest.raises(TransactionStateError, match=r"prepare_transaction\(\): set"):
+            producer.prepare_transaction()
+        with pytest.raises(TransactionStateError, match=r"init_transactions\(\): set"):
+            producer.init_transactions(transactional_id="x")
+
+
+def test_the_drop_in_for_kafka_python(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    """Its init_transactions() has an effect again after a transaction was prepared."""
+    servers = kafka.cluster.bootstrap_servers
+    with KafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-0") as producer:
+        found = prepared(producer, topic, b"first")
+        producer.init_transactions(transactional_id=f"{topic}-1")
+        producer.init_transactions()  # without effect
+        with producer.transaction():
+            producer.send(topic, b"second", partition=0)
+            producer.init_transactions()  # as kafka-python: without effect
+    assert control.complete(found, commit=True) == COMMITTED
+    assert kafka.committed(topic) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("where", Cut)
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_request_to_end_it_is_lost(kafka: Kafka, topic: str, where: Cut, commit: bool) -> None:
+    with (
+        kafka.producer() as producer,
+        TransactionControl(bootstrap_servers=kafka.cluster.proxied_servers) as control,
+    ):
+        found = prepared(producer, topic, b"value")
+        kafka.proxy.cut(where, api_key=END_TXN)
+        before = kafka.proxy.cuts
+        assert control.complete(found, commit) == (COMMITTED if commit else ABORTED)
+        assert kafka.proxy.cuts == before + 1
+    assert kafka.committed(topic) == [b"value"] * commit
+
+
+def test_no_answer_is_unsure(kafka: Kafka, topic: str, control: TransactionControl) -> None:
+    with kafka.producer() as producer:
+        found = prepared(producer, topic, b"value")
+    with TransactionControl(bootstrap_servers=kafka.cluster.proxied_servers) as proxied:
+        proxied.describe([found.transactional_id])
+        kafka.proxy.black_hole()
+        ended = proxied.complete(found, commit=True, timeout=1)
+        assert (ended.state, ended.code) == (EndState.UNSURE, None)
+        assert ended.reason == f"END_TXN was not answered by {kafka.proxy.address}"
+        with pytest.raises(TransactionError, match=r"describe\(\): .* no answer within 1 s"):
+            proxied.describe([found.transactional_id], timeout=1)
+        kafka.proxy.restore()
+        # The same call finds out.
+        assert proxied.complete(found, commit=True, timeout=PATIENCE) == COMMITTED
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_many_at_once(kafka: Kafka, topic: str) -> None:
+    """One that cannot be committed does not prevent the others.
+
+    A broker serves one request of a connection at a time, so several connections are used.
+    """
+    with kafka.producer() as producer:
+        found = [
+            prepared(producer, topic, b"%d" % n, transactional_id=f"{topic}-{n}") for n in range(66)
+        ]
+        producer.init_transactions(transactional_id=f"{topic}-7")
+    assert kafka.proxy.connections == 0
+    with TransactionControl(bootstrap_servers=kafka.cluster.proxied_servers) as control:
+        ended = control.complete_all(found, commit=True, timeout=PATIENCE)
+        assert 2 <= kafka.proxy.connections <= 4
+        assert control.complete_all(found[8:], commit=True, timeout=PATIENCE) == [COMMITTED] * 58
+        assert kafka.proxy.connections <= 4
+    assert ended.pop(7).state is EndState.UNSURE
+    assert ended == [COMMITTED] * 65
+    assert kafka.committed(topic) == [b"%d" % n for n in range(66) if n != 7]
+    # The client's connections are closed: the fixture of the topic waits for that.
+
+
+def test_a_prepare_that_takes_longer_than_its_timeout(
+    kafka: Kafka, topic: str, control: TransactionControl
+) -> None:
+    """It continues, and its result cannot be lost: nobody else could end the transaction."""
+    with kafka.producer(proxied=True) as producer:
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        kafka.proxy.black_hole()
+        delivery = producer.send(topic, b"value", partition=0)
+        with pytest.raises(TransactionTimeoutError, match=r"prepare_transaction\(\) has not ended"):
+            producer.prepare_transaction(0.2)
+        kafka.proxy.restore()
+        delivery.result(PATIENCE)
+        for name in (None, f"{topic}-other"):
+            with pytest.raises(
+                TransactionStateError, match=r"prepare_transaction\(\) is under way"
+            ):
+                producer.init_transactions(transactional_id=name)
+        found = producer.prepare_transaction(PATIENCE)
+        producer.init_transactions(transactional_id=f"{topic}-other")
+    assert control.complete(found, commit=True) == COMMITTED
+    assert kafka.committed(topic) == [b"value"]
+
+
+def test_close_sends_nothing() -> None:
+    with ScriptedCluster(topics={"t": 1}) as cluster:
+        with cluster.producer(transactional_id="orders-0") as producer:
+            prepared(producer, "t", b"value")
+        assert cluster.received("end_txn") == []
+        assert len(cluster.received("init_producer_id")) == 1
+        assert cluster.transaction_state("orders-0") == "Ongoing"

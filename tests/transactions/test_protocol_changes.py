@@ -1,0 +1,230 @@
+"""Clusters that change the transaction protocol while a producer is at work.
+
+The producer goes on with the protocol of a transaction until its end, and then takes a new epoch
+before the first transaction with the other protocol (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pykaproducer import Producer, TransactionControl
+from pykaproducer.testing import FaultProxy, KafkaCluster, ScriptedCluster
+from pykaproducer.testing.scripted import Disconnect, Exchange, Received
+from pykaproducer.transaction_control import EndState
+from tests._support.fixtures.cluster import kafka_or_skip
+from tests.pipeline.helper import SOON
+
+from .helper import PATIENCE, PROPERTIES, Kafka
+from .scripted_helper import NAME, begun, producer_of, values
+
+FEATURE = "transaction.version"
+
+
+@pytest.fixture(scope="module")
+def changing() -> Iterator[Kafka]:
+    """Yield a broker whose level of the feature the tests change; they leave it at 2."""
+    kafka_or_skip()
+    with (
+        FaultProxy() as proxy,
+        KafkaCluster(properties=PROPERTIES, proxies=[proxy], fast_start=True) as cluster,
+    ):
+        yield Kafka(cluster, proxy, "both")
+
+
+@pytest.fixture
+def place(changing: Kafka, topic: str) -> Iterator[str]:
+    """Yield a topic on that broker."""
+    changing.cluster.create_topic(topic, partitions=3)
+    yield topic
+    changing.cluster.set_feature(FEATURE, 2)
+
+
+def state(producer: Producer) -> tuple[int, int]:
+    """Return the protocol, and the epoch."""
+    found = producer.stats()["transactions"]
+    return found["protocol"], found["producer_epoch"]
+
+
+def protocol(level: int) -> int:
+    return 2 if level >= 2 else 1
+
+
+def set_level(kafka: Kafka, level: int) -> None:
+    """Change the level, and close the connections, so that clients learn it."""
+    kafka.cluster.set_feature(FEATURE, level)
+    kafka.proxy.cut_all()
+
+
+@pytest.mark.parametrize("levels", [(0, 2, 1, 2), (1, 0, 2)], ids=str)
+def test_changes_within_transactions(changing: Kafka, place: str, levels: tuple[int, ...]) -> None:
+    expected = []
+    with changing.producer(proxied=True) as producer:
+        producer.init_transactions()
+        for serial, level in enumerate(levels):
+            producer.begin_transaction()
+            before = state(producer)
+            producer.send(place, b"%d, before" % serial, partition=0).result(PATIENCE)
+            set_level(changing, level)
+            producer.send(place, b"%d, after" % serial, partition=0).result(PATIENCE)
+            assert state(producer) == before
+            if serial % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                expected += [b"%d, before" % serial, b"%d, after" % serial]
+            after = state(producer)
+            assert after[0] == protocol(level)
+            assert after[0] == before[0] or after[1] > before[1]
+            with producer.transaction():
+                producer.send(place, b"%d, next" % serial, partition=0)
+            expected.append(b"%d, next" % serial)
+    assert changing.committed(place) == expected
+
+
+def test_changes_between_transactions(changing: Kafka, place: str) -> None:
+    with changing.producer(proxied=True) as producer:
+        producer.init_transactions()
+        for serial, level in enumerate((0, 2)):
+            set_level(changing, level)
+            for number in range(3):
+                with producer.transaction():
+                    producer.send(place, b"%d-%d" % (serial, number), partition=0)
+            assert state(producer)[0] == protocol(level)
+        with changing.producer() as another:
+            another.init_transactions()
+            assert state(another)[0] == 2
+    assert changing.committed(place) == [b"%d-%d" % (a, b) for a in range(2) for b in range(3)]
+
+
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_prepared_transaction_is_ended_with_its_protocol(
+    changing: Kafka, place: str, level: int, commit: bool
+) -> None:
+    changing.cluster.set_feature(FEATURE, 2 - level)
+    with changing.producer() as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(place, b"prepared", partition=0)
+        prepared = producer.prepare_transaction()
+        assert prepared.protocol == protocol(2 - level)
+    changing.cluster.set_feature(FEATURE, level)
+    with TransactionControl(bootstrap_servers=changing.cluster.bootstrap_servers) as control:
+        for _ in range(2):
+            ended = control.complete(prepared, commit=commit)
+            assert ended.state is (EndState.COMMITTED if commit else EndState.ABORTED)
+    assert changing.committed(place) == [b"prepared"] * commit
+
+
+# Scripted brokers: the versions of the requests ---------------------------------------------------
+
+
+def conversation(scripted: ScriptedCluster) -> list[Received]:
+    """Return the requests of transactions, in order."""
+    apis = {"init_producer_id", "add_partitions_to_txn", "produce", "end_txn"}
+    return [each for each in scripted._history if each.api in apis]
+
+
+def assert_never_mixed(scripted: ScriptedCluster) -> list[int]:
+    """Check that a transaction has one protocol. Return the protocols of all transactions."""
+    protocols: list[int] = []
+    here: set[int] = set()
+    epochs: list[int] = []
+    bumped = True
+    for each in conversation(scripted):
+        match each.api:
+            case "init_producer_id":
+                assert not here, "an epoch is never taken within a transaction"
+                bumped = True
+            case "add_partitions_to_txn":
+                here.add(1)
+            case "produce":
+                here.add(2 if each.version >= 12 else 1)
+            case _:
+                here.add(2 if each.version >= 5 else 1)
+                assert len(here) == 1, here
+                assert bumped or here == {protocols[-1]}
+                protocols += here
+                epochs.append(each.request.producer_epoch)
+                here, bumped = set(), False
+    assert epochs == sorted(epochs)
+    return protocols
+
+
+#: When the level changes, and the connections of the broker are closed.
+MOMENTS = ["ready", "begun", "written", "failed"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("levels", [(2, 0), (0, 2)], ids=["downgrade", "upgrade"])
+def test_the_requests_of_a_transaction_have_one_protocol(
+    levels: tuple[int, int], commit: bool, moment: str
+) -> None:
+    first, second = levels
+
+    def change(now: str) -> None:
+        if now == moment:
+            scripted.set_feature(FEATURE, second)
+            scripted.stop(0)
+            scripted.start(0)
+
+    with (
+        ScriptedCluster(topics={"t": 1}, features={FEATURE: first}) as scripted,
+        producer_of(scripted) as producer,
+    ):
+        with producer.transaction():
+            producer.send("t", b"first", partition=0)
+        change("ready")
+        producer.begin_transaction()
+        change("begun")
+        producer.send("t", b"second", partition=0).result(SOON)
+        change("written")
+        if moment == "failed":
+            failed = producer.send("t", b"nowhere", partition=99)
+            assert failed.exception(SOON) is not None
+            change("failed")
+        else:
+            producer.send("t", b"second", partition=0).result(SOON)
+        if commit and moment != "failed":
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        for _ in range(2):
+            with producer.transaction():
+                producer.send("t", b"third", partition=0)
+        protocols = assert_never_mixed(scripted)
+        assert protocols[-1] == protocol(second)
+        assert protocols[0] == protocol(first)
+        kept = [b"second"] * 2 if commit and moment != "failed" else []
+        assert values(scripted) == [b"first", *kept, b"third", b"third"]
+
+
+def test_a_change_while_the_end_is_under_way() -> None:
+    """The answer is lost together with the connection, and the new one has another protocol."""
+    with (
+        ScriptedCluster(topics={"t": 1}) as scripted,
+        producer_of(scripted) as producer,
+    ):
+        begun(producer)
+        for level, carried_out in ((0, True), (2, False), (0, False), (2, True)):
+            producer.send("t", b"value", partition=0).result(SOON)
+
+            def restart(exchange: Exchange, level: int = level, done: bool = carried_out) -> None:
+                if done:
+                    exchange.apply()
+                scripted.set_feature(FEATURE, level)
+                raise Disconnect
+
+            scripted.next("end_txn", restart)
+            producer.commit_transaction()
+            producer.begin_transaction()
+            assert state(producer)[0] == protocol(level)
+        assert scripted.transaction_state(NAME) != "Ongoing"
+        assert len(values(scripted)) == 4
+        # Each transaction was ended by two requests, of the same version.
+        ends = [each.version >= 5 for each in scripted.received("end_txn")]
+        assert ends[::2] == ends[1::2] == [True, False, True, False]
