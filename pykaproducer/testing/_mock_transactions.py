@@ -452,8 +452,8 @@ class MockTransactions:
             return result
         raise error_of(replace(failure, call=call), coordinator.transactional_id)
 
-    def _current_id(self) -> str | None:
-        return None if self._coordinator is None else self._coordinator.transactional_id
+    def _current_id(self) -> str:
+        return "" if self._coordinator is None else self._coordinator.transactional_id
 
     def _transaction_details(self, now: float) -> dict[str, Any] | None:
         if (coordinator := self._coordinator) is None or self._closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from tests._support.interrupts import (
     Scene,
     in_time,
     interrupt_everywhere,
+    opcodes,
 )
 
 FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
@@ -150,6 +152,30 @@ def test_ctrl_c_anywhere(scripted: ScriptedCluster, name: str) -> None:
         OPERATIONS[name],
         closed if name == "close()" else usable,
         new_scene=TransactionScene,
+    )
+
+
+def has_returned(place: Place) -> bool:
+    """Return whether the public method has got the result of the call that it consists of."""
+    code, at = place[0]
+    return code.co_name in ("commit_transaction", "abort_transaction") and at > min(
+        offset for offset, name in opcodes(code).items() if name == "CALL"
+    )
+
+
+@pytest.mark.parametrize("name", ["commit_transaction", "abort_transaction"])
+def test_the_same_call_tells_the_outcome(scripted: ScriptedCluster, name: str) -> None:
+    """Wherever Ctrl-C strikes in it, before it has returned."""
+
+    def check(scene: Scene, error: BaseException | None) -> None:
+        assert isinstance(scene, TransactionScene)
+        assert isinstance(error, KeyboardInterrupt)
+        in_time_or_raise(functools.partial(getattr(scene.producer, name), SOON))
+        assert len(scene.committed()) == (2 if name == "commit_transaction" else 0)
+        scene.check_that_it_is_usable()
+
+    interrupt_everywhere(
+        scripted, OPERATIONS[f"{name}()"], check, spared=has_returned, new_scene=TransactionScene
     )
 
 

@@ -26,15 +26,15 @@ SIGNAL = signal.SIGUSR1
 Strike = Callable[[Callable[[], object], Callable[[], object]], None]
 
 
-def is_waiting(thread: threading.Thread) -> bool:
-    """Return whether it sleeps in the wait of a call: Python sees a signal when that ends."""
+def is_waiting(thread: threading.Thread, calls: int = 1) -> bool:
+    """Return whether it sleeps in this many calls: Python sees a signal when that ends."""
     frame = sys._current_frames()[thread.ident]  # type: ignore[index]
-    names = set()
+    found = 0
     while frame is not None:
-        names.add(frame.f_code.co_name)
+        found += frame.f_code.co_name == "_control"
         frame = frame.f_back  # type: ignore[assignment]
     state = pathlib.Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
-    return "_control" in names and state.rpartition(")")[2].split()[0] == "S"
+    return found == calls and state.rpartition(")")[2].split()[0] == "S"
 
 
 @pytest.fixture
@@ -250,10 +250,7 @@ def test_a_handler_may_make_the_same_call(
     ended: list[str] = []
 
     def answer() -> None:
-        pipeline = producer._pipeline
-        assert pipeline is not None
-        assert pipeline.coordinator is not None
-        while len(pipeline.coordinator._waiting._callers) < 2:
+        while not is_waiting(threading.main_thread(), calls=2):
             tick()
         kafka.proxy.restore()
 
