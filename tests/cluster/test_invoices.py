@@ -48,6 +48,7 @@ def ends(real):
         global left
         left -= 1
         if left == 0 and when == "before":
+            arguments[0].flush()  # what was sent is in the log, and is to be aborted
             os.kill(os.getpid(), signal.SIGKILL)
         result = real(*arguments, **named)
         if left == 0:

@@ -150,7 +150,7 @@ def test_offsets_that_are_refused_after_the_call(kafka: Kafka, topic: str, group
         producer.send(topic, b"dropped", partition=0)
         offsets = {TopicPartition(topic, 0): 1}
         producer.send_offsets_to_transaction(offsets, Stranger(group), wait=False)
-        with pytest.raises(TransactionAbortableError, match="consumer may have lost its partitions"):
+        with pytest.raises(TransactionAbortableError, match="may have lost its partitions"):
             producer.commit_transaction(PATIENCE)
         producer.abort_transaction(PATIENCE)
         with producer.transaction():
