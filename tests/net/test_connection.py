@@ -67,9 +67,11 @@ def in_a_thread(work: Callable[[], object]) -> Iterator[None]:
 
 def test_it_becomes_ready_with_the_common_versions(talk: Talk) -> None:
     assert talk.connection.is_closed
-    assert talk.open() == Ready(
-        {ApiKey.PRODUCE: 12, ApiKey.METADATA: 13, ApiKey.INIT_PRODUCER_ID: 5}
-    )
+    ready = talk.open()
+    expected = {ApiKey.PRODUCE: 12, ApiKey.METADATA: 13, ApiKey.INIT_PRODUCER_ID: 5}
+    expected |= {ApiKey.END_TXN: 5, ApiKey.ADD_PARTITIONS_TO_TXN: 3}
+    assert {key: ready.versions[key] for key in expected} == expected
+    assert ready.features == {"transaction.version": 2}
     assert talk.connection.state is SessionState.READY
 
 
