@@ -32,9 +32,10 @@ BOUNDED = settings(
 )
 
 
-def assert_found(model: type[Model], promise: str) -> None:
+def assert_found(model: type[Model], promise: str, *, within: int = 300) -> None:
+    """Check that a sequence violates *promise*; *within*: how many are tried at most."""
     with pytest.raises(ViolationError, match=promise):
-        run_state_machine_as_test(model, settings=BOUNDED)
+        run_state_machine_as_test(model, settings=settings(BOUNDED, max_examples=within))
 
 
 # The three repairs of the algorithm in the document of Sarama's wiki ------------------------------

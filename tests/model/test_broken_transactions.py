@@ -18,10 +18,17 @@ from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._pipeline.broker import BrokerWorker
 
 from .coordinator_stages import ModelCoordinator, TransactionalPipeline
-from .test_broken_rules import assert_found
+from .test_broken_rules import assert_found as assert_found_within
 from .transactional_machine import TransactionalModel, TransactionalModelBefore
 
+#: Some need a rare sequence: a fault between two answers, and no other one before.
+_SEQUENCES = 6_000
+
 _BOTH = pytest.mark.parametrize("model", [TransactionalModel, TransactionalModelBefore])
+
+
+def assert_found(model: type[TransactionalModel], promise: str) -> None:
+    assert_found_within(model, promise, within=_SEQUENCES)
 
 
 def with_machine(
