@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import confluent_kafka
 
 from pykaproducer import confluent
 from pykaproducer.testing import FaultProxy, KafkaCluster
+from pykaproducer.testing._processes import tick
 
 from .helper import SOON
 
@@ -130,6 +132,7 @@ class Stage:
             finally:
                 self._proxy.restore()
                 play.end()
+                self._wait_until_disconnected()
             found.append(play.steps)
         theirs, ours = found
         assert theirs.keys() == ours.keys()
@@ -137,3 +140,10 @@ class Stage:
         found_now = {step: (did, ours[step]) for step, did in theirs.items()}
         wrong = {step: did for step, did in found_now.items() if did != expected[step]}
         assert not wrong, wrong
+
+    def _wait_until_disconnected(self) -> None:
+        """Wait until the proxy has closed its side of all connections."""
+        deadline = time.monotonic() + SOON
+        while self._proxy.connections:
+            assert time.monotonic() < deadline
+            tick()
