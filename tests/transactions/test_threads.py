@@ -13,6 +13,9 @@ from pykaproducer.errors import TransactionStateError
 from pykaproducer.testing._processes import tick
 from tests.transactions.helper import PATIENCE, Kafka
 
+#: Messages that a thread sends before it pauses. What was sent must be read back in time.
+_BURST = 50
+
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseException | None]]:
     """Start *work*; return the thread and a list that gets its error, or None."""
@@ -50,6 +53,8 @@ def test_what_is_accepted_while_one_commits_is_in_one_transaction_or_refused(
             except TransactionStateError:
                 continue  # between two transactions
             accepted[name].append(value)
+            if len(accepted[name]) % _BURST == 0:
+                tick()
 
     with kafka.producer() as producer:
         producer.init_transactions()
@@ -78,7 +83,9 @@ def test_what_is_accepted_while_one_aborts_is_never_seen(kafka: Kafka, topic: st
     def send() -> None:
         while not stop.is_set():
             try:
-                producer.send(topic, b"dropped", partition=0)
+                for _ in range(_BURST):
+                    producer.send(topic, b"dropped", partition=0)
+                tick()
             except TransactionStateError:
                 continue
 
