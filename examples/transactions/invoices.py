@@ -21,6 +21,8 @@ from kafka import KafkaConsumer, TopicPartition
 from pykaproducer import Producer, TransactionAbortableError
 
 SERVERS = os.environ.get("KAFKA_SERVERS", "localhost:9092")
+#: The program ends after so many failures in sequence: for example, a right is missing.
+TRIES = 5
 #: The same after a restart, and another one for each program that runs at the same time.
 NAME = os.environ.get("INVOICES_NAME", "invoices-0")
 
@@ -73,13 +75,18 @@ def main() -> None:
             max_poll_records=100,
         )
         with contextlib.closing(consumer):
+            failures = 0
             for batch in batches_of(consumer):
                 try:
                     send_invoices(producer, consumer, batch)
                 except TransactionAbortableError as error:
+                    failures += 1
+                    if failures == TRIES:
+                        raise
                     print(f"again: {error}")
                     go_back(consumer, batch)
                 else:
+                    failures = 0
                     print(f"invoices: {sum(map(len, batch.values()))}", flush=True)
 
 

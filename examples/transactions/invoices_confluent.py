@@ -18,6 +18,8 @@ from confluent_kafka import TopicPartition
 from pykaproducer.confluent import KafkaException, Producer
 
 SERVERS = os.environ.get("KAFKA_SERVERS", "localhost:9092")
+#: The program ends after so many failures in sequence: for example, a right is missing.
+TRIES = 5
 #: The same after a restart, and another one for each program that runs at the same time.
 NAME = os.environ.get("INVOICES_NAME", "invoices-0")
 
@@ -81,6 +83,7 @@ def main() -> None:
     )
     consumer.subscribe(["shop-orders"])
     with contextlib.closing(consumer), producer:
+        failures = 0
         while True:
             batch = read(consumer)
             if not batch:
@@ -88,12 +91,14 @@ def main() -> None:
             try:
                 send_invoices(producer, consumer, batch)
             except KafkaException as error:
-                if not error.args[0].txn_requires_abort():
+                failures += 1
+                if failures == TRIES or not error.args[0].txn_requires_abort():
                     raise
                 print(f"again: {error}")
                 producer.abort_transaction()
                 go_back(consumer, batch)
             else:
+                failures = 0
                 print(f"invoices: {len(batch)}", flush=True)
 
 

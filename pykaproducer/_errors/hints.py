@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-#: The coordinator of a consumer group refused the offsets of a consumer.
-_LOST: Final = (
-    "the consumer has lost its partitions; abort, and let it read from the committed offsets"
-)
-
 #: By Kafka's error code (``org.apache.kafka.common.protocol.Errors``). Errors whose names are
 #: sufficient are missing here.
 ADVICE: Final[dict[int, str]] = {
@@ -16,8 +11,6 @@ ADVICE: Final[dict[int, str]] = {
     7: "the replicas did not confirm in time; check the brokers' load and replication",
     # MESSAGE_TOO_LARGE
     10: "send smaller messages, or raise the topic's max.message.bytes",
-    # OFFSET_METADATA_TOO_LARGE
-    12: "shorten the metadata of the offsets, or raise the brokers' offset.metadata.max.bytes",
     # INVALID_TOPIC_EXCEPTION
     17: "the cluster does not allow this name, or writing to this topic",
     # RECORD_LIST_TOO_LARGE
@@ -28,16 +21,8 @@ ADVICE: Final[dict[int, str]] = {
     20: "fewer replicas are in sync than min.insync.replicas requires; check for failed brokers",
     # INVALID_REQUIRED_ACKS
     21: "the broker does not support this value of acks",
-    # ILLEGAL_GENERATION
-    22: _LOST,
-    # UNKNOWN_MEMBER_ID
-    25: _LOST,
-    # REBALANCE_IN_PROGRESS
-    27: _LOST,
     # TOPIC_AUTHORIZATION_FAILED
     29: "grant this client Write on the topic",
-    # GROUP_AUTHORIZATION_FAILED
-    30: "grant this client Read on the group",
     # CLUSTER_AUTHORIZATION_FAILED
     31: "grant this client Write on its topics (before Kafka 2.8 IdempotentWrite on the cluster), "
     "or set enable_idempotence=False",
@@ -57,10 +42,6 @@ ADVICE: Final[dict[int, str]] = {
     56: "the broker cannot write to its disk; check its log",
     # UNSUPPORTED_COMPRESSION_TYPE
     76: "choose another compression_type",
-    # FENCED_INSTANCE_ID
-    82: "another consumer has joined the group with the same group.instance.id",
     # INVALID_RECORD
     87: "the topic rejects such messages; a compacted topic, for example, requires keys",
-    # STALE_MEMBER_EPOCH
-    113: _LOST,
 }

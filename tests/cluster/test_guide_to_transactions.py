@@ -22,6 +22,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "transactions" / "orders.py"
 PATIENCE = 60.0
 
+#: A word of each piece of the guide's code that is run here.
+WORDS = ("import KafkaConsumer\nfrom", "import Consumer", "producer.close()", "is_cancelled")
+WORDS += ("def write(", "def is_visible(", "def write_part(")
+
 LINES = """\
 {"id": "1", "parcels": ["tea", "cups"]}
 {"id": "2", "parcels": ["sugar", 5]}
@@ -81,11 +85,8 @@ def blocks(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     for name in ("orders", "parcels", "invoices", "orders-0", "invoices-0"):
         found = [block.replace(f'"{name}"', f'"{topic}-{name}"') for block in found]
     for name in ("orders", "parcels", "invoices"):
-        cluster.create_topic(f"{topic}-{name}")
-    words = ("import KafkaConsumer\nfrom", "import Consumer", "for parcel", "as transaction:\n    ")
-    words += ("def write", "def is_visible")
-    rest = iter(found)  # the words are in the order of the page
-    return {word: next(block for block in rest if word in block) for word in words}
+        cluster.create_topic(f"{topic}-{name}", config={"max.message.bytes": "2000"})
+    return {word: block for word in WORDS for block in found if word in block}
 
 
 def test_the_guide_s_examples_run(
@@ -93,7 +94,7 @@ def test_the_guide_s_examples_run(
 ) -> None:
     servers = cluster.bootstrap_servers
     orders, parcels = f"{topic}-orders", f"{topic}-parcels"
-    *_, loop, block, errors, visible = blocks.values()
+    loop, block, errors, visible, parts = (blocks[word] for word in WORDS[2:])
     names: dict[str, Any] = {"orders": [Order("1", "tea", "cups"), Order("2")]}
     exec(loop, names)
     with Producer(bootstrap_servers=servers, transactional_id=topic) as producer:
@@ -112,9 +113,13 @@ def test_the_guide_s_examples_run(
             transaction.abort()
         assert names["is_visible"](servers, kept)
         assert not names["is_visible"](servers, dropped)
+    names["SERVERS"] = servers
+    exec(parts.replace('"results"', repr(parcels)).replace('f"job-', f'f"{topic}-job-'), names)
+    prepared = [names["write_part"](number, [b"part"]) for number in range(2)]
+    assert names["finish"](prepared, commit=True) == []
     assert read_through(servers, orders, committed=True) == [b"1", b"2", b"3", b"5", b"6"]
     read = read_through(servers, parcels, committed=True)
-    assert read == [b"tea", b"cups", b"sugar", b"spoons", b"forks"]
+    assert read == [b"tea", b"cups", b"sugar", b"spoons", b"forks", b"part", b"part"]
 
 
 @needs_kafka_python_3  # earlier versions have no group metadata
@@ -137,7 +142,7 @@ def test_the_guide_s_loops_run(cluster: KafkaCluster, topic: str, blocks: dict[s
         "has_more": lambda: done[-1:] != [b"3"],
         "__name__": "guide",
     }
-    by_kafka_python, by_confluent, *_ = blocks.values()
+    by_kafka_python, by_confluent = (blocks[word] for word in WORDS[:2])
     assert by_kafka_python.count("while True:") == 1
     exec(by_kafka_python.replace("while True:", "while has_more():"), names)
     names["consumer"].close()
@@ -157,3 +162,17 @@ def test_the_guide_s_loops_run(cluster: KafkaCluster, topic: str, blocks: dict[s
         b"3!",
         b"4!",
     ]
+
+
+@needs_kafka_python_3
+def test_the_guide_s_loop_ends_if_the_reason_remains(
+    cluster: KafkaCluster, topic: str, blocks: dict[str, str]
+) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(f"{topic}-orders", b"1")
+    names: dict[str, Any] = {"invoice_for": lambda order: bytes(3_000)}
+    with pytest.raises(TransactionAbortableError, match="MESSAGE_SIZE_TOO_LARGE"):
+        exec(blocks[WORDS[0]], names)
+    names["consumer"].close()
+    names["producer"].close()
+    assert names["failures"] == 5
