@@ -64,7 +64,7 @@ class Link:
 
     def refuses(self, ask: Question) -> str | None:
         """Return why the broker cannot be asked, None if it can."""
-        return self._connection.refuses(ask.api_key, ask.at_least, ask.at_most)
+        return self._connection.refuses(ask.api_key, *ask.versions(self.protocol))
 
     def most(self, ask: Question) -> int:
         """Return how many questions like this one fit into a request."""
@@ -74,13 +74,14 @@ class Link:
         """Send the request for *asks*, which may share one."""
         self.asks, first = asks, asks[0]
         client_id = self._config.client_id
+        at_least, at_most = first.versions(self.protocol)
         self._connection.submit(
             Request(
                 first.api_key,
                 lambda version, number: [first.encode(asks, version, number, client_id)],
                 deadline=self._clock.monotonic() + self._config.request_timeout_ms / 1000,
-                at_least=first.at_least,
-                at_most=first.at_most,
+                at_least=at_least,
+                at_most=at_most,
             )
         )
 

@@ -57,6 +57,10 @@ class Question:
         self.times: dict[int | None, int] = {}
         self.delays = Delays(0.0, 0.0)
 
+    def versions(self, protocol: int) -> tuple[int, int]:
+        """Return the versions for a broker whose cluster has this transaction *protocol*."""
+        return self.at_least, self.at_most
+
     @property
     def is_over(self) -> bool:
         """Whether it has a result."""

@@ -73,12 +73,12 @@ class EndQuestion(TransactionQuestion):
         self, transactional_id: str, producer: ProducerId, protocol: int, commit: bool
     ) -> None:
         super().__init__(transactional_id)
-        if protocol == TV2:
-            self.at_least = 5
-        else:
-            self.at_most = 4
         self._producer, self._protocol, self.commit = producer, protocol, commit
         self._unconfirmed = False
+
+    def versions(self, protocol: int) -> tuple[int, int]:
+        # A cluster that has left the second protocol ends its transactions with version 4 only.
+        return (5, self.at_most) if self._protocol == protocol == TV2 else (0, 4)
 
     def encode(
         self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None

@@ -143,7 +143,15 @@ class TransactionCore(TransactionBase):
         if self.state not in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
             return None
         commit = self.state is _S.ENDING_COMMIT
-        return Ending(commit, self.protocol, self._transaction.unconfirmed)
+        return Ending(commit, self._ending_protocol(), self._transaction.unconfirmed)
+
+    def _ending_protocol(self) -> int:
+        """Return the protocol of EndTxn.
+
+        A coordinator that has left ``TV2`` still ends its transactions, but only as those of
+        ``TV1``. After a refusal of the other version, Kafka 4.3 blocks the transactional id.
+        """
+        return min(self.protocol, self._offered)
 
     def _handle(
         self, request: Request, found: Coordination, now: float, producer: ProducerId | None = None
@@ -211,7 +219,7 @@ class TransactionCore(TransactionBase):
             return None
         if self.state in (_S.ENDING_COMMIT, _S.ENDING_ABORT):
             commit = self.state is _S.ENDING_COMMIT
-            return SendEndTxn(name, producer, commit, self.protocol)
+            return SendEndTxn(name, producer, commit, self._ending_protocol())
         if self.state in OPEN and self.protocol == TV1:
             if transaction.wanted:
                 return SendAddPartitions(name, producer, tuple(transaction.wanted))

@@ -211,8 +211,12 @@ class TransactionalCluster(Cluster):
         return answer
 
     def end(self, producer_id: int, epoch: int, *, commits: bool, bumps: bool) -> Answer:
-        """Handle EndTxn; *bumps*: in a version of the second protocol."""
-        self.check_protocol(producer_id, epoch, TV2 if bumps else TV1)
+        """Handle EndTxn; *bumps*: in a version of the second protocol.
+
+        If the cluster has left that protocol, its transactions are ended in a version of the first.
+        """
+        if bumps or self.coordinator.level >= 2:
+            self.check_protocol(producer_id, epoch, TV2 if bumps else TV1)
         return self.coordinator.end(producer_id, epoch, commits=commits, bumps=bumps)
 
     def take_over(self) -> bool:
