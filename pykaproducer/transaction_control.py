@@ -142,7 +142,7 @@ class TransactionControl:
     ) -> Ended:
         """Commit or abort a prepared transaction.
 
-        It may be repeated: a transaction that has been committed is committed, until somebody calls
+        It may be repeated: a transaction that has been committed is committed, until a client calls
         ``init_transactions()`` with the id. Does not raise if the coordinator refuses it or does
         not answer: see :class:`Ended`.
 

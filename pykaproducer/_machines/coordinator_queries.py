@@ -60,7 +60,7 @@ _QUERIES: Final[dict[int, dict[int | None, Reaction]]] = {
 def query_reaction(api_key: int, code: int | None) -> Coordination:
     """Return how to handle the answer *code*; FATAL for one that is not in the table.
 
-    Without a transaction of its own: FindCoordinator and the others that a transaction has, too,
+    Without a separate transaction: FindCoordinator and the others that a transaction has, too,
     except EndTxn, are handled as while a producer initializes.
     """
     if api_key in COORDINATION:

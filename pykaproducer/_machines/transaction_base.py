@@ -53,7 +53,7 @@ class TransactionBase:
     ) -> None:
         """Begin uninitialized. All times are in seconds; *random* returns numbers in [0, 1).
 
-        *waits_for_callbacks*: the end of a transaction is told after ``all_reported``.
+        *waits_for_callbacks*: callers get the end of a transaction after ``all_reported``.
         """
         self.transactional_id = transactional_id
         self.state = TransactionState.UNINITIALIZED

@@ -3,8 +3,8 @@
 One control call is under way at a time. An equal call joins it and gets the same result; another
 one is refused. A call whose caller gave up continues. If it succeeds, the next equal call reads its
 result; a commit or prepare that no caller has read about prevents the next transaction, so that
-its result is not missed. A caller that is interrupted between being told and returning has not
-read the result.
+its result is not missed. A caller that is interrupted after its result has come, but before it
+returns, has not read the result.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ControlCalls:
         self._effects = effects
         self.under_way: ControlCall | None = None
         self._unread: ControlCall | None = None
-        # The call whose success was told last, and the callers that may not have read it yet.
+        # The last call that succeeded, and the callers that may not have read its result yet.
         self._told: ControlCall | None = None
         self._readers: set[Any] = set()
         self._closers: dict[Any, tuple[float, bool]] = {}
@@ -172,7 +172,7 @@ class ControlCalls:
             call.callers.update(dict.fromkeys(call.patient & call.callers.keys()))
 
     def left(self, caller: Any) -> None:
-        """Forget *caller*, which no longer waits, and may not have read what it was told."""
+        """Forget *caller*, which no longer waits, and may not have read its result."""
         self._closers.pop(caller, None)
         if self.under_way is not None:
             self.under_way.callers.pop(caller, None)

@@ -131,7 +131,7 @@ class Coordinator(CoordinatorConnection):
         self._draining: set[Worker] = set()
         self._waiting = WaitingCallers(self.clock, self.put, self._given_up)
         self._has_ended = False
-        # The callers that were told since the last control call.
+        # The callers that got a result since the last control call.
         self._told: list[ControlCaller] = []
 
     @property

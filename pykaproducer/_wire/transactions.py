@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CoordinatorKind(enum.IntEnum):
-    """What a coordinator coordinates."""
+    """The two kinds of coordinators."""
 
     GROUP = 0
     TRANSACTION = 1

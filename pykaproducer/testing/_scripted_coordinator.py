@@ -38,7 +38,7 @@ class StoredOffset(NamedTuple):
 
 
 class TransactionalBatch(NamedTuple):
-    """Who writes a batch, and where."""
+    """The producer and the partition of a batch."""
 
     transactional_id: str | None
     producer_id: int
@@ -55,7 +55,7 @@ class Marked(Protocol):
 
 @dataclass(slots=True)
 class _Transactional:
-    """What a coordinator knows about a transactional id, with Kafka's names of the states."""
+    """The state of a transactional id, with Kafka's names of the states."""
 
     producer_id: int
     epoch: int = -1

@@ -36,7 +36,7 @@ class Kafka:
     protocol: str
 
     def producer(self, *, proxied: bool = False, **settings: Any) -> Producer:
-        """Return a producer with a transactional id of its own, unless one is given."""
+        """Return a producer with a separate transactional id, unless one is given."""
         cluster = self.cluster
         return transactional(
             cluster.proxied_servers if proxied else cluster.bootstrap_servers, **settings
@@ -52,7 +52,7 @@ class Kafka:
 
 
 def transactional(servers: str, **settings: Any) -> Producer:
-    """Return a producer with a transactional id of its own, unless one is given."""
+    """Return a producer with a separate transactional id, unless one is given."""
     given = {"transactional_id": f"id-{next(_numbers)}", "retry_backoff_ms": 20} | settings
     return Producer(bootstrap_servers=servers, **given)
 

@@ -1,7 +1,7 @@
 """Each error code of a coordinator that decides something: what the program gets, and can do then.
 
-Every code goes through the whole producer, to a scripted coordinator. What a code means is in
-``tests/machines/test_coordination.py``; codes that pass are in ``test_silent_coordinators``.
+Every code passes through the whole producer, to a scripted coordinator. The table of the codes is
+tested in ``tests/machines/test_coordination.py``, temporary codes in ``test_silent_coordinators``.
 """
 
 from __future__ import annotations

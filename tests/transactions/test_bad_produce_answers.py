@@ -1,7 +1,7 @@
 """Each error code of a Produce response in a transaction: what the program gets, and can do then.
 
-What a code means is in ``tests/machines/test_verdicts.py``, and what it means without transactions
-in ``tests/pipeline/test_failure_table.py``.
+The table of the codes is tested in ``tests/machines/test_verdicts.py``, and the same codes without
+transactions in ``tests/pipeline/test_failure_table.py``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from pykaproducer._wire.messages import VERSIONS, ApiKey
 from pykaproducer.testing._messages import ApiVersionsRequest
 from pykaproducer.testing._processes import tick
 from pykaproducer.testing._transaction_messages import EndTxnRequest
-from tests._support.effort import NIGHTLY
 from tests.net.helper import Settings
 from tests.testing.helper import RawClient, produce_request
 from tests.transactions.conversations import CONVERSATIONS, PATIENCE, Conversation, World
@@ -143,7 +142,7 @@ def test_epochs_that_are_used_up(kafka: Kafka, client: RawClient, topic: str) ->
     """The coordinator gives another producer id, and the producer goes on with it."""
     world = world_of(kafka, client, topic)
     who = world.begin()
-    while NIGHTLY and who[1] < LAST_EPOCH - 5:
+    while who[1] < LAST_EPOCH - 5:
         if world.protocol == 2:
             who = world.after(who, world.end(who, commit=False))
         else:
@@ -158,4 +157,4 @@ def test_epochs_that_are_used_up(kafka: Kafka, client: RawClient, topic: str) ->
                     producer.send(topic, b"%d" % (number + each), partition=0)
                 ids.add(producer.stats()["transactions"]["producer_id"])
     assert kafka.committed(topic) == [b"%d" % number for number in range(12)]
-    assert len(ids) == (2 if NIGHTLY else 1)
+    assert len(ids) == 2

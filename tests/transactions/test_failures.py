@@ -39,7 +39,7 @@ def assert_goes_on(kafka: Kafka, producer: Producer, topic: str) -> None:
 
 
 def assert_ends_after_timeout(kafka: Kafka, producer: Producer, topic: str) -> None:
-    """Assert that the producer goes on, or is told why it cannot.
+    """Assert that the producer can be used further, or that its error says why not.
 
     A coordinator of TV1 answers to it as to a producer that was fenced.
     """

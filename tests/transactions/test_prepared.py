@@ -1,4 +1,4 @@
-"""Transactions that a producer prepares, and that somebody else commits or aborts."""
+"""Transactions that a producer prepares, and that another process commits or aborts."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_log_has_one_line_for_each_change(
         # TV1: the coordinator has aborted it; then InitProducerId tells that this one is fenced.
         assert (found["committed"], found["aborted"]) == (5, 7 if kafka.protocol == "TV1" else 6)
     said = lines(caplog)
-    # The other producer writes its line in a thread of its own.
+    # The other producer writes its line in another thread.
     other_one = next(text for _, text in said[1:] if "initialized" in text)
     said.remove(("INFO", other_one))
     assert [level for level, _ in said] == ["INFO", "WARNING", "INFO", "WARNING", "ERROR"]
