@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,6 +45,18 @@ def read_through(
     finally:
         every.close()
         reader.close()
+
+
+def close_member(consumer: Any) -> None:
+    """Close a consumer of kafka-python that is a member of a group.
+
+    It may be connecting to its coordinator. kafka-python 3.0 then leaves the socket to the garbage
+    collector.
+    """
+    consumer.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _records(servers: str, topic: str, count: int, partitions: Sequence[int]) -> Iterator[Any]:

@@ -15,6 +15,7 @@ import pykaproducer.confluent as drop_in
 from pykaproducer import KafkaProducer, Producer
 from pykaproducer.errors import TransactionAbortableError, TransactionStateError
 from pykaproducer.testing import FaultProxy
+from tests._support.consumer import close_member
 from tests._support.peers import needs_kafka_python_3
 from tests.transactions.helper import PATIENCE, Kafka
 
@@ -37,7 +38,7 @@ def consumer_of(kafka: Kafka, group: str, *topics: str) -> Iterator[Any]:
     try:
         yield consumer
     finally:
-        consumer.close()
+        close_member(consumer)
 
 
 def committed(kafka: Kafka, group: str, topic: str) -> list[int | None]:
@@ -221,7 +222,7 @@ def test_with_the_drop_in_for_confluent_kafka(kafka: Kafka, topic: str, group: s
         )
         producer.commit_transaction()
     finally:
-        consumer.close()
+        close_member(consumer)
         producer.close()
     assert committed(kafka, group, topic) == [1, None, None]
     assert kafka.committed(topic) == [b"in", b"out"]

@@ -17,6 +17,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer import Producer, TransactionAbortableError
+from tests._support.consumer import close_member
 from tests._support.peers import needs_kafka_python_3
 from tests.transactions.helper import PATIENCE, Kafka
 
@@ -66,7 +67,9 @@ class KafkaPythonMember:
             metadata_max_age_ms=1_000,
         )
         self.metadata = self.consumer.group_metadata
-        self.close = self.consumer.close
+
+    def close(self) -> None:
+        close_member(self.consumer)
 
     def poll(self) -> list[Read]:
         found = self.consumer.poll(200)
