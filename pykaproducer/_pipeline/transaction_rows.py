@@ -47,16 +47,23 @@ class TransactionRows:
         number = next(self._numbers)
 
         def met() -> None:
-            self._waiting.pop(number, None)  # by number: it is not kept alive by this function
+            self._forget(number)  # by number: it is not kept alive by this function
             done()
 
         barrier = self._waiting[number] = FlushBarrier(met, settled_only=settled_only)
         self._barriers[id(barrier)] = barrier
         self._dispatcher.put(FlushMark(barrier))
 
+    def _forget(self, number: int) -> None:
+        """Let messages linger again, although a stage may still have the barrier in its hands."""
+        barrier = self._waiting.pop(number, None)
+        if barrier is not None:
+            self._barriers.pop(id(barrier), None)
+
     def fail(self, failure: TransactionFailure, done: Callable[[], None]) -> None:
         """Fail the rows without outcome because of *failure*, and then call *done*."""
-        self._waiting.clear()
+        for number in list(self._waiting):
+            self._forget(number)
 
         def failed() -> None:
             self._retry().put(GiveUpWaiting())

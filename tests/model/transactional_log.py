@@ -143,6 +143,10 @@ class TransactionalCluster(Cluster):
         self.taken_over: list[Any] | None = None
         #: A commit was refused, which may have been carried out before.
         self.has_refused_a_commit = False
+        #: The producer's EndTxn of the second protocol was carried out, but its answer was lost; and
+        #: the cluster has left that protocol, in which it could be repeated.
+        self.has_left_the_protocol = False
+        self._ended: set[tuple[int, int]] = set()
         # The protocol in which the requests of each producer id and epoch are sent.
         self._protocols: dict[tuple[int, int], int] = {}
 
@@ -217,7 +221,12 @@ class TransactionalCluster(Cluster):
         """
         if bumps or self.coordinator.level >= 2:
             self.check_protocol(producer_id, epoch, TV2 if bumps else TV1)
-        return self.coordinator.end(producer_id, epoch, commits=commits, bumps=bumps)
+        answer = self.coordinator.end(producer_id, epoch, commits=commits, bumps=bumps)
+        if bumps and not answer.code:
+            self._ended.add((producer_id, epoch))
+        elif answer.code and (producer_id, epoch) in self._ended:
+            self.has_left_the_protocol = True
+        return answer
 
     def take_over(self) -> bool:
         """Handle InitProducerId of another instance; return whether it succeeded."""

@@ -406,6 +406,8 @@ class TransactionalWorld(World):
             assert failure is not None
             if failure.outcome is CommitOutcome.POSSIBLY_COMMITTED:
                 reasons = reasons or ["a commit was refused"] * self.cluster.has_refused_a_commit
+            if self.cluster.has_left_the_protocol:
+                reasons = ["the cluster has left the protocol"]
             check(bool(reasons), "T7", f"the producer is unusable: {failure}")
             return
         check(state not in ENDING, "T7", f"{state.name} does not end")
