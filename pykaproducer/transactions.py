@@ -204,15 +204,9 @@ class TransactionalMethods:
             TransactionTimeoutError: it is still under way; call it again to wait on.
             TransactionFatalError: the producer cannot be used any more.
         """
-        found = self._control(TransactionCall.PREPARE, timeout).prepared
-        assert found is not None, "a prepared transaction is described"
-        return PreparedTransaction(
-            found.transactional_id,
-            found.producer.producer_id,
-            found.producer.epoch,
-            found.protocol,
-            found.empty,
-        )
+        prepared = self._control(TransactionCall.PREPARE, timeout)
+        assert prepared is not None, "a prepared transaction is described"
+        return prepared
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -229,9 +223,7 @@ class TransactionalMethods:
         try:
             self.begin_transaction()
         except (KeyboardInterrupt, SystemExit):
-            # It may be open, and there is no block that would end it.
-            with suppress(TransactionError, ProducerClosedError):
-                self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+            self._abort_if_open()
             raise
         try:
             yield transaction
@@ -241,14 +233,30 @@ class TransactionalMethods:
             except (TransactionError, ProducerClosedError) as failed:
                 error.add_note(f"the transaction was not aborted: {failed}")
             raise
-        if transaction.aborted:
-            self.abort_transaction()
-            return
+        try:
+            if transaction.aborted:
+                self.abort_transaction()
+            else:
+                self._commit_or_abort()
+        except (KeyboardInterrupt, SystemExit):
+            # It may have come before the stage was asked for the end.
+            self._abort_if_open()
+            raise
+
+    def _commit_or_abort(self) -> None:
         try:
             self.commit_transaction()
         except TransactionAbortableError:
             self.abort_transaction()
             raise
+
+    def _abort_if_open(self) -> None:
+        """Abort the transaction of a block that was interrupted, which nobody else would end.
+
+        The coordinator's stage refuses it at once if the transaction is being ended, or has ended.
+        """
+        with suppress(TransactionError, ProducerClosedError):
+            self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
 
     def send_offsets_to_transaction(
         self,
@@ -290,8 +298,8 @@ class TransactionalMethods:
         *,
         transactional_id: str | None = None,
         waits: bool = True,
-    ) -> TellCaller:
-        """Hand *call* to the coordinator's stage, and return or raise its result."""
+    ) -> PreparedTransaction | None:
+        """Hand *call* to the coordinator's stage, and raise if it fails. PREPARE has a result."""
         if self.config.transactional_id is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
         self._check_may_control(f"{call.value}()")
@@ -312,6 +320,7 @@ class TransactionalMethods:
                 ended(None if failure is None else error_of(failure, name))
             if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
                 pipeline.unreported.take()  # this call reports that the messages have failed
+            prepared = None if result is None else prepared_of(result)
             # Nothing from here on to the return of a call that succeeds can be interrupted.
         except BaseException as error:  # KeyboardInterrupt
             caller.left = True  # first: another interrupt may come
@@ -322,8 +331,7 @@ class TransactionalMethods:
             coordinator.leave(caller)
             raise
         if failure is None:
-            assert result is not None, "a call without a result has a failure"
-            return result
+            return prepared
         if failure.kind is FailureKind.CLOSED and pipeline.broken is not None:
             try:
                 self._refuse_broken(pipeline.broken)
@@ -406,3 +414,17 @@ class TransactionalMethods:
         refused = self._refused
         if refused is not None:
             raise error_of(refused, self._current_id() or "")
+
+
+def prepared_of(result: TellCaller) -> PreparedTransaction | None:
+    """Return what ``prepare_transaction()`` returns, None for another call."""
+    found = result.prepared
+    if found is None:
+        return None
+    return PreparedTransaction(
+        found.transactional_id,
+        found.producer.producer_id,
+        found.producer.epoch,
+        found.protocol,
+        found.empty,
+    )

@@ -45,6 +45,7 @@ from pykaproducer._pipeline.transaction_observer import TransactionObserver
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import Status, TransactionStateError
+from pykaproducer.transactions import PreparedTransaction, prepared_of
 
 if TYPE_CHECKING:
     from pykaproducer._pipeline.group import AskedOffsets
@@ -430,10 +431,9 @@ class MockTransactions:
         *,
         transactional_id: str | None = None,
         waits: bool = True,
-    ) -> TellCaller:
-        """Hand *call* to the coordinator, and return or raise its result."""
-        coordinator = self._coordinator
-        if coordinator is None:
+    ) -> PreparedTransaction | None:
+        """Hand *call* to the coordinator, and raise if it fails. PREPARE has a result."""
+        if (coordinator := self._coordinator) is None:
             raise TransactionStateError(f"{call.value}(): set transactional_id")
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
@@ -449,7 +449,7 @@ class MockTransactions:
         if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
             self._outcomes.unreported.take()  # this call reports that the messages have failed
         if failure is None:
-            return result
+            return prepared_of(result)
         raise error_of(replace(failure, call=call), coordinator.transactional_id)
 
     def _current_id(self) -> str:
