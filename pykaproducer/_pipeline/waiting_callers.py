@@ -47,9 +47,11 @@ class WaitingCallers:
             raise
         finally:
             self._callers.pop(caller, None)
-        if caller.result is None:
+        result = caller.result
+        if result is None:
+            # One that comes from here on is not read: the next equal call gets it.
             self.leave(caller)
-        return caller.result
+        return result
 
     def leave(self, caller: ControlCaller) -> None:
         """Record that *caller* does not read its result, as its call was interrupted.
