@@ -223,7 +223,7 @@ class TransactionalMethods:
         try:
             self.begin_transaction()
         except (KeyboardInterrupt, SystemExit):
-            self._abort_if_open()
+            self._abort_if_open(self.config.exit_flush_timeout_ms / 1000)
             raise
         try:
             yield transaction
@@ -232,6 +232,9 @@ class TransactionalMethods:
                 self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
             except (TransactionError, ProducerClosedError) as failed:
                 error.add_note(f"the transaction was not aborted: {failed}")
+            except (KeyboardInterrupt, SystemExit):
+                self._abort_if_open(0.0)
+                raise
             raise
         try:
             if transaction.aborted:
@@ -240,7 +243,7 @@ class TransactionalMethods:
                 self._commit_or_abort()
         except (KeyboardInterrupt, SystemExit):
             # It may have come before the stage was asked for the end.
-            self._abort_if_open()
+            self._abort_if_open(self.config.exit_flush_timeout_ms / 1000)
             raise
 
     def _commit_or_abort(self) -> None:
@@ -250,13 +253,14 @@ class TransactionalMethods:
             self.abort_transaction()
             raise
 
-    def _abort_if_open(self) -> None:
+    def _abort_if_open(self, timeout: float) -> None:
         """Abort the transaction of a block that was interrupted, which nobody else would end.
 
-        The coordinator's stage refuses it at once if the transaction is being ended, or has ended.
+        The coordinator's stage refuses that at once if it was asked for a commit before. The abort
+        continues after *timeout*, in seconds.
         """
         with suppress(TransactionError, ProducerClosedError):
-            self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
+            self.abort_transaction(timeout)
 
     def send_offsets_to_transaction(
         self,

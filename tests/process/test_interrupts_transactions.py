@@ -24,7 +24,10 @@ from tests._support.interrupts import (
     interrupt_everywhere,
     opcodes,
 )
+from tests.pipeline.helper import until
 
+#: The calls whose result must not be missed, and the one that can be repeated, too.
+ENDS = ("commit_transaction", "prepare_transaction", "abort_transaction")
 FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
 OFFSETS = {TopicPartition("input", 0): 7}
 
@@ -127,6 +130,7 @@ OPERATIONS = {
     "with an exception": Operation(TransactionScene.ready, TransactionScene.fail_in_one),  # type: ignore[arg-type]
     "close()": Operation(TransactionScene.open, call("close", SOON)),  # type: ignore[arg-type]
 }
+PREPARE = Operation(TransactionScene.open, call("prepare_transaction"))  # type: ignore[arg-type]
 each_operation = pytest.mark.parametrize("name", OPERATIONS)
 
 
@@ -155,15 +159,37 @@ def test_ctrl_c_anywhere(scripted: ScriptedCluster, name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["with", "with an exception"])
+def test_an_interrupted_block_leaves_no_transaction_open(
+    scripted: ScriptedCluster, name: str
+) -> None:
+    """It is ended, or being ended: the program has no block any more that could do it."""
+
+    def check(scene: Scene, error: BaseException | None) -> None:
+        assert isinstance(scene, TransactionScene)
+        assert isinstance(error, KeyboardInterrupt)
+        until(lambda: scene.producer.stats()["transactions"]["state"] not in ("open", "abortable"))
+        scene.check_that_it_is_usable()
+
+    def is_thrown_in(place: Place) -> bool:
+        """Python does not look for signals as it throws the block's exception into a generator."""
+        code, at = place[0]
+        return name == "with an exception" and opcodes(code).get(at) in ("YIELD_VALUE", "RESUME")
+
+    interrupt_everywhere(
+        scripted, OPERATIONS[name], check, spared=is_thrown_in, new_scene=TransactionScene
+    )
+
+
 def has_returned(place: Place) -> bool:
     """Return whether the public method has got the result of the call that it consists of."""
     code, at = place[0]
-    return code.co_name in ("commit_transaction", "abort_transaction") and at > min(
+    return code.co_name in ENDS and at > min(
         offset for offset, name in opcodes(code).items() if name == "CALL"
     )
 
 
-@pytest.mark.parametrize("name", ["commit_transaction", "abort_transaction"])
+@pytest.mark.parametrize("name", ENDS)
 def test_the_same_call_tells_the_outcome(scripted: ScriptedCluster, name: str) -> None:
     """Wherever Ctrl-C strikes in it, before it has returned."""
 
@@ -171,11 +197,14 @@ def test_the_same_call_tells_the_outcome(scripted: ScriptedCluster, name: str) -
         assert isinstance(scene, TransactionScene)
         assert isinstance(error, KeyboardInterrupt)
         in_time_or_raise(functools.partial(getattr(scene.producer, name), SOON))
+        if name == "prepare_transaction":
+            scene.ready()  # which aborts it
         assert len(scene.committed()) == (2 if name == "commit_transaction" else 0)
         scene.check_that_it_is_usable()
 
+    operation = OPERATIONS.get(f"{name}()", PREPARE)
     interrupt_everywhere(
-        scripted, OPERATIONS[f"{name}()"], check, spared=has_returned, new_scene=TransactionScene
+        scripted, operation, check, spared=has_returned, new_scene=TransactionScene
     )
 
 
