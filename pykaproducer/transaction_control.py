@@ -8,7 +8,6 @@ needs: list the transactions of a cluster, describe them, and abort those whose 
 
 from __future__ import annotations
 
-import _thread
 import enum
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -111,7 +110,8 @@ class TransactionControl:
     def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
         self.config = Config.from_kwargs(settings)
         self._exchange = ControlExchange(self.config, self._clock, self._network_type(self.config))
-        self._in_use = _thread.allocate_lock()
+        # The calls that are under way. Only the first one goes on.
+        self._calls: dict[object, None] = {}
         self._process = os.getpid()
         self._closed = False
 
@@ -405,14 +405,19 @@ class TransactionControl:
             raise TransactionStateError(
                 f"{call}: this TransactionControl was made in the parent process; make one here"
             )
-        if not self._in_use.acquire(blocking=False):
-            raise TransactionStateError(
-                f"{call}: another thread is using this TransactionControl; make one for each thread"
-            )
+        # No lock: an interrupt between acquire() and `try` would leave it locked.
+        this = object()
         try:
+            self._calls[this] = None
+            calls = [*self._calls]  # a copy: other threads add theirs
+            if calls[0] is not this:
+                raise TransactionStateError(
+                    f"{call}: another thread is using this TransactionControl; make one for each "
+                    f"thread"
+                )
             self._exchange.run(asks, self._deadline(timeout) if deadline is None else deadline)
         finally:
-            self._in_use.release()
+            self._calls.pop(this, None)
         if self._closed:
             raise ProducerClosedError(f"{call}: the TransactionControl was closed meanwhile")
 

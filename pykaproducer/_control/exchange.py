@@ -64,6 +64,7 @@ class ControlExchange:
         self._asks = list(asks)
         for ask in asks:
             ask.delays = self._delays()
+        self._forget_call()  # an interrupt may have come in the last step of the one before
         try:
             self._poll()  # a broker may have closed an idle connection
             while not self._closed and (now := self._clock.monotonic()) < deadline:
@@ -75,10 +76,13 @@ class ControlExchange:
                 self._wait(now, deadline)
             self._explain()
         finally:
-            # An answer that comes later belongs to no call.
-            for link in [each for each in self._links if not each.is_free]:
-                self._drop(link)
-            self._lookups.clear()
+            self._forget_call()
+
+    def _forget_call(self) -> None:
+        # An answer that comes later belongs to no call.
+        for link in [each for each in self._links if not each.is_free]:
+            self._drop(link)
+        self._lookups.clear()
 
     def close(self) -> None:
         """Close all connections, and end the call under way, which a signal has interrupted."""
@@ -162,9 +166,9 @@ class ControlExchange:
         self._links.append(link)
 
     def _drop(self, link: Link) -> None:
+        link.close()  # first: after an interrupt it is closed again
         if link in self._links:  # otherwise a signal handler has called close()
             self._links.remove(link)
-        link.close()
 
     # Waiting -------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Link:
     @property
     def is_free(self) -> bool:
         """Whether a request can be sent now."""
-        return self._connection.state is SessionState.READY and not self.asks
+        return self.was_ready and self._connection.state is SessionState.READY and not self.asks
 
     @property
     def next_deadline(self) -> float | None:
@@ -97,9 +97,9 @@ class Link:
                 break
         for event in events:
             if isinstance(event, Ready):
-                self.was_ready = True
                 self._versions = event.versions
                 self.protocol = protocol_of(event.features)
+                self.was_ready = True  # last: an interrupt may come before
         return events
 
     def _look(
