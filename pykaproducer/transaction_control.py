@@ -25,18 +25,18 @@ from pykaproducer._control.arguments import (
     tokens_of,
 )
 from pykaproducer._control.exchange import ControlExchange
-from pykaproducer._control.question import Address, Question
+from pykaproducer._control.question import Address, ControlRequest
 from pykaproducer._control.refusals import refused, too_old
 from pykaproducer._control.requests import (
-    AddGroupQuestion,
-    BrokersQuestion,
-    CommitQuestion,
-    DescribeQuestion,
-    EndQuestion,
-    FenceQuestion,
-    FetchQuestion,
-    InitQuestion,
-    ListQuestion,
+    AddGroupRequest,
+    BrokersRequest,
+    CommitRequest,
+    DescribeRequest,
+    EndRequest,
+    FenceRequest,
+    FetchRequest,
+    InitRequest,
+    ListRequest,
 )
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
@@ -63,8 +63,9 @@ from pykaproducer.transactions import PreparedTransaction
 #: The states of an open transaction.
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
-#: How long to wait for a broker's list before asking which brokers there are (seconds).
-_ASK_AGAIN = 2.0
+#: How long to wait for a broker's list before the brokers of the cluster are looked up again
+#: (seconds).
+_REFRESH_AFTER = 2.0
 
 
 class EndState(enum.Enum):
@@ -72,7 +73,7 @@ class EndState(enum.Enum):
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    #: It may have been committed or aborted before, or be open still.
+    #: It may have been committed or aborted before, or may still be open.
     UNSURE = "unsure"
 
 
@@ -80,8 +81,8 @@ class Ended(NamedTuple):
     """The result of :meth:`TransactionControl.complete`."""
 
     state: EndState
-    #: UNSURE: the error code of the coordinator. None: there was no answer that decides within the
-    #: timeout, so that the same call may still find out.
+    #: UNSURE: the error code of the coordinator. None: no conclusive answer came within the
+    #: timeout; repeat the same call to find out.
     code: int | None = None
     #: UNSURE: the reason.
     reason: str = ""
@@ -130,7 +131,7 @@ class TransactionControl:
         raise TypeError("a TransactionControl cannot be pickled; make one where it is used")
 
     def close(self) -> None:
-        """Close the connections. Without effect in a forked child, whose parent has them."""
+        """Close the connections. In a forked child they stay open, as they are the parent's."""
         self._closed = True
         if os.getpid() == self._process:
             self._exchange.close()
@@ -142,9 +143,9 @@ class TransactionControl:
     ) -> Ended:
         """Commit or abort a prepared transaction.
 
-        It may be repeated: a transaction that has been committed is committed, until a client calls
-        ``init_transactions()`` with the id. Does not raise if the coordinator refuses it or does
-        not answer: see :class:`Ended`.
+        It may be repeated: COMMITTED stays COMMITTED until another client calls
+        ``init_transactions()`` with the id. If the coordinator refuses it or does not answer, the
+        result is UNSURE, and nothing is raised: see :class:`Ended`.
 
         Args:
             prepared: returned by ``prepare_transaction()`` or by :meth:`initialize`.
@@ -173,13 +174,13 @@ class TransactionControl:
         self, call: str, tokens: Sequence[PreparedTransaction], commit: bool, timeout: float | None
     ) -> list[Ended]:
         commit = flag_of(commit, "commit")
-        asks = [
-            None if empty else EndQuestion(tid, ProducerId(pid, epoch), protocol, commit)
+        requests = [
+            None if empty else EndRequest(tid, ProducerId(pid, epoch), protocol, commit)
             for tid, pid, epoch, protocol, empty in tokens
         ]
-        self._run(call, [ask for ask in asks if ask is not None], timeout)
+        self._run(call, [request for request in requests if request is not None], timeout)
         nothing = Ended(EndState.COMMITTED if commit else EndState.ABORTED)
-        return [nothing if ask is None else _ended(ask) for ask in asks]
+        return [nothing if request is None else _ended(request) for request in requests]
 
     def initialize(
         self, transactional_id: str, timeout_ms: int, *, timeout: float | None = None
@@ -200,10 +201,10 @@ class TransactionControl:
         """
         name = name_of(transactional_id, "transactional_id")
         checked = resolve({"transactional_id": name, "transaction_timeout_ms": timeout_ms})
-        ask = InitQuestion(checked["transactional_id"], int(checked["transaction_timeout_ms"]))
-        self._finish("initialize()", [ask], timeout)
-        pid, epoch = ask.producer.producer_id, ask.producer.epoch
-        return PreparedTransaction(ask.transactional_id, pid, epoch, ask.protocol)
+        request = InitRequest(checked["transactional_id"], int(checked["transaction_timeout_ms"]))
+        self._finish("initialize()", [request], timeout)
+        pid, epoch = request.producer.producer_id, request.producer.epoch
+        return PreparedTransaction(request.transactional_id, pid, epoch, request.protocol)
 
     def commit_offsets(
         self,
@@ -234,11 +235,11 @@ class TransactionControl:
         for group, each in asked:
             # One after the other: a coordinator refuses a second request for the same id.
             if each and protocol == TV1:
-                added = AddGroupQuestion(tid, producer, group.group_id)
+                added = AddGroupRequest(tid, producer, group.group_id)
                 self._finish("commit_offsets()", [added], timeout, deadline)
             if each:
-                ask = CommitQuestion(tid, producer, protocol, group, each)
-                self._finish("commit_offsets()", [ask], timeout, deadline)
+                request = CommitRequest(tid, producer, protocol, group, each)
+                self._finish("commit_offsets()", [request], timeout, deadline)
 
     def fence(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None
@@ -262,8 +263,8 @@ class TransactionControl:
                 _NOT_ALLOWED,
             )
         open_ones = [each for each in described.values() if each.state == "Ongoing"]
-        asks = [FenceQuestion(each.transactional_id, each.timeout_ms) for each in open_ones]
-        self._finish("fence()", asks, timeout, deadline)
+        requests = [FenceRequest(each.transactional_id, each.timeout_ms) for each in open_ones]
+        self._finish("fence()", requests, timeout, deadline)
         return tuple(each.transactional_id for each in open_ones)
 
     # Inspecting ----------------------------------------------------------------------------------
@@ -300,29 +301,36 @@ class TransactionControl:
         prefix = text_of(prefix, "prefix")
         states = names_of(states, "state", "Ongoing")
         deadline = self._deadline(timeout)
-        known: dict[Address, ListQuestion] = {}
+        known: dict[Address, ListRequest] = {}
         while True:
-            brokers = BrokersQuestion()
+            brokers = BrokersRequest()
             self._run("list()", [brokers], timeout, deadline)
             if brokers.is_over or not known:
                 self._check("list()", brokers, timeout)
                 places = [(each.host, each.port) for each in brokers.brokers]
-                known = {at: known.get(at) or ListQuestion(at, prefix, states) for at in places}
-            asks = [*known.values()]
-            missing = [ask for ask in asks if not ask.is_over]
+                known = {at: known.get(at) or ListRequest(at, prefix, states) for at in places}
+            requests = [*known.values()]
+            missing = [request for request in requests if not request.is_over]
             # A broker that does not answer may be dead, and the cluster notice it a little later.
-            until = self._clock.monotonic() + _ASK_AGAIN
+            until = self._clock.monotonic() + _REFRESH_AFTER
             self._run("list()", missing, timeout, min(deadline, until))
-            if all(ask.is_over for ask in missing) or self._clock.monotonic() >= deadline:
+            if all(request.is_over for request in missing) or self._clock.monotonic() >= deadline:
                 break
-        for ask in asks:
-            self._check("list()", ask, timeout)
+        for request in requests:
+            self._check("list()", request, timeout)
         # A broker of another version may know fewer states.
-        unknown = set.intersection(*({*ask.unknown_states} for ask in asks)) if asks else set()
+        unknown = (
+            set.intersection(*({*request.unknown_states} for request in requests))
+            if requests
+            else set()
+        )
         if unknown:
-            raise ValueError(f"unknown states of transactions: {', '.join(sorted(unknown))}")
+            wrong = ", ".join(sorted(unknown))
+            raise ValueError(f"unknown states of transactions: {wrong}; one of Kafka's is Ongoing")
         # While a coordinator moves, both brokers may list an id.
-        found = {each.transactional_id: each for ask in asks for each in ask.transactions}
+        found = {
+            each.transactional_id: each for request in requests for each in request.transactions
+        }
         return tuple(found[name] for name in sorted(found))
 
     def offsets(
@@ -346,18 +354,18 @@ class TransactionControl:
         names, places = places_of(topics)
         groups = names_of(groups, "group", "orders")
         stable = flag_of(stable, "stable")
-        asks = [FetchQuestion(each, names, places, stable=stable) for each in groups]
-        self._finish("offsets()", asks, timeout)
+        requests = [FetchRequest(each, names, places, stable=stable) for each in groups]
+        self._finish("offsets()", requests, timeout)
         return {
-            ask.group: {
+            request.group: {
                 TopicPartition(*place): each
-                for place, each in sorted(ask.offsets.items())
+                for place, each in sorted(request.offsets.items())
                 if each.offset >= 0
             }
-            for ask in asks
+            for request in requests
         }
 
-    # Asking --------------------------------------------------------------------------------------
+    # Requests ------------------------------------------------------------------------------------
 
     def _deadline(self, timeout: float | None) -> float:
         given = self._clock.after(timeout)
@@ -367,40 +375,46 @@ class TransactionControl:
         self, call: str, transactional_ids: Iterable[str], timeout: float | None, deadline: float
     ) -> dict[str, TransactionDescription]:
         names = names_of(transactional_ids, "transactional id", "orders-0")
-        asks = [DescribeQuestion(each) for each in names]
-        self._run(call, asks, timeout, deadline)
-        for ask in asks:
-            if ask.description is None and ask.found is not None and ask.found.code == _NOT_ALLOWED:
-                ask.description = TransactionDescription(
-                    _NOT_ALLOWED, ask.transactional_id, "", 0, -1, -1, -1, ()
+        requests = [DescribeRequest(each) for each in names]
+        self._run(call, requests, timeout, deadline)
+        for request in requests:
+            if (
+                request.description is None
+                and request.found is not None
+                and request.found.code == _NOT_ALLOWED
+            ):
+                request.description = TransactionDescription(
+                    _NOT_ALLOWED, request.transactional_id, "", 0, -1, -1, -1, ()
                 )
             else:
-                self._check(call, ask, timeout)
+                self._check(call, request, timeout)
         return {
-            ask.transactional_id: ask.description for ask in asks if ask.description is not None
+            request.transactional_id: request.description
+            for request in requests
+            if request.description is not None
         }
 
     def _finish(
         self,
         call: str,
-        asks: Sequence[Question],
+        requests: Sequence[ControlRequest],
         timeout: float | None,
         deadline: float | None = None,
     ) -> None:
-        """Ask all of *asks*, and raise the first error."""
-        self._run(call, asks, timeout, deadline)
-        for ask in asks:
-            self._check(call, ask, timeout)
+        """Send *requests*, and raise the first error."""
+        self._run(call, requests, timeout, deadline)
+        for request in requests:
+            self._check(call, request, timeout)
 
     def _run(
         self,
         call: str,
-        asks: Sequence[Question],
+        requests: Sequence[ControlRequest],
         timeout: float | None,
         deadline: float | None = None,
     ) -> None:
         if self._closed:
-            raise ProducerClosedError(f"{call}: the TransactionControl is closed")
+            raise ProducerClosedError(f"{call}: the TransactionControl is closed; make a new one")
         if os.getpid() != self._process:
             raise TransactionStateError(
                 f"{call}: this TransactionControl was made in the parent process; make one here"
@@ -415,40 +429,40 @@ class TransactionControl:
                     f"{call}: another thread is using this TransactionControl; make one for each "
                     f"thread"
                 )
-            self._exchange.run(asks, self._deadline(timeout) if deadline is None else deadline)
+            self._exchange.run(requests, self._deadline(timeout) if deadline is None else deadline)
         finally:
             self._calls.pop(this, None)
         if self._closed:
-            raise ProducerClosedError(f"{call}: the TransactionControl was closed meanwhile")
+            raise ProducerClosedError(f"{call}: the TransactionControl was closed during the call")
 
-    def _check(self, call: str, ask: Question, timeout: float | None) -> None:
-        """Raise unless *ask* has succeeded."""
-        if ask.unsupported is not None:
-            raise too_old(call, ask)
-        if ask.found is None:
+    def _check(self, call: str, request: ControlRequest, timeout: float | None) -> None:
+        """Raise unless *request* has succeeded."""
+        if request.unsupported is not None:
+            raise too_old(call, request)
+        if request.found is None:
             seconds = self.config.max_block_ms / 1000 if timeout is None else timeout
             raise TransactionTimeoutError(
-                f"{call}: {ask.about}: no answer within {max(0, seconds):.3g} s"
-                + (f": {ask.reason}" if ask.reason else "")
+                f"{call}: {request.about}: no answer within {max(0, seconds):.3g} s"
+                + (f": {request.reason}" if request.reason else "")
             )
-        if ask.found.reaction is not Reaction.DONE:
-            code = ask.found.code or 0
-            raise refused(call, ask.about, ask.found.api_key, code, ask.found.fenced)
+        if request.found.reaction is not Reaction.DONE:
+            code = request.found.code or 0
+            raise refused(call, request.about, request.found.api_key, code, request.found.fenced)
 
 
 _NOT_ALLOWED = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-def _ended(ask: EndQuestion) -> Ended:
-    if ask.outcome is CommitOutcome.COMMITTED:
+def _ended(request: EndRequest) -> Ended:
+    if request.outcome is CommitOutcome.COMMITTED:
         return Ended(EndState.COMMITTED)
-    if ask.outcome is CommitOutcome.NOT_COMMITTED:
+    if request.outcome is CommitOutcome.NOT_COMMITTED:
         return Ended(EndState.ABORTED)
-    if ask.unsupported is not None:
-        return Ended(EndState.UNSURE, int(ErrorCode.UNSUPPORTED_VERSION), ask.unsupported)
-    if ask.found is None:
-        return Ended(EndState.UNSURE, None, ask.reason or "there was no answer in time")
-    code = ask.found.code
+    if request.unsupported is not None:
+        return Ended(EndState.UNSURE, int(ErrorCode.UNSUPPORTED_VERSION), request.unsupported)
+    if request.found is None:
+        return Ended(EndState.UNSURE, None, request.reason or "there was no answer in time")
+    code = request.found.code
     assert code is not None, "the lack of an answer is temporary"
-    reason = f"{ApiKey(ask.found.api_key).name} returned {format_error_code(code)}"
+    reason = f"{ApiKey(request.found.api_key).name} returned {format_error_code(code)}"
     return Ended(EndState.UNSURE, code, reason)

@@ -1,11 +1,11 @@
-"""A connection for one request at a time, of which one thread may wait for several at once."""
+"""A connection for one request at a time. One thread can wait for several connections."""
 
 from __future__ import annotations
 
 import selectors
 from collections.abc import Callable, Sequence
 
-from pykaproducer._control.question import Address, Question
+from pykaproducer._control.question import Address, ControlRequest
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._net.connection import (
@@ -36,10 +36,10 @@ class Link:
         bootstrap: bool,
     ) -> None:
         self.address = address
-        #: Whether it was opened for what any broker can answer.
+        #: Whether it was opened for requests that any broker can answer.
         self.bootstrap = bootstrap
-        #: Those of the request under way.
-        self.asks: Sequence[Question] = ()
+        #: Those in flight, which were sent as one.
+        self.requests: Sequence[ControlRequest] = ()
         #: It could be used at some time.
         self.was_ready = False
         #: The transaction protocol of the broker's cluster.
@@ -55,30 +55,30 @@ class Link:
     @property
     def is_free(self) -> bool:
         """Whether a request can be sent now."""
-        return self.was_ready and self._connection.state is SessionState.READY and not self.asks
+        return self.was_ready and self._connection.state is SessionState.READY and not self.requests
 
     @property
     def next_deadline(self) -> float | None:
-        """When something is to be done if nothing happens."""
+        """When to call :meth:`poll` if no socket is ready (monotonic seconds); None: never."""
         return self._connection.next_deadline
 
-    def refuses(self, ask: Question) -> str | None:
-        """Return why the broker cannot be asked, None if it can."""
-        return self._connection.refuses(ask.api_key, *ask.versions(self.protocol))
+    def refuses(self, request: ControlRequest) -> str | None:
+        """Return why the broker cannot handle *request*, None if it can."""
+        return self._connection.refuses(request.api_key, *request.versions(self.protocol))
 
-    def most(self, ask: Question) -> int:
-        """Return how many questions like this one fit into a request."""
-        return ask.most(self._versions.get(ask.api_key, 0))
+    def most(self, request: ControlRequest) -> int:
+        """Return how many requests like this one may be sent as one."""
+        return request.most(self._versions.get(request.api_key, 0))
 
-    def send(self, asks: Sequence[Question]) -> None:
-        """Send the request for *asks*, which may share one."""
-        self.asks, first = asks, asks[0]
+    def send(self, requests: Sequence[ControlRequest]) -> None:
+        """Send *requests* as one."""
+        self.requests, first = requests, requests[0]
         client_id = self._config.client_id
         at_least, at_most = first.versions(self.protocol)
         self._connection.submit(
             Request(
                 first.api_key,
-                lambda version, number: [first.encode(asks, version, number, client_id)],
+                lambda version, number: [first.encode(requests, version, number, client_id)],
                 deadline=self._clock.monotonic() + self._config.request_timeout_ms / 1000,
                 at_least=at_least,
                 at_most=at_most,
@@ -117,6 +117,6 @@ class Link:
                 selector.register(key.fileobj, key.events)
 
     def close(self) -> None:
-        """Close the connection; forget the request under way."""
-        self.asks = ()
+        """Close the connection; forget the requests in flight."""
+        self.requests = ()
         self._connection.close()

@@ -1,4 +1,4 @@
-"""Something to be asked: a request, or a part of one, until it is answered."""
+"""The base class of the requests of ``TransactionControl``, and FindCoordinator."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Address = tuple[str, int]
 #: The kind of a coordinator, and the name for which it is looked up.
 CoordinatorKey = tuple[CoordinatorKind, str]
 
-#: The most ids or groups in one request.
+#: The maximum number of ids or groups in one request.
 _MOST = 500
 
 
-class Question:
-    """A request, or a part of one that several questions share.
+class ControlRequest:
+    """A request for one id, one group or one broker. Several may be sent as one request of Kafka's.
 
-    :class:`~pykaproducer._control.exchange.ControlExchange` sends it, and repeats it after
+    :class:`~pykaproducer._control.exchange.ControlExchange` sends it, and retries it after
     temporary errors. It is over when :attr:`found` or :attr:`unsupported` is set.
     """
 
     api_key: ClassVar[int]
-    #: Whether questions of this class for the same broker may share a request.
+    #: Whether requests of this class to the same broker may be sent as one.
     shared: ClassVar[bool] = False
     #: The versions in which it may be sent.
     at_least = 0
@@ -45,11 +45,11 @@ class Question:
         self.about = about
         self.coordinator = coordinator
         self.address = address
-        #: The result: not to be repeated.
+        #: The result, None while the request is to be sent or retried.
         self.found: Coordination | None = None
-        #: Why the broker cannot be asked.
+        #: Why the broker cannot handle it, None if it can.
         self.unsupported: str | None = None
-        #: The last reason for which it was repeated.
+        #: The reason for the last retry.
         self.reason = ""
         #: When it is to be sent (monotonic seconds).
         self.due = 0.0
@@ -67,21 +67,25 @@ class Question:
         return self.found is not None or self.unsupported is not None
 
     def most(self, version: int) -> int:
-        """Return how many questions may share a request of *version*."""
+        """Return how many requests may be sent as one in *version*."""
         return _MOST if self.shared else 1
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
-        """Return the request for *asks*, of which this is the first one."""
+        """Encode *requests*, of which this is the first one, as one framed request."""
         raise AssertionError(f"{type(self).__name__} does not implement encode()")
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
-        """Take the results of *asks* from the answer; return a code for each. Raises WireError.
+        """Store the results of *requests*, and return a code for each. Raises WireError.
 
-        *protocol*: the transaction protocol of the broker's cluster.
+        *payload* is the answer, *protocol* the transaction protocol of the broker's cluster.
         """
         raise AssertionError(f"{type(self).__name__} does not implement decode()")
 
@@ -90,8 +94,8 @@ class Question:
         return query_reaction(self.api_key, code)
 
 
-class FindQuestion(Question):
-    """Asks for the address of a coordinator."""
+class FindRequest(ControlRequest):
+    """FindCoordinator, for one id or group."""
 
     api_key = ApiKey.FIND_COORDINATOR
     shared = True
@@ -106,21 +110,25 @@ class FindQuestion(Question):
         return _MOST if version >= 4 else 1
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
-        kind, names = self.key[0], [name for _, name in _keys(asks)]
+        kind, names = self.key[0], [name for _, name in _keys(requests)]
         return find_coordinator_request(version, correlation_id, client_id, kind, names)
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
-        names = [name for _, name in _keys(asks)]
+        names = [name for _, name in _keys(requests)]
         found = decode_find_coordinator(version, payload, names).coordinators
-        for ask, each in zip(asks, found, strict=True):
-            assert isinstance(ask, FindQuestion), "only such questions share a request"
-            ask.place = each.address.host, each.address.port
+        for request, each in zip(requests, found, strict=True):
+            assert isinstance(request, FindRequest), "only such requests are sent as one"
+            request.place = each.address.host, each.address.port
         return [each.error_code for each in found]
 
 
-def _keys(asks: Sequence[Question]) -> list[CoordinatorKey]:
-    return [ask.key for ask in asks if isinstance(ask, FindQuestion)]
+def _keys(requests: Sequence[ControlRequest]) -> list[CoordinatorKey]:
+    return [request.key for request in requests if isinstance(request, FindRequest)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykaproducer._control.question import Question
+from pykaproducer._control.question import ControlRequest
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code
@@ -49,11 +49,11 @@ def refused(
     return combined(kind, code)(text, code=code)
 
 
-def too_old(call: str, ask: Question) -> UnsupportedFeatureError:
-    """Return the error for a broker that does not support *ask*."""
-    api = ApiKey(ask.api_key)
+def too_old(call: str, request: ControlRequest) -> UnsupportedFeatureError:
+    """Return the error for a broker that does not support *request*."""
+    api = ApiKey(request.api_key)
     # Version 5 has the protocol of KIP-890 part 2, with which the transaction has begun.
-    late = api is ApiKey.TXN_OFFSET_COMMIT and ask.at_least >= 5
+    late = api is ApiKey.TXN_OFFSET_COMMIT and request.at_least >= 5
     since = "4.0" if late else _SINCE.get(api)
     need = "" if since is None else f"; that needs Kafka {since} or newer"
-    return UnsupportedFeatureError(f"{call}: {ask.unsupported}{need}")
+    return UnsupportedFeatureError(f"{call}: {request.unsupported}{need}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from pykaproducer._control.question import Address, Question
+from pykaproducer._control.question import Address, ControlRequest
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import (
     TV1,
@@ -48,7 +48,7 @@ from pykaproducer._wire.transactions import (
     txn_offset_commit_request,
 )
 
-#: How often a fence is repeated while markers are written. That takes about a second.
+#: How often a fence is retried while markers are written: for about a second.
 _FENCE_ATTEMPTS = 50
 
 
@@ -56,7 +56,7 @@ def _about(transactional_id: str) -> str:
     return f"transactional id {transactional_id!r}"
 
 
-class TransactionQuestion(Question):
+class TransactionRequest(ControlRequest):
     """A request about one transactional id, to its coordinator."""
 
     def __init__(self, transactional_id: str) -> None:
@@ -64,7 +64,7 @@ class TransactionQuestion(Question):
         self.transactional_id = transactional_id
 
 
-class EndQuestion(TransactionQuestion):
+class EndRequest(TransactionRequest):
     """EndTxn, in a version of the transaction's protocol."""
 
     api_key = ApiKey.END_TXN
@@ -81,7 +81,11 @@ class EndQuestion(TransactionQuestion):
         return (5, self.at_most) if self._protocol == protocol == TV2 else (0, 4)
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
         return end_txn_request(
             version,
@@ -94,7 +98,7 @@ class EndQuestion(TransactionQuestion):
         )
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         return [decode_end_txn(version, payload).error_code]
 
@@ -120,7 +124,7 @@ class EndQuestion(TransactionQuestion):
         return CommitOutcome.POSSIBLY_COMMITTED
 
 
-class InitQuestion(TransactionQuestion):
+class InitRequest(TransactionRequest):
     """InitProducerId of a new instance: fences the others, and ends what they have left."""
 
     api_key = ApiKey.INIT_PRODUCER_ID
@@ -134,14 +138,18 @@ class InitQuestion(TransactionQuestion):
         self.protocol = TV1
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
         return init_producer_id_request(
             version, correlation_id, client_id, self.transactional_id, self._timeout_ms
         )
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         answer = decode_init_producer_id(version, payload)
         self.producer = ProducerId(answer.producer_id, answer.producer_epoch)
@@ -149,7 +157,7 @@ class InitQuestion(TransactionQuestion):
         return [answer.error_code]
 
 
-class FenceQuestion(InitQuestion):
+class FenceRequest(InitRequest):
     """InitProducerId only for its effects on an open transaction and its producer.
 
     The first answer is CONCURRENT_TRANSACTIONS: the transaction is being aborted, or the program
@@ -166,7 +174,7 @@ class FenceQuestion(InitQuestion):
         return super().judge(code, written=written)
 
 
-class AddGroupQuestion(TransactionQuestion):
+class AddGroupRequest(TransactionRequest):
     """AddOffsetsToTxn, which TV1 needs before the offsets of a group."""
 
     api_key = ApiKey.ADD_OFFSETS_TO_TXN
@@ -176,7 +184,11 @@ class AddGroupQuestion(TransactionQuestion):
         self._producer, self._group = producer, group
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
         return add_offsets_to_txn_request(
             version,
@@ -189,7 +201,7 @@ class AddGroupQuestion(TransactionQuestion):
         )
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         return [decode_add_offsets_to_txn(version, payload).error_code]
 
@@ -197,7 +209,7 @@ class AddGroupQuestion(TransactionQuestion):
         return coordinate(self.api_key, code)
 
 
-class CommitQuestion(Question):
+class CommitRequest(ControlRequest):
     """TxnOffsetCommit, to the coordinator of the group."""
 
     api_key = ApiKey.TXN_OFFSET_COMMIT
@@ -224,7 +236,11 @@ class CommitQuestion(Question):
         self._group, self._offsets = group, offsets
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
         return txn_offset_commit_request(
             version,
@@ -238,7 +254,7 @@ class CommitQuestion(Question):
         )
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         codes = decode_txn_offset_commit(version, payload).errors.values()
         worst = coordinate_all(self.api_key, codes)
@@ -248,7 +264,7 @@ class CommitQuestion(Question):
         return coordinate(self.api_key, code)
 
 
-class DescribeQuestion(TransactionQuestion):
+class DescribeRequest(TransactionRequest):
     """DescribeTransactions, for one id."""
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
@@ -260,26 +276,32 @@ class DescribeQuestion(TransactionQuestion):
         self.description: TransactionDescription | None = None
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
-        names = [ask.transactional_id for ask in asks if isinstance(ask, DescribeQuestion)]
+        names = [
+            request.transactional_id for request in requests if isinstance(request, DescribeRequest)
+        ]
         return describe_transactions_request(version, correlation_id, client_id, names)
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         answer = decode_describe_transactions(version, payload).transactions
         found = {each.transactional_id: each for each in answer}
         codes = []
-        for ask in asks:
-            assert isinstance(ask, DescribeQuestion), "only such questions share a request"
-            ask.description = found.get(ask.transactional_id)
+        for request in requests:
+            assert isinstance(request, DescribeRequest), "only such requests are sent as one"
+            request.description = found.get(request.transactional_id)
             missing = ErrorCode.UNKNOWN_SERVER_ERROR
-            codes.append(missing if ask.description is None else ask.description.error_code)
+            codes.append(missing if request.description is None else request.description.error_code)
         return codes
 
 
-class BrokersQuestion(Question):
+class BrokersRequest(ControlRequest):
     """Metadata, for the addresses of all brokers."""
 
     api_key = ApiKey.METADATA
@@ -290,19 +312,23 @@ class BrokersQuestion(Question):
         self.brokers: Sequence[BrokerAddress] = ()
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
         return metadata_request(version, correlation_id, client_id, [], False)
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         answer = decode_metadata(version, payload)
         self.brokers = answer.brokers
         return [answer.error_code]
 
 
-class ListQuestion(Question):
+class ListRequest(ControlRequest):
     """ListTransactions, to one broker."""
 
     api_key = ApiKey.LIST_TRANSACTIONS
@@ -315,7 +341,11 @@ class ListQuestion(Question):
         self.unknown_states: Sequence[str] = ()
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
         # The answer is filtered again: older brokers have no patterns.
         pattern = f"(?s){_quoted(self._prefix)}.*" if version >= 2 and self._prefix else None
@@ -324,7 +354,7 @@ class ListQuestion(Question):
         )
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
         answer = decode_list_transactions(version, payload)
         self.unknown_states = answer.unknown_states
@@ -339,7 +369,7 @@ def _quoted(text: str) -> str:
     return re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", text)
 
 
-class FetchQuestion(Question):
+class FetchRequest(ControlRequest):
     """OffsetFetch, for one group."""
 
     api_key = ApiKey.OFFSET_FETCH
@@ -353,7 +383,7 @@ class FetchQuestion(Question):
         *,
         stable: bool,
     ) -> None:
-        """*topics*: only these count; *places*: only these are asked for; None: all."""
+        """*topics*: keep only offsets of these; *places*: request only these; None: all."""
         super().__init__(f"group {group!r}", (CoordinatorKind.GROUP, group))
         self.group = group
         self._topics, self._places, self._stable = topics, places, stable
@@ -364,27 +394,35 @@ class FetchQuestion(Question):
         return super().most(version) if version >= 8 else 1
 
     def encode(
-        self, asks: Sequence[Question], version: int, correlation_id: int, client_id: str | None
+        self,
+        requests: Sequence[ControlRequest],
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> bytes:
-        groups = {ask.group: ask._places for ask in asks if isinstance(ask, FetchQuestion)}
+        groups = {
+            request.group: request._places
+            for request in requests
+            if isinstance(request, FetchRequest)
+        }
         return offset_fetch_request(
             version, correlation_id, client_id, groups, require_stable=self._stable
         )
 
     def decode(
-        self, asks: Sequence[Question], version: int, payload: bytes, protocol: int
+        self, requests: Sequence[ControlRequest], version: int, payload: bytes, protocol: int
     ) -> Sequence[int]:
-        fetched = [ask for ask in asks if isinstance(ask, FetchQuestion)]
-        answer = decode_offset_fetch(version, payload, [ask.group for ask in fetched])
+        fetched = [request for request in requests if isinstance(request, FetchRequest)]
+        answer = decode_offset_fetch(version, payload, [request.group for request in fetched])
         codes = []
-        for ask in fetched:
-            found = answer.groups[ask.group]
-            ask.offsets = {
+        for request in fetched:
+            found = answer.groups[request.group]
+            request.offsets = {
                 place: each
                 for place, each in found.offsets.items()
-                if ask._topics is None or place[0] in ask._topics
+                if request._topics is None or place[0] in request._topics
             }
-            errors = {each.error_code for each in ask.offsets.values()} - {ErrorCode.NONE}
+            errors = {each.error_code for each in request.offsets.values()} - {ErrorCode.NONE}
             final = errors - {ErrorCode.UNSTABLE_OFFSET_COMMIT}
             codes.append(found.error_code or min(final or errors, default=0))
         return codes

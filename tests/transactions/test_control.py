@@ -299,7 +299,7 @@ def test_a_signal_handler_closes_it() -> None:
         scripted.always("metadata", Hold())
         with (
             scripted_control(scripted, Interrupted()) as control,
-            pytest.raises(ProducerClosedError, match=r"list\(\): .* was closed meanwhile"),
+            pytest.raises(ProducerClosedError, match=r"list\(\): .* was closed during the call"),
         ):
             control.list()
 
