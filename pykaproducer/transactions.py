@@ -1,7 +1,7 @@
 """Transactions: messages that readers see all together, or not at all.
 
 :class:`TransactionalMethods` has the methods of a producer with ``transactional_id``. They hand
-their call to the stage Coordinator and wait for its result. ``docs/transactions.rst`` is the guide.
+calls to the stage Coordinator and wait for the results. ``docs/transactions.rst`` is the guide.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pykaproducer._machines.transaction_states import (
     TransactionCall,
     TransactionFailure,
     TransactionState,
+    reports_failed_messages,
 )
 from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
 from pykaproducer._pipeline.group import AskedOffsets
@@ -44,15 +45,10 @@ _UNINITIALIZED = TransactionFailure(
 _INITIAL = frozenset({TransactionState.UNINITIALIZED, TransactionState.INITIALIZING})
 #: ``init_transactions()`` is needed before the next transaction.
 NEEDS_INIT = _INITIAL | {TransactionState.PREPARED}
-
-
-#: Calls, and failures of them, that tell the program of failed messages.
-_ENDS = (TransactionCall.COMMIT, TransactionCall.PREPARE, TransactionCall.ABORT)
-#: Calls whose result must not be missed.
-_GO_ON = (TransactionCall.COMMIT, TransactionCall.PREPARE)
-#: How much later than at its deadline a call stops waiting for the coordinator's stage (seconds).
+#: Calls that an interrupt does not stop, and whose result the program must read.
+_CONTINUE = (TransactionCall.COMMIT, TransactionCall.PREPARE)
+#: How long after its deadline a call stops waiting for the coordinator's stage (seconds).
 _SLACK = 0.5
-_ABOUT_MESSAGES = (FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL)
 
 
 class PreparedTransaction(NamedTuple):
@@ -76,6 +72,7 @@ class Transaction:
 
     def __init__(self, producer: TransactionalMethods) -> None:
         self._producer = producer
+        #: Whether :meth:`abort` was called.
         self.aborted = False
 
     def send_offsets(self, offsets: object, group: object) -> None:
@@ -92,7 +89,17 @@ class Transaction:
 
 
 class TransactionalMethods:
-    """The methods for transactions. ``Producer`` inherits them."""
+    """The methods for transactions. ``Producer`` inherits them.
+
+    In addition to the errors that are listed with each method, all of them raise:
+
+    * TransactionStateError: the call does not fit the state, and has changed nothing; the text
+      names the state and the call that fits. Also without ``transactional_id``.
+    * TransactionAbortableError, TransactionFatalError: an earlier error allows only an abort, or no
+      further use of the producer.
+    * CallbackThreadError: called from a callback, serializer, partitioner or interceptor.
+    * ProducerClosedError, ProducerBrokenError: as ``send()``.
+    """
 
     if TYPE_CHECKING:
         config: Config
@@ -120,11 +127,11 @@ class TransactionalMethods:
     def init_transactions(
         self, timeout: float | None = None, *, transactional_id: str | None = None
     ) -> None:
-        """Register the transactional id, and end what an earlier producer with it has left.
+        """Register the transactional id, and end what an earlier producer with it has left open.
 
         Other producers with the same id cannot commit any more. Call it once before the first
-        transaction, and again after :meth:`prepare_transaction`. Otherwise it is without effect if
-        it has been called.
+        transaction, and again after :meth:`prepare_transaction`. Between other transactions it has
+        no effect.
 
         In the child of a fork, and in a producer that was pickled or copied, *transactional_id* is
         required, and must be another one: two producers with one id take it from each other.
@@ -136,11 +143,12 @@ class TransactionalMethods:
 
         Raises:
             TransactionTimeoutError: it is still under way; call it again to wait on.
-            TransactionStateError: a transaction is open; or this is a copy without an id of its
-                own.
-            TransactionError: the coordinator refused it, for example for lack of a right.
+            TransactionStateError: a transaction is open; or this is a copy, and no other id was
+                given.
+            TransactionError: the coordinator refused it, for example because a right is missing.
+                Correct what the text names, and call it again.
             UnsupportedFeatureError: the brokers are older than Kafka 2.5.
-            ConfigurationError: *transactional_id* is not one.
+            ConfigurationError: *transactional_id* is not valid.
         """
         if transactional_id is not None:
             transactional_id = resolve({"transactional_id": transactional_id})["transactional_id"]
@@ -188,10 +196,10 @@ class TransactionalMethods:
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
         """Wait until all messages of the transaction are delivered, and leave its end to others.
 
-        As ``commit_transaction()``, but the transaction stays open, and this producer has no more
-        to do with it. :meth:`TransactionControl.complete` commits or aborts it, in any process.
-        Before its next transaction this producer needs ``init_transactions()``, with another id:
-        with the same one that aborts the prepared transaction. ``close()`` leaves it open.
+        As ``commit_transaction()``, but the transaction stays open, and this producer can no longer
+        end it. :meth:`TransactionControl.complete` commits or aborts it, in any process. Before the
+        next transaction, call ``init_transactions()`` with another id: with the same one it aborts
+        the prepared transaction. ``close()`` leaves it open.
 
         Args:
             timeout (float): seconds; None waits for the deadlines of the messages.
@@ -212,7 +220,7 @@ class TransactionalMethods:
     def transaction(self) -> Iterator[Transaction]:
         """Begin a transaction; commit it at the end of the block, or abort it on an exception.
 
-        Calls ``init_transactions()`` if that has not been done. If the transaction cannot be
+        Calls ``init_transactions()`` before the first transaction. If the transaction cannot be
         committed, it is aborted, and the error is raised. If it cannot be aborted after an
         exception in the block, that exception gets a note about it.
         """
@@ -286,7 +294,8 @@ class TransactionalMethods:
             TypeError, ValueError: *offsets* or *group* is something else.
             TransactionAbortableError: the group refused it, for example because the consumer has
                 lost its partitions: the transaction can only be aborted.
-            TransactionTimeoutError: it is still under way; repeat the same call to wait on.
+            TransactionTimeoutError: it is still under way; repeat the same call to wait on, or
+                abort the transaction.
         """
         asked = AskedOffsets(group_metadata(group), group_offsets(offsets))
         if asked.offsets:
@@ -305,7 +314,9 @@ class TransactionalMethods:
     ) -> PreparedTransaction | None:
         """Hand *call* to the coordinator's stage, and raise if it fails. PREPARE has a result."""
         if self.config.transactional_id is None:
-            raise TransactionStateError(f"{call.value}(): set transactional_id")
+            raise TransactionStateError(
+                f"{call.value}(): the producer has no id; set transactional_id"
+            )
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._ensure_started()
@@ -322,16 +333,16 @@ class TransactionalMethods:
             failure = coordinator.late(call) if result is None else result.failure
             if ended is not None:
                 ended(None if failure is None else error_of(failure, name))
-            if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
-                pipeline.unreported.take()  # this call reports that the messages have failed
+            if reports_failed_messages(call, failure):
+                pipeline.unreported.take()
             prepared = None if result is None else prepared_of(result)
             # Nothing from here on to the return of a call that succeeds can be interrupted.
         except BaseException as error:  # KeyboardInterrupt
             caller.left = True  # first: another interrupt may come
             if ended is not None:
                 ended(error)
-            if call in _GO_ON:
-                error.add_note(f"it goes on; call {call.value}() again to learn its outcome")
+            if call in _CONTINUE:
+                error.add_note(f"it continues; call {call.value}() again to learn its outcome")
             coordinator.leave(caller)
             raise
         if failure is None:
@@ -402,7 +413,7 @@ class TransactionalMethods:
         """Accept none; ``send()`` raises the error that *failure* describes."""
         self._refused = failure
         self._pause()
-        self._space.wake_all()  # what waits for space is not accepted any more
+        self._space.wake_all()  # a send() that waits for space has to raise
         self._announce_missed_slots()
 
     def _is_too_late(self) -> NoReturn:

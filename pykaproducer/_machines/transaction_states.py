@@ -158,6 +158,10 @@ class FailureKind(enum.Enum):
     FATAL = enum.auto()
 
 
+_ENDS: Final = frozenset({_C.COMMIT, _C.PREPARE, _C.ABORT})
+_ABOUT_MESSAGES: Final = frozenset({FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL})
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionFailure:
     """The content of an error that a caller gets."""
@@ -192,6 +196,14 @@ def about(failure: TransactionFailure, found: Coordination) -> TransactionFailur
     return with_changes(
         failure, api_key=found.api_key, code=found.code, group=found.group, place=found.place
     )
+
+
+def reports_failed_messages(call: TransactionCall, failure: TransactionFailure | None) -> bool:
+    """Return whether the result of *call* reports the failed messages of its transaction.
+
+    Then neither ``flush()`` nor the end of a ``with`` block reports them again.
+    """
+    return call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES)
 
 
 class CallRefused(Exception):

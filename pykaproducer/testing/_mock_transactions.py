@@ -1,7 +1,7 @@
 """The transactions of a :class:`~pykaproducer.testing.MockProducer`.
 
-The state machine is the real one, with a coordinator that answers at once. So the calls that fit,
-the errors, and what becomes of the messages are those of the real producer.
+The state machine is the real one, with a coordinator that answers at once. So the accepted calls,
+the errors and the outcomes of the messages are those of the real producer.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from pykaproducer._machines.transaction_states import (
     TransactionFailure,
     TransactionState,
     TransactionView,
+    reports_failed_messages,
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._pipeline import transaction_snapshot
@@ -72,11 +73,8 @@ Offsets = dict[str, dict[TopicPartition, int]]
 
 #: The producer id; its value means nothing.
 _PRODUCER_ID: Final = 1
-#: Calls, and failures of them, that tell the program of failed messages.
-_ENDS: Final = (TransactionCall.COMMIT, TransactionCall.PREPARE, TransactionCall.ABORT)
-_ABOUT_MESSAGES: Final = (FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL)
 
-#: Takes the time (monotonic seconds), tells the machine something, and returns its effects.
+#: Takes the time (monotonic seconds), passes an event to the machine, and returns the effects.
 _Event = Callable[[float], list[Effect]]
 
 
@@ -96,10 +94,10 @@ class MockCoordinator:
     """The coordinator of one producer, which answers at once.
 
     It takes the place of the stage Coordinator. The thread that puts an event performs its effects,
-    unless another thread is doing so: then that one does, and a call waits for it.
+    unless another thread is performing effects: then that thread does, and a call waits for it.
     """
 
-    #: The state of the connection: there is none.
+    #: The coordinator's address: there is none.
     address = None
 
     def __init__(self, producer: TransactionalMock, outcomes: MockOutcomes) -> None:
@@ -155,7 +153,7 @@ class MockCoordinator:
         caller, machine = control.caller, self.machine
         self.handle(functools.partial(self._control, control))
         while caller.result is None and not self._is_running_elsewhere():
-            # What the coordinator has to be asked again, without the wait.
+            # Retries are due at once.
             due = machine.next_due()
             if due is None or machine.state in OPEN:
                 break
@@ -169,14 +167,14 @@ class MockCoordinator:
             self.handle(lambda _: machine.caller_left(caller) or [])  # type: ignore[func-returns-value]
             failure = TransactionFailure(FailureKind.TIMEOUT, machine.state, control.call)
             caller.tell(TellCaller(caller, failure))
-        assert caller.result is not None, "it has been told"
+        assert caller.result is not None, "the call has a result"
         return caller.result
 
     def _is_running_elsewhere(self) -> bool:
         return self._runner not in (None, threading.get_ident())
 
     def row_failed(self, error: BaseException) -> None:
-        """Report the failure of a message; :meth:`run` performs what follows from it."""
+        """Report the failure of a message; :meth:`run` performs the effects."""
         serial = self.machine.serial
         with self._outcomes.lock:
             self._events.append(lambda now: self.machine.row_failed(serial, error, now))
@@ -186,13 +184,13 @@ class MockCoordinator:
         self.machine.view.touch.set(self._clock.monotonic())
 
     def handle(self, event: _Event) -> None:
-        """Tell the machine an event, and perform what follows from it."""
+        """Pass an event to the machine, and perform its effects."""
         with self._outcomes.lock:
             self._events.append(event)
         self.run()
 
     def run(self) -> None:
-        """Perform what is due, unless a thread is doing so."""
+        """Handle all events and perform their effects, unless another thread is doing so."""
         with self._outcomes.lock:
             if self._runner is not None:
                 return
@@ -219,7 +217,7 @@ class MockCoordinator:
                 return False
         try:
             self._perform(effect)
-        except BaseException:  # KeyboardInterrupt in a callback: the next call goes on with it
+        except BaseException:  # KeyboardInterrupt in a callback: the next call repeats the effect
             with self._outcomes.lock:
                 self._effects.appendleft(effect)
             raise
@@ -370,9 +368,9 @@ class MockTransactions:
     def fence_producer(self) -> None:
         """Let another producer take over the transactional id.
 
-        As with a cluster, this producer learns it from its next request: ``commit_transaction()``
-        and ``abort_transaction()`` raise ``ProducerFencedError`` if the transaction has a message,
-        and so does every call after that.
+        As with a cluster, this producer learns of it from its next request. So
+        ``commit_transaction()`` and ``abort_transaction()`` raise ``ProducerFencedError`` if the
+        transaction has a message, and so does every call after that.
 
         Raises:
             TransactionStateError: ``init_transactions()`` has not been called.
@@ -388,14 +386,14 @@ class MockTransactions:
     def refuse_next(self, call: RefusedCall, code: int) -> None:
         """Let the coordinator answer the next request of a method with Kafka's error *code*.
 
-        What follows is what the real producer makes of it. After a code that it answers by asking
-        again, the call succeeds.
+        The producer then handles the code as the real one does. If it retries the request after
+        that code, the call succeeds.
 
         Args:
             call: ``"init_transactions"``, ``"send_offsets_to_transaction"``,
                 ``"commit_transaction"`` or ``"abort_transaction"``.
-            code: for example 120 (``TRANSACTION_ABORTABLE``), with which a commit fails and the
-                transaction has to be aborted.
+            code: for example 120 (``TRANSACTION_ABORTABLE``), after which the transaction can only
+                be aborted.
 
         Raises:
             TypeError, ValueError: *code* is not an error code; *call* is another method.
@@ -434,7 +432,9 @@ class MockTransactions:
     ) -> PreparedTransaction | None:
         """Hand *call* to the coordinator, and raise if it fails. PREPARE has a result."""
         if (coordinator := self._coordinator) is None:
-            raise TransactionStateError(f"{call.value}(): set transactional_id")
+            raise TransactionStateError(
+                f"{call.value}(): the producer has no id; set transactional_id"
+            )
         self._check_may_control(f"{call.value}()")
         deadline = self._clock.after(timeout)
         self._check_not_closed()
@@ -446,8 +446,8 @@ class MockTransactions:
         failure = result.failure
         if ended is not None:
             ended(None if failure is None else error_of(failure, name))
-        if call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES):
-            self._outcomes.unreported.take()  # this call reports that the messages have failed
+        if reports_failed_messages(call, failure):
+            self._outcomes.unreported.take()
         if failure is None:
             return prepared_of(result)
         raise error_of(replace(failure, call=call), coordinator.transactional_id)

@@ -113,7 +113,7 @@ def test_in_a_transaction_that_has_failed(kafka: Kafka, topic: str) -> None:
 def test_without_a_transactional_id(kafka: Kafka) -> None:
     with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
         for name, call in EVERY.items():
-            with pytest.raises(TransactionStateError, match=rf"^{name}\(\): set transactional_id"):
+            with pytest.raises(TransactionStateError, match=rf"^{name}\(\): .*transactional_id"):
                 call(producer)
 
 

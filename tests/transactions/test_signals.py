@@ -107,7 +107,7 @@ def test_ctrl_c_in_a_commit(kafka: Kafka, topic: str, producer: Producer, strike
         with pytest.raises(KeyboardInterrupt) as raised:
             strike(producer.commit_transaction, interrupt)
         (note,) = raised.value.__notes__
-        assert note == "it goes on; call commit_transaction() again to learn its outcome"
+        assert note == "it continues; call commit_transaction() again to learn its outcome"
         with pytest.raises(TransactionStateError, match=r"commit_transaction\(\) is under way"):
             producer.begin_transaction()
     kafka.proxy.restore()
