@@ -25,7 +25,7 @@ from pykaproducer._wire.messages import ApiKey
 TV1: Final = 1
 TV2: Final = 2
 
-#: In place of a code: the connection was lost before the answer.
+#: In place of a code: the connection was lost before the answer came.
 NO_ANSWER: Final = None
 
 
@@ -62,7 +62,7 @@ class Coordination:
     unconfirmed: bool = False
     #: EndTxn: the outcome of the transaction; None until it is decided.
     outcome: CommitOutcome | None = None
-    #: The group, and the topic and partition, that the request was about, where it was about one.
+    #: The group, and the topic and partition, that the answer is about, if it is about one.
     group: str | None = None
     place: tuple[str, int] | None = None
 
@@ -211,7 +211,7 @@ _ATTEMPTS: Final[dict[int | None, int]] = {
     _E.TRANSACTION_ABORTABLE: 1,
 }
 
-#: Answers to EndTxn that do not tell whether it was, or will be, carried out. A coordinator also
+#: Answers to EndTxn after which it may have been carried out, or may still be. A coordinator also
 #: answers that it is not available, loading, or not the coordinator, after it has appended the end
 #: to its log: if the replicas were slow, or another broker has taken the log over
 #: (``TransactionStateManager``).
@@ -239,7 +239,7 @@ def coordinate(
 ) -> Coordination:
     """Return how to handle the answer *code* to the request *api_key*.
 
-    *code*: ``NO_ANSWER`` if the connection was lost; then *written* tells whether any of the
+    *code*: ``NO_ANSWER`` if the connection was lost; then *written* says whether a part of the
     request may have been written. *initializing*: the producer has no open transaction.
     *ending*: for EndTxn, and for FindCoordinator before it. *times*: how often this EndTxn was
     sent again because of the same code. *late*: for TxnOffsetCommit, the deadline of the call has
@@ -314,7 +314,7 @@ def coordinate_all(
     """Return how to handle an answer with a code for each partition; see :func:`coordinate`.
 
     A broker that refuses some partitions answers OPERATION_NOT_ATTEMPTED for the others. *places*
-    are the partitions of *codes*, of which the first one concerned is returned.
+    are the partitions of *codes*; the result has the first one with the code that decides.
     """
     codes = list(codes)
     found = {coordinate(api_key, code, late=late) for code in codes}
@@ -330,7 +330,7 @@ _NOT_ATTEMPTED: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 
 
 class Delays:
-    """When to send a request again. One for each sequence of requests to a coordinator."""
+    """The delays before retries. One for each sequence of requests to a coordinator."""
 
     def __init__(self, first: float, most: float) -> None:
         self._retry = Backoff(first, most)
@@ -345,7 +345,7 @@ class Delays:
         if reaction is Reaction.FIND:
             self._found += 1
             if self._found == 1:
-                return 0.0  # usually the coordinator has moved, and is found at once
+                return 0.0  # usually the coordinator has moved, and the lookup finds it
         return self._retry.next(random)
 
     def reset(self) -> None:

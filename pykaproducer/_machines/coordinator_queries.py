@@ -25,7 +25,7 @@ _E, _R = ErrorCode, Reaction
 #: The feature that turns the protocol of KIP-890 part 2 on, and its least level.
 _FEATURE, _TV2_LEVEL = "transaction.version", 2
 
-#: Every broker, or a given one, is asked.
+#: Requests that any broker, or a given one, answers.
 _ANY: Final[dict[int | None, Reaction]] = {
     _E.NONE: _R.DONE,
     NO_ANSWER: _R.RETRY,
@@ -35,7 +35,7 @@ _ANY: Final[dict[int | None, Reaction]] = {
     _E.COORDINATOR_NOT_AVAILABLE: _R.RETRY,
 }
 
-#: A coordinator is asked.
+#: Requests that a coordinator answers.
 _COORDINATOR: Final[dict[int | None, Reaction]] = {
     **_ANY,
     NO_ANSWER: _R.FIND,
@@ -48,11 +48,11 @@ _QUERIES: Final[dict[int, dict[int | None, Reaction]]] = {
     ApiKey.LIST_TRANSACTIONS: _ANY,
     ApiKey.DESCRIBE_TRANSACTIONS: {
         **_COORDINATOR,
-        # They are results: other ids of the same request have descriptions.
+        # These are results: other ids of the same request have descriptions.
         _E.TRANSACTIONAL_ID_NOT_FOUND: _R.DONE,
         _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _R.DONE,
     },
-    # An open transaction has an offset (KIP-447).
+    # UNSTABLE_OFFSET_COMMIT: an open transaction has an offset of the group (KIP-447).
     ApiKey.OFFSET_FETCH: {**_COORDINATOR, _E.UNSTABLE_OFFSET_COMMIT: _R.SOON},
 }
 
@@ -60,8 +60,8 @@ _QUERIES: Final[dict[int, dict[int | None, Reaction]]] = {
 def query_reaction(api_key: int, code: int | None) -> Coordination:
     """Return how to handle the answer *code*; FATAL for one that is not in the table.
 
-    Without a separate transaction: FindCoordinator and the others that a transaction has, too,
-    except EndTxn, are handled as while a producer initializes.
+    Requests that are also part of a transaction (FindCoordinator, InitProducerId ...), except
+    EndTxn, are handled as while a producer initializes: no transaction is open.
     """
     if api_key in COORDINATION:
         return coordinate(api_key, code, initializing=True)

@@ -3,8 +3,8 @@
 One request is under way at a time, and the offsets are committed in the order in which they were
 given. The stage of the group owns the machine, gives it the events, and performs the effects:
 ``SendFindGroup`` and ``SendTxnOffsetCommit``, of which one is under way at a time, and
-``ReportOffsets``, of which there is one for each ``CommitOffsets`` that was not given up. It goes
-to ``TransactionMachine.offsets_answered``.
+``ReportOffsets``, of which there is one for each ``CommitOffsets`` that was not given up.
+``TransactionMachine.offsets_answered`` handles it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class GroupOffsets:
         return self._run(now)
 
     def give_up(self, serial: int, now: float) -> list[GroupEffect]:
-        """Forget the offsets of transaction *serial*. A request under way is still waited for."""
+        """Forget the offsets of transaction *serial*. A request under way stays under way."""
         self._asks = deque(ask for ask in self._asks if ask.serial != serial)
         return self._run(now)
 
@@ -139,7 +139,7 @@ class GroupOffsets:
     def _handle(
         self, ask: CommitOffsets | None, found: Coordination, now: float
     ) -> list[GroupEffect]:
-        """Handle an answer about *ask*, None: about the coordinator, and so about all of them."""
+        """Handle an answer about *ask*, None: about the coordinator, and so about all offsets."""
         effects: list[GroupEffect] = []
         if found.reaction is Reaction.FIND:
             self._connected = False

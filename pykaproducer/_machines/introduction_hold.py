@@ -1,4 +1,4 @@
-"""How long the first Produce request of a ``TV2`` transaction waits."""
+"""The delay of the first Produce request of a ``TV2`` transaction."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from __future__ import annotations
 class IntroductionHold:
     """How long the first Produce of a ``TV2`` transaction waits after the last EndTxn answer.
 
-    A leader that asks the coordinator while it still writes the markers of the last transaction
-    repeats that after 20 ms. A Produce that comes a little later is much faster.
+    The leader adds the partition to the transaction (KIP-890). If the coordinator is still writing
+    the markers of the last transaction then, the leader retries after 20 ms. A Produce that comes
+    a little later is much faster.
     """
 
+    # All in seconds. A first Produce that takes this long has met the retry of the leader.
     _SLOW = 0.018
+    # The first delay, and the range of delays.
     _FIRST = 0.001
     _MOST = 0.02
     _LEAST = 0.00025

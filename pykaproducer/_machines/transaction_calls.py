@@ -2,9 +2,9 @@
 
 One control call is under way at a time. An equal call joins it and gets the same result; another
 one is refused. A call whose caller gave up continues. If it succeeds, the next equal call reads its
-result; a commit or prepare that no caller has read about prevents the next transaction, so that
-its result is not missed. A caller that is interrupted after its result has come, but before it
-returns, has not read the result.
+result. As long as no caller has read the result of a commit or prepare, the next transaction is
+refused, so that the result is not missed. A caller that is interrupted after its result has come,
+but before it returns, has not read the result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ControlCall:
     prepared: Preparation | None = None
     #: A caller got its result before its end.
     was_read: bool = False
-    #: The callers that gave no timeout.
+    #: The callers without a timeout.
     patient: set[Any] = field(default_factory=set)
     #: Only callbacks of the transaction's messages still run.
     awaits_callbacks: bool = False
@@ -126,7 +126,7 @@ class ControlCalls:
         keeps_unread: bool = False,
         patient: bool = False,
     ) -> None:
-        """Begin a new call. *keeps_unread*: it is no next transaction.
+        """Begin a new call. *keeps_unread*: as in :meth:`accept`.
 
         *patient*: the caller has given no timeout.
         """
@@ -139,7 +139,7 @@ class ControlCalls:
     def join(
         self, other: ControlCall, caller: Any, deadline: float | None, *, patient: bool = False
     ) -> None:
-        """Let *caller* wait for *other* as well, or give it the result that no caller has read."""
+        """Let *caller* wait for *other* too, or give it the result that no caller has read."""
         if other is self._unread:
             self._unread = None
             self._tell(caller, other)
@@ -164,7 +164,7 @@ class ControlCalls:
     def await_callbacks(self) -> None:
         """Record that only callbacks of the user delay the end of the call under way.
 
-        They may take any time, so that only the timeouts of the callers limit the wait.
+        They may take any time, so only the timeouts that callers have given limit the wait.
         """
         call = self.under_way
         if call is not None:
@@ -189,7 +189,7 @@ class ControlCalls:
         return min(due, default=None)
 
     def expire(self, now: float, describe: Callable[[TransactionCall], TransactionFailure]) -> None:
-        """Tell the callers whose time is over. *describe* returns the error of a call."""
+        """End the wait of callers whose deadline has passed; *describe* returns their error."""
         call = self.under_way
         if call is not None:
             for caller, when in [*call.callers.items()]:
@@ -197,7 +197,7 @@ class ControlCalls:
                     continue
                 del call.callers[caller]
                 if call.outcome is CommitOutcome.COMMITTED and not call.awaits_callbacks:
-                    call.was_read = True  # only the preparation of the next one takes longer
+                    call.was_read = True  # it waits only for what the next transaction needs
                     self._tell(caller, call)
                 else:
                     self._tell(caller, call, describe(call.call))
@@ -238,7 +238,7 @@ class ControlCalls:
     # Closing -------------------------------------------------------------------------------------
 
     def close(self, caller: Any, deadline: float, *, ends: bool) -> None:
-        """Let *caller* of ``close()`` wait. *ends*: a transaction is ended by it, or before it."""
+        """Let *caller* of ``close()`` wait. *ends*: it ends a transaction, or waits for its end."""
         self._closers[caller] = (deadline, ends)
 
     @property

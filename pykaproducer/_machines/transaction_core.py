@@ -55,7 +55,7 @@ _C, _M, _S = TransactionCall, TransactionMove, TransactionState
 
 #: The calls that end a transaction.
 _ENDS: Final = frozenset({_C.COMMIT, _C.PREPARE, _C.ABORT})
-#: The coordinator is asked nothing until an abort, which decides; earlier answers do not.
+#: No request is sent in these states, and answers to earlier ones decide nothing: the abort does.
 _UNASKED: Final = frozenset({_S.ABORTABLE, _S.DRAINING, _S.FATAL})
 
 
@@ -82,7 +82,7 @@ class TransactionCore(TransactionBase):
     def answered(
         self, api_key: int, code: int, now: float, *, producer: ProducerId | None = None
     ) -> list[Effect]:
-        """Handle the answer to the request under way. *producer*: in the answer, None: none."""
+        """Handle the answer to the request under way. *producer*: the one in it, if any."""
         request = self._expect(api_key)
         self._note_write(request)
         return self._handle(request, self._judge(request, code, written=True), now, producer)
@@ -106,7 +106,7 @@ class TransactionCore(TransactionBase):
         return self._handle(request, judged, now)
 
     def connection_lost(self, now: float, *, written: bool) -> list[Effect]:
-        """Handle the loss of the connection. *written*: any of the request may have been."""
+        """Handle the loss of the connection. *written*: a part of the request may be written."""
         self._connected = False
         request = self._request
         if request is None or isinstance(request, SendFindCoordinator):
@@ -233,7 +233,7 @@ class TransactionCore(TransactionBase):
         if self.state is _S.ABORTABLE and self._calls.are_closing:
             self._start_abort(now)
         if self._request is not None:
-            return  # a transaction does not end while an Add is unanswered
+            return  # a transaction does not end while AddPartitionsToTxn is unanswered
         if self.state is _S.FLUSHING and transaction.settled and not transaction.asks:
             if transaction.preparing:
                 self._prepared()

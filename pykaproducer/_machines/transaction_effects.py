@@ -123,7 +123,7 @@ class WatchReports:
 
 @dataclass(frozen=True, slots=True)
 class FailRows:
-    """Fail all rows without outcome because of *failure*; give up what waits for a retry."""
+    """Fail all rows without outcome because of *failure*, including those that wait for a retry."""
 
     serial: int
     failure: TransactionFailure
@@ -147,7 +147,7 @@ class CommitOffsets:
     offsets: Any
     producer: ProducerId
     protocol: int
-    #: When an unknown partition is no longer waited for (monotonic seconds).
+    #: When to stop waiting for an unknown partition (monotonic seconds).
     deadline: float
 
 
@@ -164,7 +164,7 @@ class TellCaller:
 
     caller: Any
     failure: TransactionFailure | None = None
-    #: ``close()``: that of the transaction which it has ended or waited for, if any.
+    #: ``close()``: of the transaction which it has ended or waited for, if any.
     outcome: CommitOutcome | None = None
     #: ``prepare_transaction()``: the result.
     prepared: Preparation | None = None

@@ -247,7 +247,7 @@ class TransactionView:
     protocol: int = TV1
     #: ``TV1``: the partitions that the coordinator has added.
     added: frozenset[Place] = frozenset()
-    #: No record is to be written before this time (monotonic seconds).
+    #: Records must not be written before this time (monotonic seconds).
     not_before: float = 0.0
     touch: Touch = field(default_factory=Touch, compare=False)
     transactional_id: str | None = None
@@ -255,14 +255,15 @@ class TransactionView:
 
 @dataclass(slots=True)
 class OffsetsAsk:
-    """Offsets of one ``send_offsets_to_transaction()``."""
+    """Offsets of one ``send_offsets_to_transaction()``. Times are monotonic seconds."""
 
     group: str
     offsets: Any
-    #: When an unknown partition is no longer waited for.
+    #: When to stop waiting for an unknown partition.
     deadline: float
     #: It was given to the stage of the group.
     given: bool = False
+    #: When the program made the call.
     asked_at: float = 0.0
 
 
@@ -286,8 +287,9 @@ class TransactionRecord:
     groups: dict[str, None] = field(default_factory=dict)
     preparing: bool = False
     settled: bool = False
-    #: Its callbacks have run; its end is known except for that.
+    #: Its callbacks have run.
     reported: bool = False
+    #: Its end is known, but the callbacks had not run by then.
     has_ended: bool = False
     drained: bool = False
     #: EndTxn(commit) was written without an answer that decides.

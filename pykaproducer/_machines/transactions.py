@@ -11,18 +11,19 @@ performs the effects returned, in their order. Events are:
 
 =====================================  =============================================================
 ``init``, ``begin``, ``commit``,       A call of the program. ``CallRefused``: it does not fit the
-``prepare``, ``abort``, ``offsets``,   state, nothing has changed, and the caller is to be given its
-``close``, ``caller_left``             failure. Otherwise there is one ``TellCaller`` for it, at
+``prepare``, ``abort``, ``offsets``,   state, nothing has changed, and the stage gives the caller
+``close``, ``caller_left``             its failure. Otherwise there is one ``TellCaller`` for it, at
                                        once or later; none after ``caller_left``, and none for
                                        ``begin``.
 ``unsupported``                        In place of an answer, while it initializes.
-``coordinator_found``,                 The answer to ``SendFindCoordinator``. Found: and its
-``coordinator_not_found``              connection is ready, and offers a protocol. Also when the
-                                       stage has connected for another reason. Not found: a code, or
-                                       None if the connection failed.
+``coordinator_found``,                 The answer to ``SendFindCoordinator``. Found: the connection
+``coordinator_not_found``              to it is ready, and offers a protocol. Also when the stage
+                                       has connected for another reason. Not found: a code, or None
+                                       if the connection failed.
 ``answered``, ``partitions_answered``  The answer to the request under way.
-``connection_lost``                    That of the coordinator found last, not one that the stage
-                                       has left. *written*: any of the request under way.
+``connection_lost``                    The connection to the coordinator found last, not one that
+                                       the stage has closed. *written*: a part of the request under
+                                       way may have been written.
 ``partition_wanted``                   ``TV1``: a batch is to be sealed for a partition which is not
                                        in the view.
 ``offsets_answered``                   The result of ``CommitOffsets``, after its retries.
@@ -81,7 +82,7 @@ _C, _M, _S = TransactionCall, TransactionMove, TransactionState
 
 
 class TransactionMachine(TransactionCore):
-    """Decides what a transactional producer sends to its coordinator, and tells its callers."""
+    """Decides what a transactional producer sends to its coordinator, and what its calls return."""
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class TransactionMachine(TransactionCore):
         *,
         transactional_id: str | None = None,
     ) -> list[Effect]:
-        """Call ``init_transactions()``; *transactional_id*: that from now on, None: as it is."""
+        """Call ``init_transactions()``; *transactional_id*: the new id, None: as before."""
         name = self.transactional_id if transactional_id is None else transactional_id
         other = name != self.transactional_id
         if other and self.state is _S.INITIALIZING:
@@ -124,7 +125,7 @@ class TransactionMachine(TransactionCore):
         # A new object, by which the stages recognize the transaction: the last one may have had the
         # same id and epoch.
         self.producer = with_changes(self.producer)
-        # An answer that comes late would hide a batch that is not confirmed.
+        # After TV2, answers that are still to come would hide a batch that is not confirmed.
         spent, self._had_tv2 = self._had_tv2, False
         self._transaction = TransactionRecord(begun_at=now, spent=spent)
         self._move(_M.BEGIN)
@@ -140,7 +141,7 @@ class TransactionMachine(TransactionCore):
         until = now + self._max_block if deadline is None else deadline
         transaction = self._transaction
         number = transaction.number_of_asks = transaction.number_of_asks + 1
-        # An unknown partition is waited for in half of the time, so that the caller learns of it.
+        # Wait for an unknown partition for half of the time: then the caller gets the reason.
         known_by = now + min(until - now, self._timeout) / 2
         transaction.asks[number] = OffsetsAsk(group, offsets, known_by, asked_at=now)
         transaction.groups[group] = None
@@ -328,7 +329,7 @@ class TransactionMachine(TransactionCore):
                 outcome = CommitOutcome.NOT_COMMITTED
                 failure = self._describe(FailureKind.ABORTABLE, now, outcome=outcome)
                 self._give_up(_M.SPOIL, failure)
-        # A caller whose time is over learns about a request that is sent now.
+        # First, so that the error of a caller whose deadline has passed names a request sent now.
         effects = self._run(now)
         self._calls.expire(now, lambda call: self._unfinished(FailureKind.TIMEOUT, call, now))
         return effects + self._take()

@@ -117,8 +117,9 @@ class Coordinator(CoordinatorConnection):
         self.observer = TransactionObserver(
             self.machine, self.metrics.transactions, lambda: self.address
         )
-        # Rows are being failed. Control calls wait, so that no new row is among them, and so do
-        # results, so that the rows have their outcome when the call returns.
+        # The transaction whose rows are being failed. In the meantime control calls wait, so that
+        # no new row is among them, and so do results, so that the rows have their outcome when the
+        # call returns.
         self._failing: int | None = None
         self._held_up_calls: list[Control] = []
         self._held_up_results: list[TellCaller] = []
@@ -273,7 +274,7 @@ class Coordinator(CoordinatorConnection):
         self._perform(effects)
 
     def _see_who_left(self) -> None:
-        """Tell the machine which callers have not read their result; see :meth:`leave`."""
+        """Report the callers that have not read their result to the machine; see :meth:`leave`."""
         told, self._told = self._told, []
         for caller in told:
             if caller.left:
@@ -359,9 +360,9 @@ class Coordinator(CoordinatorConnection):
     def _drain(self, serial: int) -> None:
         """Wait until no BrokerWorker has a batch in flight.
 
-        A worker that has been stopped has none. It is not waited for, as it may have ended: this
-        method (1) puts the question, (2) reads ``stopping``; ``stop()`` (1) sets that, (2) ends the
-        inbox. So it answers all questions put before.
+        A worker that has been stopped has none, and may have ended, so this does not wait for it.
+        This method (1) puts Drain, (2) reads ``stopping``; ``stop()`` (1) sets that, (2) ends the
+        inbox. So a worker that is not stopping in step 2 handles Drain.
         """
         self._draining = set()
         workers = list(self._broker_workers())
@@ -385,7 +386,7 @@ class Coordinator(CoordinatorConnection):
         return stage
 
     def _end_group(self, group: str, stage: Worker) -> None:
-        """End *stage*, which has long been unused, unless it has got offsets since it said so."""
+        """End *stage*, which has reported that it is unused, unless it has got offsets since."""
         if self._groups.get(group) is stage and not self.machine.has_offsets_of(group):
             del self._groups[group]
             self._release_group(stage)

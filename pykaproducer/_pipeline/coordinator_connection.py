@@ -49,7 +49,7 @@ class CoordinatorConnection(SocketWorker):
         self._address: tuple[str, int] | None = None
         self._finding = False
         self._leaving = False
-        # The request in flight is not counted as unanswered any more.
+        # A response is being handled: the connection no longer counts its request as unanswered.
         self._garbled = False
 
     @property
@@ -140,11 +140,11 @@ class CoordinatorConnection(SocketWorker):
 
     @contextlib.contextmanager
     def not_answered(self) -> Iterator[None]:
-        """While the block handles a response, its request counts as written and not answered.
+        """While the block handles a response, count its request as written and not answered.
 
         The connection counts it as answered. If the response is malformed, the connection is
-        closed. If an error in the library leaves the block, this is what the machine learns of the
-        request when the stage ends.
+        closed. If an error in the library leaves the block, the stage ends, and reports the request
+        to the machine as written.
         """
         self._garbled = True
         try:

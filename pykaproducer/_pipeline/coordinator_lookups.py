@@ -1,7 +1,7 @@
 """Finding coordinators of transactional ids and groups. Part of Metadata.
 
-A coordinator is a broker, which any server names (FindCoordinator). The lookups of all stages go
-over the connection of Metadata, one at a time. If that is lost, they are repeated on the next one.
+Any broker knows which one is the coordinator (FindCoordinator). The lookups of all stages go over
+the connection of Metadata, one at a time. If that is lost, they are repeated on the next one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CoordinatorLookups:
     def answered(self, version: int, payload: Buffer) -> FindCoordinatorAnswer:
         """Decode and handle the response. Raises WireError."""
         if self._asked is None:
-            # The connection was left because of a response that came together with this one. The
+            # The connection was closed because of a response that came together with this one. The
             # lookup is repeated.
             return FindCoordinatorAnswer(())
         answer = decode_find_coordinator(version, payload, [self._asked[1]])

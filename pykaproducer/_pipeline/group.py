@@ -3,8 +3,8 @@
 One per group whose offsets a producer has sent. Owns: a connection to the broker that coordinates
 the group, which need not be the one that coordinates the transactional id.
 
-Guarantees: each ``CommitOffsets`` gets one ``OffsetsAnswered``, unless it is given up. They are
-committed in their order, one request at a time.
+Guarantees: each ``CommitOffsets`` gets one ``OffsetsAnswered``, unless it is given up. Offsets are
+committed in the order in which they were sent, one request at a time.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class GroupCoordinator(CoordinatorConnection):
         if due is not None and due <= now:
             self._perform(self._machine.time_passed(now))
         if self._unused_at is not None and self._unused_at <= now:
-            # Once more later, if the coordinator's stage has put offsets in the meantime.
+            # Again later, if the coordinator's stage does not end this one.
             self._unused_at = now + self._unused_time
             self._report(GroupUnused(self._machine.group, self))
 

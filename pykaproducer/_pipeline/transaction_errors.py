@@ -114,7 +114,7 @@ def _text(failure: TransactionFailure, unreachable: str | None) -> str:
         case FailureKind.TIMEOUT if failure.outcome is CommitOutcome.COMMITTED:
             return (
                 f"{call} has not ended within its timeout: the transaction is committed, but "
-                f"callbacks of its messages have not returned"
+                f"callbacks of its messages have not returned; call it again to wait for them"
             )
         case FailureKind.TIMEOUT:
             text = f"{call} has not ended within its timeout; it continues{_outcome(failure)}"

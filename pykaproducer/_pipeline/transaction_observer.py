@@ -1,10 +1,10 @@
 """TransactionObserver: counts and logs what happens to transactions. Part of Coordinator.
 
 It looks at the state machine after each event, and before the effects of the event are performed.
-So a caller that has returned finds its transaction counted. It changes nothing.
+So a transaction is counted before the call that ends it returns. It changes nothing.
 
-Each change is logged once, and no transaction is: the initialization, a transaction that cannot be
-committed (until another reason, or until one is committed again), and the end of the producer.
+It logs changes, not each transaction: the initialization; that transactions cannot be committed,
+once for each reason; that they are committed again; and a fatal error.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class TransactionObserver:
             self._metrics.abort.add(now, now - self._since)
 
     def _initialized_as(self, now: float) -> None:
-        """Count and log an initialization. A new epoch after an abort is none."""
+        """Count and log an initialization, unless it was only for a new epoch after an abort."""
         machine, producer = self._machine, self._machine.producer
         assert producer is not None, "READY has a producer id"
         done = (machine.transactional_id, machine.protocol)

@@ -17,8 +17,8 @@ from pykaproducer._pipeline.worker import Worker
 class TransactionRows:
     """Watches and fails all rows that were accepted so far.
 
-    *barriers*: where a crash policy finds barriers, which it does not keep alive. *end_lingering*:
-    has all batches sent. *retry* returns the RetryHandler.
+    *barriers*: in which the crash policy finds the barriers; it does not keep them alive.
+    *end_lingering*: makes all batches due. *retry*: returns the RetryHandler.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class TransactionRows:
     ) -> None:
         self._dispatcher, self._retry = dispatcher, retry
         self._barriers, self._end_lingering = barriers, end_lingering
-        # Those that are not met, by number. Messages do not linger while there is one.
+        # Number -> barrier that is not met. Messages do not linger while there is one.
         self._waiting: dict[int, FlushBarrier] = {}
         self._numbers = itertools.count()
 

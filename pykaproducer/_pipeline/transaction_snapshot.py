@@ -48,7 +48,7 @@ class ObservedCoordinator(Protocol):
 
 
 def counts(transactional_id: str, metrics: TransactionMetrics) -> dict[str, Any]:
-    """Describe the transactions of a producer without pipeline: it is not started, or closed."""
+    """Describe the transactions of a producer that is not started, or closed."""
     return {
         "transactional_id": transactional_id,
         "state": STATES[_S.UNINITIALIZED],
@@ -72,7 +72,7 @@ def counts(transactional_id: str, metrics: TransactionMetrics) -> dict[str, Any]
 def details(
     coordinator: ObservedCoordinator, partitions: Callable[[TransactionView], int], now: float
 ) -> dict[str, Any]:
-    """Return what :func:`counts` does not know. *partitions* counts those of a transaction."""
+    """Return the entries that :func:`counts` lacks. *partitions* counts those of a transaction."""
     machine, observer = coordinator.machine, coordinator.observer
     state, producer, failure = machine.state, machine.producer, machine.failure
     found: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _age(since: float | None, now: float) -> float | None:
 
 
 def partitions_in(pipeline: Pipeline, view: TransactionView) -> int:
-    """Return how many partitions the transaction *view* has, as far as messages were sent."""
+    """Return to how many partitions messages were sent in the transaction *view*."""
     if view.protocol == TV1:
         return len(view.added)
     # The object, not its value, tells this transaction from the last one.

@@ -33,7 +33,7 @@ class WaitingCallers:
         """Hand over a control call, and return its result; None if *until* passes. By its caller.
 
         No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
-        :meth:`give_up` (1) sets that, (2) tells all callers.
+        :meth:`give_up` (1) sets that, (2) ends the wait of all callers.
         """
         caller = control.caller
         self._callers[caller] = control.call
@@ -56,8 +56,8 @@ class WaitingCallers:
     def leave(self, caller: ControlCaller) -> None:
         """Record that *caller* does not read its result, as its call was interrupted.
 
-        The next equal call gets the result. This is so even if another interrupt prevents the
-        second step: no interrupt comes between the exception and the first one.
+        The next equal call gets the result, even if another interrupt prevents the second step: the
+        stage looks at ``left`` before the next call. No interrupt comes before the first step.
         """
         caller.left = True
         self._put(CallerLeft(caller))

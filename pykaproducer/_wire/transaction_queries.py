@@ -1,8 +1,8 @@
 """Requests that inspect: committed offsets (OffsetFetch), DescribeTransactions, ListTransactions.
 
-OffsetFetch can wait for open transactions: with ``require_stable`` a partition that an open
-transaction has an offset for responds with UNSTABLE_OFFSET_COMMIT (KIP-447). DescribeTransactions
-goes to the coordinators of the transactional ids, ListTransactions to every broker (KIP-664).
+With ``require_stable``, OffsetFetch returns UNSTABLE_OFFSET_COMMIT for each partition for which an
+open transaction has an offset (KIP-447). DescribeTransactions goes to the coordinators of the
+transactional ids, ListTransactions to every broker (KIP-664).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupOffsetsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchAnswer:
-    """The offsets of each group that was asked for."""
+    """The offsets of each requested group."""
 
     groups: dict[str, GroupOffsetsAnswer]
     throttle_ms: int = 0
@@ -70,7 +70,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactionsAnswer:
-    """The states of the transactional ids that were asked for."""
+    """The states of the requested transactional ids."""
 
     transactions: tuple[TransactionDescription, ...]
     throttle_ms: int = 0
@@ -92,7 +92,7 @@ class ListTransactionsAnswer:
 
     error_code: int
     transactions: tuple[ListedTransaction, ...]
-    #: The states asked for that the broker does not know.
+    #: The requested states that the broker does not know.
     unknown_states: tuple[str, ...] = ()
     throttle_ms: int = 0
 

@@ -48,7 +48,7 @@ class FoundCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorAnswer:
-    """The coordinator of each key that was asked for, in the same order."""
+    """The coordinator of each requested key, in the same order."""
 
     coordinators: tuple[FoundCoordinator, ...]
     throttle_ms: int = 0
@@ -73,7 +73,7 @@ class AddOffsetsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EndTxnAnswer:
-    """The error code of EndTxn, 0 for none, and who goes on."""
+    """The error code of EndTxn, 0 for none, and the producer id and epoch from then on."""
 
     error_code: int
     #: For the next transaction. -1: there was an error, or the version is before 5.
@@ -99,7 +99,7 @@ def _write_producer(
     producer_epoch: int,
     group_id: str | None = None,
 ) -> None:
-    """Append the fields that say whose transaction it is. TxnOffsetCommit has a group in them."""
+    """Append the fields that identify the transaction. In TxnOffsetCommit a group is in them."""
     out.string(transactional_id)
     if group_id is not None:
         out.string(group_id)
