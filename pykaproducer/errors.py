@@ -58,7 +58,7 @@ class UnsupportedFeatureError(PykaproducerError):
     """A setting or method of kafka-python requires a feature that is not supported.
 
     Raised immediately by the offending call; the text names the feature. Do without it, or use
-    what the text suggests.
+    what the text suggests. Also raised by calls for transactions if the brokers are too old.
     """
 
 
@@ -344,8 +344,9 @@ class TransactionStateError(TransactionError, kafka_errors.IllegalStateError):
 class TransactionTimeoutError(TransactionError, kafka_errors.KafkaTimeoutError, TimeoutError):
     """A call of a transaction took longer than its timeout. The operation continues.
 
-    Repeat the same call to wait for it; no other is accepted. For a commit, ``outcome`` is
-    ``POSSIBLY_COMMITTED`` if the coordinator may have received the request.
+    Repeat the same call to wait for it; no other is accepted, except ``abort_transaction()`` after
+    ``send_offsets_to_transaction()``. For a commit, ``outcome`` is ``POSSIBLY_COMMITTED`` if the
+    coordinator may have received the request.
     """
 
     retriable = True
