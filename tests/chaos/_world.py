@@ -20,30 +20,30 @@ class World:
     def __init__(self) -> None:
         self.audit = importlib.import_module("benchmarks.chaos.transactions.audit")
         self.history = importlib.import_module("benchmarks.chaos.transactions.history")
-        self.told = self.history.Told
+        self.reported = self.history.Reported
         self.first = self.history.Instance(1, "id", ready_at=10.0)
         self.second = self.history.Instance(2, "id", ready_at=100.0, closed_at=200.0)
         self.logs: dict[int, Any] = {0: self.audit.Log(), 1: self.audit.Log()}
         self.inputs = 0
-        self.committed = self.add(self.first, 1, 20.0, "commit", self.told.COMMITTED)
-        self.aborted = self.add(self.first, 2, 30.0, "abort", self.told.NOT_COMMITTED)
+        self.committed = self.add(self.first, 1, 20.0, "commit", self.reported.COMMITTED)
+        self.aborted = self.add(self.first, 2, 30.0, "abort", self.reported.NOT_COMMITTED)
         self.killed = self.add(self.first, 3, 40.0, "commit", None)
         self.killed.outcomes = None
-        self.last = self.add(self.second, 1, 110.0, "commit", self.told.COMMITTED)
+        self.last = self.add(self.second, 1, 110.0, "commit", self.reported.COMMITTED)
         self.evidence: dict[str, Any] = {
             "offsets": {7: self.inputs},
             "group": True,
             "delivery_timeout": DELIVERY_TIMEOUT,
         }
 
-    def add(self, instance: Any, serial: int, at: float, asked: str, told: Any) -> Any:
+    def add(self, instance: Any, serial: int, at: float, requested: str, reported: Any) -> Any:
         """Add a transaction with an epoch of its own."""
         name = self.history.Name(instance.number, serial)
         transaction = self.history.Transaction(
-            name, at, asked, at + 1.0, 4, told, at + 2.0, [], [], (at, at + 0.5)
+            name, at, requested, at + 1.0, 4, reported, at + 2.0, [], [], (at, at + 0.5)
         )
         instance.transactions[serial] = transaction
-        readable = asked == "commit"
+        readable = requested == "commit"
         epoch = 10 * instance.number + serial
         for number in range(4):
             log, partition = self.logs[number % 2], number % 2

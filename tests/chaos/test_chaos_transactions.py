@@ -63,7 +63,7 @@ def test_faults_of_every_kind(
     assert status == 0, (act["found"], act["examples"])
     assert sum(act["struck"].values()) == faults
     measures = act["measures"]
-    assert 0 < measures["told COMMITTED"] <= measures["transactions"]
+    assert 0 < measures["reported as COMMITTED"] <= measures["transactions"]
     assert 0 < measures["messages readable"] <= measures["messages in the log"]
     assert act["longest"]["commit_transaction"] > 0
     text = capsys.readouterr().out

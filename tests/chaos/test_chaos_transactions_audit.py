@@ -43,7 +43,7 @@ def test_a_commit_of_a_process_that_was_killed_may_have_been_carried_out_or_not(
 
 
 def test_a_commit_whose_answer_was_lost_may_have_been_carried_out_or_not(world: World) -> None:
-    world.last.told = world.told.POSSIBLY_COMMITTED
+    world.last.reported = world.reported.POSSIBLY_COMMITTED
     silent = [world.audit.Window("EndTxn", 111.5, 111.9)]
     assert world.found(silent=silent) == {}
     world.hide(world.last, 0, 1)
@@ -53,7 +53,7 @@ def test_a_commit_whose_answer_was_lost_may_have_been_carried_out_or_not(world: 
 def test_a_process_that_was_killed_has_not_written_how_many_messages_it_sent(
     world: World,
 ) -> None:
-    world.killed.asked = None
+    world.killed.requested = None
     world.killed.partitions = []
     world.hide(world.killed, 0, 1)
     assert world.found(group=False) == {}
@@ -102,12 +102,12 @@ def test_a_ghost(world: World, partitions: tuple[int, ...]) -> None:
 
 
 def test_a_ghost_that_failed_to_commit(world: World) -> None:
-    world.last.told = world.told.NOT_COMMITTED
+    world.last.reported = world.reported.NOT_COMMITTED
     assert world.found() == {"GHOST": 1}
 
 
 def test_a_ghost_that_nobody_committed(world: World) -> None:
-    world.killed.asked = None
+    world.killed.requested = None
     assert world.found() == {"GHOST": 1}
 
 
@@ -134,7 +134,7 @@ def test_reordered(world: World, one: int, other: int) -> None:
 
 
 def test_a_zombie_that_commits_after_its_successor_has_taken_over(world: World) -> None:
-    world.killed.asked_at = 100.5
+    world.killed.requested_at = 100.5
     assert world.found() == {"ZOMBIE": 1}
 
 
@@ -203,19 +203,19 @@ def test_a_call_that_is_stuck_while_another_process_was_stopped(world: World) ->
 
 @pytest.mark.parametrize("silent", [[], [(100.0, 110.9)], [(112.1, 120.0)]])
 def test_unsure_without_a_reason(world: World, silent: list[tuple[float, float]]) -> None:
-    world.last.told = world.told.POSSIBLY_COMMITTED
+    world.last.reported = world.reported.POSSIBLY_COMMITTED
     windows = [world.audit.Window("EndTxn", *each) for each in silent]
     assert world.found(silent=windows) == {"UNSURE_TOO_OFTEN": 1}
 
 
 def test_a_client_that_is_never_sure_is_not_judged_by_that(world: World) -> None:
-    world.last.told = world.told.POSSIBLY_COMMITTED
+    world.last.reported = world.reported.POSSIBLY_COMMITTED
     assert world.found(has_status=False) == {}
 
 
 def test_a_call_that_does_not_tell(world: World) -> None:
-    world.last.told = None
-    assert world.found() == {"UNTOLD": 1}
+    world.last.reported = None
+    assert world.found() == {"UNREPORTED": 1}
 
 
 def test_lost(world: World) -> None:
@@ -304,8 +304,8 @@ def test_the_journal_gives_back_what_was_written(world: World, tmp_path: Path) -
     messages.settle(2, status.PERSISTED, 8)
     messages.settle(3, status.POSSIBLY_PERSISTED, -1)
     assert messages.complete
-    journal.asked(1, "commit", 4)
-    journal.told(1, history.Told.POSSIBLY_COMMITTED)
+    journal.requested(1, "commit", 4)
+    journal.reported(1, history.Reported.POSSIBLY_COMMITTED)
     journal.outcomes(messages)
     journal.begun(2)
     journal.note("fenced")
@@ -321,10 +321,14 @@ def test_the_journal_gives_back_what_was_written(world: World, tmp_path: Path) -
     assert (found.threads_left, found.sockets_left) == (1, 2)
     assert found.ready_at <= found.closed_at
     first, second = found.transactions.values()
-    assert (first.asked, first.size, first.told) == ("commit", 4, history.Told.POSSIBLY_COMMITTED)
+    assert (first.requested, first.size, first.reported) == (
+        "commit",
+        4,
+        history.Reported.POSSIBLY_COMMITTED,
+    )
     assert first.outcomes == [7, history.SOMEWHERE, history.TWICE, history.POSSIBLY]
     assert first.partitions == [3, 0, 5, 2]
-    assert (second.asked, second.told, second.outcomes) == (None, None, None)
+    assert (second.requested, second.reported, second.outcomes) == (None, None, None)
 
 
 @pytest.mark.parametrize("size", [1, 100])

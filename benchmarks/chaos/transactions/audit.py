@@ -1,4 +1,4 @@
-"""Compare what was told about transactions with what can be read: a pure function."""
+"""Compare what producers reported about transactions with what can be read: a pure function."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks.chaos.transactions.history import (
     TWICE,
     Instance,
     Name,
+    Reported,
     Source,
-    Told,
     Transaction,
     Value,
 )
@@ -30,16 +30,16 @@ class TransactionDefect(enum.Enum):
     """The kinds of defects."""
 
     TORN = "a transaction of which some messages are readable and others are not"
-    LOST_COMMIT = "told COMMITTED, but not readable"
-    GHOST = "told NOT_COMMITTED, or never asked to be committed, but readable"
+    LOST_COMMIT = "reported as COMMITTED, but not readable"
+    GHOST = "reported as NOT_COMMITTED, or its commit never requested, but readable"
     DOUBLED = "readable more than once, or an input with more than one readable output"
-    REORDERED = "readable, but behind a message of its partition that was sent later"
-    ZOMBIE = "readable although a successor had taken over; or behind its own marker"
+    REORDERED = "readable, but after a message of its partition that was sent later"
+    ZOMBIE = "readable although a successor had taken over; or after its own marker"
     HANGING = "a transaction open 30 s after all timeouts"
-    OFFSETS_APART = "the group's offset is not exactly behind the inputs of what is readable"
+    OFFSETS_APART = "the group's offset is not the next one after the inputs of what is readable"
     CALL_STUCK = "a call that took longer than its bound + 1 s"
-    UNSURE_TOO_OFTEN = "told POSSIBLY_COMMITTED although nothing prevented an answer"
-    UNTOLD = "a call for the end of a transaction returned, and its outcome is not known"
+    UNSURE_TOO_OFTEN = "reported as POSSIBLY_COMMITTED although nothing prevented an answer"
+    UNREPORTED = "a call for the end of a transaction returned, and its outcome is not known"
     LOST = "a message reported as delivered, but not in the log at that offset"
     WRITTEN_TWICE = "a message in the log more than once"
     DENIED = "a message reported NOT_PERSISTED, but in the log"
@@ -106,7 +106,7 @@ class Window(NamedTuple):
 
 @dataclass
 class Evidence:
-    """All that the audit looks at."""
+    """The input of the audit."""
 
     instances: Sequence[Instance]
     logs: Mapping[int, Log]
@@ -182,17 +182,17 @@ def _check_ends(
     known: Mapping[Name, Transaction],
     reading: _Reading,
 ) -> None:
-    """Check that each transaction is readable as a whole or not at all, and as was told."""
+    """Check that each transaction is readable as a whole or not at all, as was reported."""
     for name, transaction in known.items():
         numbers = reading.numbers.get(name, Counter())
-        asked = transaction.asked == "commit"
-        expected = transaction.size if asked else len(transaction.partitions)
-        told = transaction.told
+        requested = transaction.requested == "commit"
+        expected = transaction.size if requested else len(transaction.partitions)
+        reported = transaction.reported
         what = f"{name}, {len(numbers)} of {expected} readable, {_story(transaction)}"
         defect = None
-        if numbers and (not asked or told is Told.NOT_COMMITTED):
+        if numbers and (not requested or reported is Reported.NOT_COMMITTED):
             defect = TransactionDefect.GHOST
-        elif told is Told.COMMITTED and expected and not numbers:
+        elif reported is Reported.COMMITTED and expected and not numbers:
             defect = TransactionDefect.LOST_COMMIT
         elif numbers and set(numbers) != set(range(expected)):
             defect = TransactionDefect.TORN
@@ -202,17 +202,18 @@ def _check_ends(
         doubled = sum(count - 1 for count in numbers.values())
         if doubled:
             findings.add(TransactionDefect.DOUBLED, f"{what}, {doubled} again", doubled)
-        unsure = told is Told.POSSIBLY_COMMITTED and evidence.has_status
+        unsure = reported is Reported.POSSIBLY_COMMITTED and evidence.has_status
         if unsure and not any(
-            window.begin <= transaction.told_at and window.end >= transaction.asked_at
+            window.begin <= transaction.reported_at and window.end >= transaction.requested_at
             for window in evidence.silent
         ):
             findings.add(TransactionDefect.UNSURE_TOO_OFTEN, what)
 
 
 def _story(transaction: Transaction) -> str:
-    asked = f"asked to {transaction.asked}" if transaction.asked else "not asked to end"
-    return f"{asked}, told {transaction.told.value if transaction.told else 'nothing'}"
+    requested = f"{transaction.requested or 'no end'} requested"
+    reported = transaction.reported.value if transaction.reported else "nothing"
+    return f"{requested}, reported: {reported}"
 
 
 def _check_order(findings: Findings, evidence: Evidence) -> None:
@@ -231,7 +232,7 @@ def _check_order(findings: Findings, evidence: Evidence) -> None:
                 findings.add(
                     TransactionDefect.REORDERED,
                     f"{value.name}, message {value.number} at {entry.offset} of partition "
-                    f"{partition}, behind message {before[2]} of transaction {before[1]} of "
+                    f"{partition}, after message {before[2]} of transaction {before[1]} of "
                     f"instance {before[0][1]}",
                 )
             else:
@@ -239,7 +240,7 @@ def _check_order(findings: Findings, evidence: Evidence) -> None:
 
 
 def _check_successors(findings: Findings, evidence: Evidence, reading: _Reading) -> None:
-    """Check that nothing is readable that was sent, or committed, behind a successor's init."""
+    """Check that nothing is readable that was sent, or committed, after a successor's init."""
     for instance in evidence.instances:
         taken_over = min(
             (
@@ -258,12 +259,12 @@ def _check_successors(findings: Findings, evidence: Evidence, reading: _Reading)
             latest = reading.latest.get(transaction.name)
             if latest is None:
                 continue
-            sent_behind = latest - instance.clock > taken_over + 2 * _TICK
-            if sent_behind or transaction.asked_at > taken_over:
+            sent_later = latest - instance.clock > taken_over + 2 * _TICK
+            if sent_later or transaction.requested_at > taken_over:
                 findings.add(
                     TransactionDefect.ZOMBIE,
-                    f"{transaction.name}, {_story(transaction)}, asked "
-                    f"{transaction.asked_at - taken_over:.3f} s behind the init of a successor",
+                    f"{transaction.name}, {_story(transaction)} "
+                    f"{transaction.requested_at - taken_over:.3f} s after the init of a successor",
                 )
 
 
@@ -310,9 +311,9 @@ def _was_sent(value: Value, known: Mapping[Name, Transaction]) -> bool:
 
 
 def _check_markers(findings: Findings, partition: int, log: Log) -> None:
-    """Check that no message is behind the marker of its transaction."""
+    """Check that no message is after the marker of its transaction."""
     markers: dict[int, Marker] = {}
-    #: The marker behind the first messages of a transaction in this partition.
+    #: The last marker of the producer before the first message of a transaction, if any.
     ended: dict[Name, Marker | None] = {}
     for entry in log.raw:
         if isinstance(entry, Marker):
@@ -330,7 +331,7 @@ def _check_markers(findings: Findings, partition: int, log: Log) -> None:
             findings.add(
                 TransactionDefect.ZOMBIE,
                 f"{name}, message {entry.value.number} with epoch {entry.epoch} at {entry.offset} "
-                f"of partition {partition}, behind the marker with epoch {marker.epoch} at "
+                f"of partition {partition}, after the marker with epoch {marker.epoch} at "
                 f"{marker.offset}",
             )
 
@@ -361,7 +362,7 @@ def _check_offsets(findings: Findings, evidence: Evidence, reading: _Reading) ->
             findings.add(
                 TransactionDefect.OFFSETS_APART if judged else TransactionDefect.BROKERS,
                 f"input partition {partition}: committed up to {offset}, "
-                f"without readable outputs: {_some(missing)}; with, behind it: {_some(beyond)}",
+                f"without readable outputs: {_some(missing)}; with, after it: {_some(beyond)}",
                 len(missing) + len(beyond),
             )
 
@@ -400,8 +401,8 @@ def _check_messages(
     findings: Findings, evidence: Evidence, instance: Instance, places: _Places
 ) -> None:
     for transaction in instance.transactions.values():
-        if transaction.asked and not transaction.told and instance.closed_at is not None:
-            findings.add(TransactionDefect.UNTOLD, f"{transaction.name}, {_story(transaction)}")
+        if transaction.requested and not transaction.reported and instance.closed_at is not None:
+            findings.add(TransactionDefect.UNREPORTED, f"{transaction.name}, {_story(transaction)}")
         sent, settled = transaction.slowest
         took = running_time(evidence.stopped, instance, sent, settled)
         if evidence.delivery_timeout is not None and took > evidence.delivery_timeout + LATENESS:

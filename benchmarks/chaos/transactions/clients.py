@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.chaos.audit import Status
-from benchmarks.chaos.transactions.history import Told
+from benchmarks.chaos.transactions.history import Reported
 
 #: Called with each outcome of a message: its status, and the offset or -1.
 OnOutcome = Callable[[Status, int], None]
@@ -44,11 +44,11 @@ class TransactionSettings:
 class Trouble(Exception):
     """A control call, or ``send()``, has failed."""
 
-    def __init__(self, error: BaseException, *, told: Told | None = None) -> None:
+    def __init__(self, error: BaseException, *, reported: Reported | None = None) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
         self.error = type(error).__name__
         #: What it says about the transaction; None: nothing.
-        self.told = told
+        self.reported = reported
 
 
 class Unfinished(Trouble):
@@ -107,12 +107,12 @@ class TransactionalPykaproducer(TransactionalClient):
         except errors.TransactionTimeoutError as error:
             raise Unfinished(error) from error
         except errors.TransactionFatalError as error:
-            told = None if error.outcome is None else Told[error.outcome.name]
-            raise Unusable(error, told=told) from error
+            reported = None if error.outcome is None else Reported[error.outcome.name]
+            raise Unusable(error, reported=reported) from error
         except (errors.TransactionAbortableError, errors.BufferFullError) as error:
-            raise MustAbort(error, told=Told.NOT_COMMITTED) from error
+            raise MustAbort(error, reported=Reported.NOT_COMMITTED) from error
         except errors.MetadataTimeoutError as error:
-            raise MustAbort(error, told=Told.NOT_COMMITTED) from error
+            raise MustAbort(error, reported=Reported.NOT_COMMITTED) from error
         except errors.TransactionStateError:
             raise  # a defect of the load
         except errors.TransactionError as error:
@@ -155,7 +155,7 @@ class TransactionalPykaproducer(TransactionalClient):
         try:
             self._producer.flush(timeout)
         except (self._errors.FlushTimeoutError, self._errors.DeliveryFailures):
-            pass  # the end of the transaction tells
+            pass  # the end of the transaction reports it
 
     def commit(self, timeout: float | None) -> None:
         self._call(self._producer.commit_transaction, timeout)
@@ -201,14 +201,14 @@ class TransactionalConfluentKafka(TransactionalClient):
         try:
             return function(*arguments, **names)
         except BufferError as error:
-            raise MustAbort(error, told=Told.NOT_COMMITTED) from error
+            raise MustAbort(error, reported=Reported.NOT_COMMITTED) from error
         except self._library.KafkaException as error:
             code = error.args[0]
             if code.txn_requires_abort():
-                raise MustAbort(error, told=Told.NOT_COMMITTED) from error
+                raise MustAbort(error, reported=Reported.NOT_COMMITTED) from error
             if code.retriable():
                 raise Unfinished(error) from error
-            raise Unusable(error, told=Told.POSSIBLY_COMMITTED) from error
+            raise Unusable(error, reported=Reported.POSSIBLY_COMMITTED) from error
 
     def init(self, timeout: float | None) -> None:
         self._call(self._producer.init_transactions, self._limit(timeout))

@@ -55,7 +55,7 @@ _TRANSACTION_TIMEOUT, _DELIVERY_TIMEOUT = 5.0, 4.0
 _REQUEST_TIMEOUT, _MAX_BLOCK = 1.5, 3.0
 #: How often a fault that has affected nothing is repeated.
 _TRIES = 2
-#: How long a transaction may stay open behind all timeouts (seconds).
+#: How long a transaction may stay open after all timeouts (seconds).
 _HANGING = 30.0
 _DRAIN = 30.0
 

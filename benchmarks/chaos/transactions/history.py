@@ -1,7 +1,7 @@
-"""What the processes under load did and were told: written by them, read by the audit.
+"""What the processes under load did, and what their producers reported, for the audit.
 
 Each instance, which is one producer object, has its own file, with a JSON list in each line. A line
-is one call of ``write()``: it is complete even if the process is killed right behind it.
+is one call of ``write()``: it is complete even if the process is killed right after it.
 
 Processes of other clients write these files as well, so nothing of pykaproducer is imported.
 """
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from benchmarks.chaos.audit import Status
 
 
-class Told(enum.Enum):
-    """What the program was told about a transaction."""
+class Reported(enum.Enum):
+    """The outcome of a transaction, as the producer reported it."""
 
     COMMITTED = "COMMITTED"
     NOT_COMMITTED = "NOT_COMMITTED"
@@ -71,15 +71,15 @@ class Transaction:
 
     name: Name
     begun_at: float
-    #: "commit" or "abort"; None: the process did not come to ask.
-    asked: str | None = None
-    asked_at: float = 0.0
-    #: How many messages it has, if it was asked for a commit.
+    #: "commit" or "abort"; None: the process ended before it called either.
+    requested: str | None = None
+    requested_at: float = 0.0
+    #: How many messages it has, if a commit was requested.
     size: int = 0
     #: None: nothing.
-    told: Told | None = None
-    told_at: float = 0.0
-    #: The outcome and the partition of each message; None if the process did not come to write it.
+    reported: Reported | None = None
+    reported_at: float = 0.0
+    #: The outcome and the partition of each message; None: the process ended before it wrote them.
     outcomes: list[int] | None = None
     partitions: list[int] = field(default_factory=list)
     #: Of the message whose outcome took longest: when it was sent, and when it had the outcome.
@@ -137,11 +137,11 @@ class Journal:
     def begun(self, serial: int) -> None:
         self._write("begun", serial, time.monotonic())
 
-    def asked(self, serial: int, what: str, size: int) -> None:
-        self._write("asked", serial, what, size, time.monotonic())
+    def requested(self, serial: int, what: str, size: int) -> None:
+        self._write("requested", serial, what, size, time.monotonic())
 
-    def told(self, serial: int, told: Told) -> None:
-        self._write("told", serial, told.value, time.monotonic())
+    def reported(self, serial: int, reported: Reported) -> None:
+        self._write("reported", serial, reported.value, time.monotonic())
 
     def outcomes(self, messages: Messages) -> None:
         self._write(
@@ -235,12 +235,12 @@ def _note(instance: Instance, what: str, values: Sequence[Any]) -> None:
             instance.ready_at = at
         case "begun", serial, at:
             instance.transactions[serial] = Transaction(Name(instance.number, serial), at)
-        case "asked", serial, asked, size, at:
+        case "requested", serial, requested, size, at:
             transaction = instance.transactions[serial]
-            transaction.asked, transaction.size, transaction.asked_at = asked, size, at
-        case "told", serial, told, at:
+            transaction.requested, transaction.size, transaction.requested_at = requested, size, at
+        case "reported", serial, reported, at:
             transaction = instance.transactions[serial]
-            transaction.told, transaction.told_at = Told(told), at
+            transaction.reported, transaction.reported_at = Reported(reported), at
         case "outcomes", serial, outcomes, partitions, sent, settled:
             transaction = instance.transactions[serial]
             transaction.outcomes, transaction.slowest = outcomes, (sent, settled)
@@ -256,7 +256,7 @@ def _note(instance: Instance, what: str, values: Sequence[Any]) -> None:
 
 
 class Value(NamedTuple):
-    """What a message says of itself."""
+    """The content of a message: which one it is."""
 
     name: Name
     number: int

@@ -1,4 +1,4 @@
-"""A process under load: one transaction after the other, until it is told to end.
+"""A process under load: one transaction after the other, until it gets a command to end.
 
 ``python -m benchmarks.chaos.transactions.load JOB``. Commands are JSON objects, one in each line
 of standard input: ``{"do": "end"}``, ``{"do": "sleep", "seconds": 6}`` (in the middle of a
@@ -38,8 +38,8 @@ from benchmarks.chaos.transactions.history import (
     Journal,
     Messages,
     Name,
+    Reported,
     Source,
-    Told,
     Value,
     encode,
 )
@@ -62,7 +62,7 @@ class GaveUp(Exception):
 
 
 class Commands:
-    """What the process that injects faults wants."""
+    """The commands of the process that injects faults."""
 
     def __init__(self, points: at.Points) -> None:
         self.ending = threading.Event()
@@ -96,8 +96,8 @@ class Life:
         self._client = CLIENTS[self._job["client"]](self._settings)
         self._random = random.Random(f"{self._job['seed']} {self._journal.number}")
         self._serial = 0
-        #: Whether the end of the transaction has been asked for.
-        self._asked = False
+        #: Whether the end of the transaction has been requested.
+        self._requested = False
         #: Transactions of which some messages have no outcome yet.
         self._open: list[Messages] = []
         #: By input partition: the first that has not been used.
@@ -139,41 +139,41 @@ class Life:
     def _transaction(self) -> int:
         """Do one transaction; return the number of its messages."""
         self._serial += 1
-        self._asked = False
+        self._requested = False
         messages, begun_at = Messages(self._serial), time.monotonic()
         self._journal.begun(self._serial)
         self._board.begun += 1
         self._open.append(messages)
         commit = self._serial % _ABORTED != 0
-        told = None
+        reported = None
         try:
             self._call("begin_transaction", self._client.begin, _AT_ONCE)
             self._load.points.reach(at.BEGUN)
             positions = self._send_all(messages)
             if commit:
-                told = self._commit(messages)
-                if told is Told.COMMITTED:
+                reported = self._commit(messages)
+                if reported is Reported.COMMITTED:
                     self._positions, self._board.progress = positions, begun_at
             else:
                 if self._random.random() < 0.5:
                     self._client.flush(self._settings.delivery_timeout)
-                told = self._abort(messages)
+                reported = self._abort(messages)
         except MustAbort as trouble:
             self._journal.note(f"{Name(self._journal.number, self._serial)}: {trouble}")
-            told = self._abort(messages)
+            reported = self._abort(messages)
         finally:
-            self._count(told)
+            self._count(reported)
         return len(messages.outcomes)
 
-    def _count(self, told: Told | None) -> None:
-        self._board.committed += told is Told.COMMITTED
-        self._board.not_committed += told is not Told.COMMITTED
+    def _count(self, reported: Reported | None) -> None:
+        self._board.committed += reported is Reported.COMMITTED
+        self._board.not_committed += reported is not Reported.COMMITTED
         for messages in [each for each in self._open if each.complete]:
             self._open.remove(messages)
             self._journal.outcomes(messages)
 
     def _send_all(self, messages: Messages) -> dict[int, int]:
-        """Send the messages; return the positions in the inputs behind them."""
+        """Send the messages; return the next positions in the inputs."""
         count = int(_MOST ** self._random.random())
         partitions = self._random.sample(
             range(self._job["partitions"]), self._random.choice((1, 2, self._job["partitions"]))
@@ -232,32 +232,32 @@ class Life:
 
     # Its end -------------------------------------------------------------------------------------
 
-    def _commit(self, messages: Messages) -> Told:
-        self._asked = True
-        self._journal.asked(self._serial, "commit", len(messages.outcomes))
+    def _commit(self, messages: Messages) -> Reported:
+        self._requested = True
+        self._journal.requested(self._serial, "commit", len(messages.outcomes))
         bound = self._settings.delivery_timeout + self._settings.max_block
         try:
             self._control("commit_transaction", self._client.commit, bound)
         except (MustAbort, Unusable) as trouble:
-            if trouble.told is not None:
-                self._journal.told(self._serial, trouble.told)
+            if trouble.reported is not None:
+                self._journal.reported(self._serial, trouble.reported)
             raise
         self._load.points.reach(at.COMMITTED)
-        self._journal.told(self._serial, Told.COMMITTED)
-        return Told.COMMITTED
+        self._journal.reported(self._serial, Reported.COMMITTED)
+        return Reported.COMMITTED
 
-    def _abort(self, messages: Messages) -> Told:
-        if not self._asked:
-            self._asked = True
-            self._journal.asked(self._serial, "abort", len(messages.outcomes))
+    def _abort(self, messages: Messages) -> Reported:
+        if not self._requested:
+            self._requested = True
+            self._journal.requested(self._serial, "abort", len(messages.outcomes))
         try:
             self._control("abort_transaction", self._client.abort, self._settings.max_block)
         except Unusable:
-            self._journal.told(self._serial, Told.NOT_COMMITTED)
+            self._journal.reported(self._serial, Reported.NOT_COMMITTED)
             raise
         self._load.points.reach(at.ABORTED)
-        self._journal.told(self._serial, Told.NOT_COMMITTED)
-        return Told.NOT_COMMITTED
+        self._journal.reported(self._serial, Reported.NOT_COMMITTED)
+        return Reported.NOT_COMMITTED
 
     # Calls ---------------------------------------------------------------------------------------
 

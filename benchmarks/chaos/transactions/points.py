@@ -1,7 +1,7 @@
 """The named points at which a process under load can be killed.
 
-Some are in the load itself. Others are in pykaproducer's stages, behind the back of the package:
-before a request is handed to its connection, just behind that, and when its answer has come.
+Some are in the load itself. Others are in pykaproducer's stages, which :func:`install` patches:
+before a request is handed to its connection, just after that, and when its answer has come.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _ends(stage: Stage, places: list[Any], patience: float) -> tuple[Any, Any]:
             return all(stable[place] >= ends[place] for place in places)
 
         wait_for(ended, patience)
-        # Markers have been written meanwhile.
+        # Markers have been written in the meantime.
         ends = everything.end_offsets(places)
         return committed.end_offsets(places), ends
     finally:

@@ -15,7 +15,7 @@ from benchmarks import machine
 from benchmarks.chaos.audit import Findings
 from benchmarks.chaos.transactions.audit import Stop, TransactionDefect, running_time
 from benchmarks.chaos.transactions.faults import TRANSACTION_KINDS
-from benchmarks.chaos.transactions.history import Instance, Told
+from benchmarks.chaos.transactions.history import Instance, Reported
 
 
 @dataclass
@@ -28,7 +28,7 @@ class TransactionAct:
     missed: Counter[str] = field(default_factory=Counter)
     #: The points at which a process was killed.
     deaths: Counter[str] = field(default_factory=Counter)
-    #: Instances, transactions by what was told, messages, calls and notes.
+    #: Instances, transactions by the reported outcome, messages, calls and notes.
     measures: Counter[str] = field(default_factory=Counter)
     #: The longest control call of each kind (seconds).
     longest: dict[str, float] = field(default_factory=dict)
@@ -52,16 +52,16 @@ def measure(measures: Counter[str], found: Sequence[Instance]) -> None:
             measures[f"{call.what}: {call.error or 'done'}"] += 1
         for transaction in instance.transactions.values():
             measures["transactions"] += 1
-            told = transaction.told
-            if transaction.asked == "abort":
-                measures["asked to abort"] += 1
-            elif told is None:
-                measures["told nothing"] += 1
+            reported = transaction.reported
+            if transaction.requested == "abort":
+                measures["abort requested"] += 1
+            elif reported is None:
+                measures["reported nothing"] += 1
             else:
-                measures[f"told {told.value}"] += 1
+                measures[f"reported as {reported.value}"] += 1
             measures["messages sent"] += len(transaction.outcomes or ())
-    for told in Told:
-        measures[f"told {told.value}"] += 0
+    for reported in Reported:
+        measures[f"reported as {reported.value}"] += 0
 
 
 def longest_calls(found: Iterable[Instance], stopped: Sequence[Stop]) -> dict[str, float]:
@@ -119,7 +119,7 @@ def report(command: str, acts: list[TransactionAct]) -> str:
 
 
 def write_json(arguments: argparse.Namespace, words: list[str], acts: list[TransactionAct]) -> None:
-    """Write the acts so far, so that ``--resume`` can continue behind them."""
+    """Write the acts so far, so that ``--resume`` can continue after them."""
     description = machine.describe(["python", "-m", "benchmarks", *words], [arguments.producer])
     content = {
         **description,

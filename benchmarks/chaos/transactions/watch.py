@@ -22,7 +22,7 @@ _PRODUCE = 0
 
 
 class WatchedProxy(FaultProxy):
-    """It also tells the requests of transactions that are in flight."""
+    """It also reports which requests of transactions are in flight."""
 
     def __init__(self) -> None:
         #: When each EndTxn came.
