@@ -48,7 +48,6 @@ _NEXT = {
     _S.UNINITIALIZED: _C.INIT,
     _S.READY: _C.BEGIN,
     _S.ABORTABLE: _C.ABORT,
-    _S.PREPARED: _C.INIT,
 }
 #: Error codes that are about one partition. Others are about the group or the transaction.
 _ABOUT_PARTITIONS = {3, 12, 29, 55}
@@ -169,6 +168,11 @@ def _call(call: TransactionCall | None) -> str:
 def _advice(state: TransactionState) -> str:
     if state is _S.IN_TRANSACTION:
         return "; call commit_transaction() or abort_transaction() first"
+    if state is _S.PREPARED:
+        return (
+            "; call init_transactions() with another transactional_id: with the same one it aborts "
+            "the prepared transaction"
+        )
     following = _NEXT.get(state)
     if following is None or state not in ACCEPTED.get(following, ()):
         return ""

@@ -16,6 +16,9 @@ from pykaproducer.testing._processes import tick
 
 #: How long a test waits for what must happen (seconds); only a hang takes as long.
 PATIENCE = 60.0
+#: The timeout of transactions that must exceed it (milliseconds). Until then a message has to be
+#: delivered on a busy machine.
+SHORT_MS = 2_000
 #: The protocols by name: that of ``transaction.version`` 0 and 1, and that of 2 (KIP-890).
 FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
 #: The coordinator looks often for transactions that have timed out. Members may leave groups soon.

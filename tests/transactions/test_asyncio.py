@@ -87,7 +87,7 @@ def test_a_task_that_is_cancelled_in_the_block_aborts(
 
 
 def test_a_task_that_is_cancelled_in_the_commit(kafka: Kafka, topic: str, transaction: Any) -> None:
-    """The commit goes on, and the task ends when its outcome is known."""
+    """The commit continues, and the task ends when its outcome is known."""
 
     async def main(producer: Producer) -> None:
         await asyncio.to_thread(producer.init_transactions, PATIENCE)

@@ -73,7 +73,7 @@ def _open(kafka: Kafka, producer: Producer, topic: str) -> None:
 def _failed(kafka: Kafka, producer: Producer, topic: str) -> None:
     _open(kafka, producer, topic)
     assert producer.send(topic, b"nowhere", partition=99).exception(PATIENCE)
-    with pytest.raises(TransactionAbortableError):  # behind the report of the failure
+    with pytest.raises(TransactionAbortableError):  # after the report of the failure
         producer.commit_transaction()
 
 
@@ -106,7 +106,7 @@ class State(NamedTuple):
     text: str
     #: The calls after which a transaction can begin; None: never.
     then: tuple[str, ...] | None
-    #: What readers see in the end, before what is sent then.
+    #: The committed messages of the state; those that the test sends later come after them.
     visible: tuple[bytes, ...] = ()
 
 
@@ -156,7 +156,7 @@ STATES: dict[str, State] = {
         _prepared,
         ("init_transactions", "init_transactions, another id"),
         TransactionStateError,
-        r"the last transaction was prepared; call init_transactions\(\)$",
+        r"the last transaction was prepared; call init_transactions\(\) with another .*$",
         ("init_transactions",),
     ),
     "fenced": State(
@@ -309,7 +309,7 @@ WRONG_OFFSETS: list[tuple[Callable[[str], Any], Any, type[Exception], str]] = [
 
 
 def test_offsets_and_groups_that_are_none(kafka: Kafka, topic: str) -> None:
-    """They are refused before anything is sent, and the transaction goes on."""
+    """They are refused before anything is sent, and the transaction continues."""
     with kafka.producer() as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -362,7 +362,7 @@ def test_offsets_of_a_partition_that_there_is_not(kafka: Kafka, topic: str) -> N
 
 
 def test_a_timeout_above_the_limit_of_the_brokers(kafka: Kafka, topic: str) -> None:
-    """``init_transactions()`` may be repeated, as somebody may raise the limit."""
+    """``init_transactions()`` may be repeated, as the brokers' limit can be raised."""
     with kafka.producer(transaction_timeout_ms=2_000_000) as producer:
         for _ in range(2):
             with pytest.raises(TransactionError, match="INVALID_TRANSACTION_TIMEOUT") as raised:

@@ -38,7 +38,7 @@ TIMEOUT = 5.0
 #: How often a call is repeated that succeeds in the end. The clock runs faster than the threads.
 ROUNDS = 100
 
-#: No deadline of a message or a transaction passes meanwhile.
+#: No deadline of a message or a transaction passes in the meantime.
 SETTINGS: dict[str, Any] = {
     "transactional_id": NAME,
     "transaction_timeout_ms": 900_000,

@@ -91,7 +91,7 @@ def test_a_message_does_not_wait_into_the_next_transaction(
 
 
 def test_a_block_whose_transaction_ends_while_it_waits(kafka: Kafka, topic: str) -> None:
-    """What was accepted has its outcome, the rest is refused in the handle."""
+    """Accepted rows have their outcome; for the others the handle raises."""
     with begun(kafka, topic) as producer:
         kafka.proxy.black_hole()
         try:

@@ -20,7 +20,7 @@ from pykaproducer.errors import (
 from pykaproducer.testing._processes import tick
 from pykaproducer.transaction_control import TransactionControl
 from tests._support.programs import run
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -82,19 +82,19 @@ def test_the_end_of_with_raises_what_failed(kafka: Kafka, topic: str) -> None:
 def test_close_at_once_leaves_it_to_the_coordinator(
     kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture, close: Callable[[Producer], None]
 ) -> None:
-    producer = begun(kafka, transaction_timeout_ms=1_000)
+    producer = begun(kafka, transaction_timeout_ms=SHORT_MS)
     producer.send(topic, b"written", partition=0).result(PATIENCE)
     close(producer)
     (line,) = warnings(caplog)
     assert "a transaction is left open; its coordinator aborts it" in line
-    assert "transaction_timeout_ms (1000 ms)" in line
+    assert f"transaction_timeout_ms ({SHORT_MS} ms)" in line
     assert kafka.committed(topic) == []
 
 
 def test_close_while_nothing_is_reachable(
     kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer = begun(kafka, proxied=True, transaction_timeout_ms=1_000)
+    producer = begun(kafka, proxied=True, transaction_timeout_ms=SHORT_MS)
     producer.send(topic, b"written", partition=0).result(PATIENCE)
     kafka.proxy.black_hole()
     try:
@@ -125,7 +125,7 @@ def test_close_waits_for_a_commit(
     committing = threading.Thread(target=commit)
     committing.start()
     assert in_callback.wait(PATIENCE)
-    while producer._refused is None:  # until the commit has been asked for
+    while producer._refused is None:  # until the commit has begun
         committing.join(0.01)
     closing = threading.Thread(target=producer.close)
     closing.start()
@@ -208,7 +208,7 @@ def test_close_of_a_producer_whose_id_was_taken_over(
     (line,) = [line for line in warnings(caplog) if line.startswith("close(): ")]
     if kafka.protocol == "TV2":
         assert "another producer has taken over the transactional id" in line
-    else:  # to a coordinator of TV1 it may also have timed out; nothing more is asked
+    else:  # a coordinator of TV1 gives the same answer after a timeout
         assert "the open transaction was aborted" in line
     assert kafka.committed(topic) == [b"kept"]
 
@@ -234,12 +234,12 @@ def test_a_commit_that_close_does_not_wait_for(kafka: Kafka, topic: str) -> None
         except ProducerClosedError as error:
             told.append(error)
 
-    producer = begun(kafka, proxied=True, transaction_timeout_ms=1_000)
+    producer = begun(kafka, proxied=True, transaction_timeout_ms=SHORT_MS)
     producer.send(topic, b"written", partition=0).result(PATIENCE)
     kafka.proxy.black_hole()
     committing = threading.Thread(target=commit)
     committing.start()
-    while producer._refused is None:  # until the commit has been asked for
+    while producer._refused is None:  # until the commit has begun
         committing.join(0.01)
     producer.close(0)
     committing.join(PATIENCE)
@@ -347,7 +347,7 @@ def test_how_a_process_may_end(
     "end", ["sys.exit(3)", "raise KeyboardInterrupt", "1 / 0", "transaction.abort()"]
 )
 def test_how_a_block_may_end(kafka: Kafka, topic: str, end: str) -> None:
-    """The block has aborted it, so that there is nothing to be said at the end of the process."""
+    """The block has aborted it, so there is nothing to warn of at the end of the process."""
     script = f"""
         import logging, sys
         from pykaproducer import Producer

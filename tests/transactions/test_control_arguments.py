@@ -121,7 +121,7 @@ def test_a_timeout_that_is_none(
 
 @pytest.mark.parametrize("timeout", [0, -1, -1e300])
 def test_a_timeout_that_has_passed(control: TransactionControl, timeout: float) -> None:
-    """Nothing is sent: a program may pass what is left of its own time."""
+    """Nothing is sent: a program may pass the time that it has left, which may be none."""
     for name, call in CALLS.items():
         with pytest.raises(TransactionTimeoutError, match=rf"^{name}\(\): .* within 0 s$"):
             call(control, timeout)

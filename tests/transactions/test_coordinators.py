@@ -139,7 +139,7 @@ LAST_EPOCH = 2**15 - 2
 
 
 def test_epochs_that_are_used_up(kafka: Kafka, client: RawClient, topic: str) -> None:
-    """The coordinator gives another producer id, and the producer goes on with it."""
+    """The coordinator gives another producer id, and the producer continues with it."""
     world = world_of(kafka, client, topic)
     who = world.begin()
     while who[1] < LAST_EPOCH - 5:

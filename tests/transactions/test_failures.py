@@ -20,7 +20,7 @@ from pykaproducer.errors import (
     TransactionAbortedError,
     TransactionError,
 )
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
 
 
 def assert_goes_on(kafka: Kafka, producer: Producer, topic: str) -> None:
@@ -138,7 +138,7 @@ def test_a_message_that_expires(kafka: Kafka, topic: str) -> None:
 
 
 def test_a_transaction_that_takes_too_long(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(transaction_timeout_ms=500) as producer:
+    with kafka.producer(transaction_timeout_ms=SHORT_MS) as producer:
         begun(producer).send(topic, b"early", partition=0).result(PATIENCE)
         assert kafka.committed(topic) == []  # waits until the coordinator has aborted it
         with pytest.raises(TransactionAbortableError, match="transaction_timeout_ms has passed"):
@@ -151,7 +151,7 @@ def test_a_transaction_that_only_the_coordinator_finds_too_long(
     kafka: Kafka, topic: str, with_message: bool
 ) -> None:
     """The clock of the producer's machine may be slow, or have been suspended."""
-    with kafka.producer(transaction_timeout_ms=500) as producer:
+    with kafka.producer(transaction_timeout_ms=SHORT_MS) as producer:
         begun(producer).send(topic, b"early", partition=0).result(PATIENCE)
         pipeline = producer._pipeline
         assert pipeline is not None

@@ -1,4 +1,4 @@
-"""Calls that are interrupted: the same call tells the outcome, and nothing is left open."""
+"""Calls that are interrupted: the same call returns the outcome, and nothing is left open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def interrupt_after_the_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
-def test_a_commit_tells_its_outcome_again(
+def test_an_interrupted_commit_returns_its_outcome_later(
     kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """Also if a second interrupt comes while the first one is handled."""
@@ -58,7 +58,7 @@ def test_a_commit_tells_its_outcome_again(
 
 
 def lose_items_of(patch: pytest.MonkeyPatch, producer: Producer) -> None:
-    """Interrupt each attempt to tell the stage that a caller has left."""
+    """Interrupt each attempt to report to the stage that a caller has left."""
     assert producer._pipeline is not None
     stage = producer._pipeline.coordinator
     assert stage is not None
@@ -95,7 +95,7 @@ def test_other_calls_may_be_repeated(
 def test_a_block_that_is_interrupted_before_its_body(
     kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No transaction stays open that nobody would end."""
+    """No transaction stays open without a block that would end it."""
     with kafka.producer() as producer:
         producer.init_transactions()
         with monkeypatch.context() as patch:

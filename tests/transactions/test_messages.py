@@ -22,7 +22,7 @@ from pykaproducer.errors import (
     TransactionStateError,
 )
 from pykaproducer.interceptors import Interceptor, ProducerRecord
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
 
 
 def rows(*values: bytes, partition: int = 0) -> pyarrow.RecordBatch:
@@ -226,17 +226,17 @@ def test_what_the_end_has_told_is_not_raised_again(kafka: Kafka, topic: str, end
 
 
 def test_a_commit_ends_at_the_deadline_of_its_messages(kafka: Kafka, topic: str) -> None:
-    with kafka.producer(proxied=True, delivery_timeout_ms=500) as producer:
+    with kafka.producer(proxied=True) as producer:
         producer.init_transactions(PATIENCE)
         producer.begin_transaction()
         producer.send(topic, b"in time", partition=0).result(PATIENCE)
         kafka.proxy.black_hole()
         try:
-            late = producer.send(topic, b"late", partition=0)
+            late = producer.send(topic, b"late", partition=0, delivery_timeout_ms=500)
             began = time.monotonic()
             with pytest.raises(TransactionAbortableError) as raised:
                 producer.commit_transaction()
-            assert time.monotonic() - began < 20  # and not delivery_timeout_ms's default
+            assert time.monotonic() - began < 20  # not the default of delivery_timeout_ms
         finally:
             kafka.proxy.restore()
         assert isinstance(raised.value.__cause__, DeliveryTimeoutError)
@@ -250,8 +250,8 @@ def test_a_commit_ends_at_the_deadline_of_its_messages(kafka: Kafka, topic: str)
 def test_the_end_of_a_transaction_by_its_timeout_fails_its_messages(
     kafka: Kafka, topic: str
 ) -> None:
-    """Even if nothing can be asked: the producer watches the time itself."""
-    with kafka.producer(proxied=True, transaction_timeout_ms=1_000) as producer:
+    """Even if no broker can be reached: the producer watches the time itself."""
+    with kafka.producer(proxied=True, transaction_timeout_ms=SHORT_MS) as producer:
         producer.init_transactions(PATIENCE)
         producer.begin_transaction()
         producer.send(topic, b"in time", partition=0).result(PATIENCE)

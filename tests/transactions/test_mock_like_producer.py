@@ -34,7 +34,7 @@ class Scene:
         try:
             found = call()
         except Exception as error:
-            bases = type(error).__mro__  # errors with a code have a class of their own
+            bases = type(error).__mro__  # errors with a code have a separate class
             kind = next((k for k in bases if k.__module__ == "pykaproducer.errors"), type(error))
             cause = type(error.__cause__).__name__
             outcome = getattr(error, "outcome", None) or getattr(error, "status", None)

@@ -24,7 +24,7 @@ from pykaproducer import (
 )
 from pykaproducer.testing import Cut, ScriptedCluster
 from tests._support.programs import run
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
 
 END_TXN = 26
 COMMITTED, ABORTED = Ended(EndState.COMMITTED), Ended(EndState.ABORTED)
@@ -152,7 +152,7 @@ def test_a_committed_transaction_cannot_be_aborted(
 def test_the_coordinator_aborts_it_after_its_timeout(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
-    with kafka.producer(transaction_timeout_ms=1_000) as producer:
+    with kafka.producer(transaction_timeout_ms=SHORT_MS) as producer:
         found = prepared(producer, topic, b"late")
         assert kafka.committed(topic) == []  # waits until it is aborted
         ended = control.complete(found, commit=True)
@@ -197,7 +197,7 @@ def test_a_failed_message_prevents_it(kafka: Kafka, topic: str) -> None:
         with pytest.raises(TransactionAbortableError, match="partition 99"):
             producer.prepare_transaction()
         producer.abort_transaction()
-        producer.flush()  # it was told
+        producer.flush()  # the failure was reported
 
 
 CALLS: dict[str, Callable[[Producer], Any]] = {
@@ -219,9 +219,10 @@ def test_nothing_but_init_fits_afterwards(kafka: Kafka, topic: str) -> None:
             with pytest.raises(TransactionStateError) as raised:
                 call(producer)
             assert str(raised.value).endswith(
-                f"{name}(): the last transaction was prepared; call init_transactions()"
+                f"{name}(): the last transaction was prepared; call init_transactions() with "
+                "another transactional_id: with the same one it aborts the prepared transaction"
             )
-        # It would abort the prepared one, so that is not done behind the program's back.
+        # Initializing would abort the prepared one, so the block does not do it implicitly.
         with pytest.raises(TransactionStateError), producer.transaction():
             raise AssertionError("there is no transaction")
 
@@ -254,9 +255,9 @@ def test_the_first_id_may_be_another_one(kafka: Kafka, topic: str) -> None:
 
 def test_a_producer_without_an_id(kafka: Kafka) -> None:
     with Producer(bootstrap_servers=kafka.cluster.bootstrap_servers) as producer:
-        with pytest.raises(TransactionStateError, match=r"prepare_transaction\(\): set"):
+        with pytest.raises(TransactionStateError, match=r"prepare_transaction\(\): .*no id"):
             producer.prepare_transaction()
-        with pytest.raises(TransactionStateError, match=r"init_transactions\(\): set"):
+        with pytest.raises(TransactionStateError, match=r"init_transactions\(\): .*no id"):
             producer.init_transactions(transactional_id="x")
 
 
@@ -303,7 +304,7 @@ def test_no_answer_is_unsure(kafka: Kafka, topic: str, control: TransactionContr
         with pytest.raises(TransactionError, match=r"describe\(\): .* no answer within 1 s"):
             proxied.describe([found.transactional_id], timeout=1)
         kafka.proxy.restore()
-        # The same call finds out.
+        # The same call returns the outcome later.
         assert proxied.complete(found, commit=True, timeout=PATIENCE) == COMMITTED
     assert kafka.committed(topic) == [b"value"]
 
@@ -333,7 +334,7 @@ def test_many_at_once(kafka: Kafka, topic: str) -> None:
 def test_a_prepare_that_takes_longer_than_its_timeout(
     kafka: Kafka, topic: str, control: TransactionControl
 ) -> None:
-    """It continues, and its result cannot be lost: nobody else could end the transaction."""
+    """It continues, and its result is kept: without it no process could end the transaction."""
     with kafka.producer(proxied=True) as producer:
         producer.init_transactions(PATIENCE)
         producer.begin_transaction()

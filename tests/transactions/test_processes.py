@@ -77,7 +77,7 @@ def run(script: str, kafka: Kafka, topic: str) -> str:
 
 
 def test_a_fork_in_a_transaction(kafka: Kafka, topic: str) -> None:
-    """The child is empty, and the parent's transaction goes on."""
+    """The child is empty, and the parent's transaction continues."""
     output = run(
         """
         def child():
@@ -279,7 +279,7 @@ POOL = """
 def test_a_pool_whose_tasks_have_the_producer(
     kafka: Kafka, topic: str, tmp_path: pathlib.Path, method: str
 ) -> None:
-    """One producer in each of its processes, with an id of its own; the parent's is untouched."""
+    """Each of its processes has a producer with another id; the parent's is untouched."""
     file = tmp_path / "program.py"  # a module that a new interpreter can import
     file.write_text(textwrap.dedent(PROLOGUE) + textwrap.dedent(POOL))
     subprocess.run(

@@ -1,6 +1,6 @@
 """Clusters that change the transaction protocol while a producer is at work.
 
-The producer goes on with the protocol of a transaction until its end, and then takes a new epoch
+The producer keeps the protocol of a transaction until its end, and then takes a new epoch
 before the first transaction with the other protocol (KIP-890).
 
 Brokers that have left the second protocol refuse whatever begins a transaction with it, and the end

@@ -20,7 +20,7 @@ from pykaproducer.testing._processes import tick
 from tests._support.programs import run
 from tests.transactions.helper import PATIENCE, Kafka
 
-#: What is sent to the main thread; pytest does not use it.
+#: The signal that is sent to the main thread; pytest does not use it.
 SIGNAL = signal.SIGUSR1
 
 Strike = Callable[[Callable[[], object], Callable[[], object]], None]
@@ -100,7 +100,7 @@ def state_of(producer: Producer) -> Any:
 
 
 def test_ctrl_c_in_a_commit(kafka: Kafka, topic: str, producer: Producer, strike: Strike) -> None:
-    """It goes on, the interrupt says so, and the same call tells the outcome."""
+    """It continues, the interrupt has a note about it, and the same call returns the outcome."""
     begin(producer, topic)
     kafka.proxy.black_hole()
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_ctrl_c_while_it_is_initialized(kafka: Kafka, topic: str, strike: Strike
 def test_ctrl_c_while_offsets_are_sent(
     kafka: Kafka, topic: str, producer: Producer, strike: Strike
 ) -> None:
-    """The same call goes on, or the transaction is aborted."""
+    """The same call continues, or the transaction is aborted."""
     offsets = {TopicPartition(topic, 0): 5}
     for end in (producer.commit_transaction, producer.abort_transaction):
         begin(producer, topic)
@@ -206,7 +206,7 @@ def test_ctrl_c_in_the_body_of_with_is_not_held_up_for_long(
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as raised:
         write()
-    assert time.monotonic() - began < 20  # and not max_block_ms
+    assert time.monotonic() - began < 20  # much earlier than by max_block_ms
     (note,) = raised.value.__notes__
     assert note.startswith("the transaction was not aborted: transactional id ")
     assert "abort_transaction() has not ended within its timeout; it continues" in note
@@ -218,7 +218,7 @@ def test_ctrl_c_in_the_body_of_with_is_not_held_up_for_long(
 def test_ctrl_c_in_the_commit_at_the_end_of_with(
     kafka: Kafka, topic: str, producer: Producer, strike: Strike
 ) -> None:
-    """It is not aborted: the commit goes on."""
+    """It is not aborted: the commit continues."""
 
     def write() -> None:
         with producer.transaction():

@@ -1,4 +1,4 @@
-"""What ``stats()`` and the log say about transactions on real Kafka."""
+"""Transactions on real Kafka in ``stats()`` and in the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pykaproducer.errors import ProducerFencedError, TransactionAbortableError
 from pykaproducer.testing._processes import tick
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -94,7 +94,7 @@ def test_the_log_has_one_line_for_each_change(
         found = producer.stats()["transactions"]
         assert (found["state"], found["fenced"]) == ("fatal", 1)
         assert "taken over" in found["error"]
-        # TV1: the coordinator has aborted it; then InitProducerId tells that this one is fenced.
+        # TV1: the coordinator has aborted it; then InitProducerId returns that this one is fenced.
         assert (found["committed"], found["aborted"]) == (5, 7 if kafka.protocol == "TV1" else 6)
     said = lines(caplog)
     # The other producer writes its line in another thread.
@@ -115,7 +115,7 @@ def test_the_log_has_one_line_for_each_change(
 def test_a_transaction_that_takes_too_long(
     kafka: Kafka, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with kafka.producer(transaction_timeout_ms=500) as producer:
+    with kafka.producer(transaction_timeout_ms=SHORT_MS) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"value").result(PATIENCE)
