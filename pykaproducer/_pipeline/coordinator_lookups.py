@@ -30,12 +30,12 @@ class CoordinatorLookups:
 
     def __init__(self) -> None:
         self._wanted: dict[tuple[CoordinatorKind, str], dict[Worker, None]] = {}
-        self._asked: tuple[CoordinatorKind, str] | None = None
+        self._in_flight: tuple[CoordinatorKind, str] | None = None
 
     @property
     def is_due(self) -> bool:
         """Whether a lookup is to be sent."""
-        return bool(self._wanted) and self._asked is None
+        return bool(self._wanted) and self._in_flight is None
 
     @property
     def is_wanted(self) -> bool:
@@ -48,9 +48,9 @@ class CoordinatorLookups:
 
     def ask(self, metadata: Metadata) -> None:
         """Send the oldest lookup. Only while *metadata* has a connection."""
-        kind, key = self._asked = next(iter(self._wanted))
+        kind, key = self._in_flight = next(iter(self._wanted))
         if metadata.refuses(ApiKey.FIND_COORDINATOR) is not None:
-            self._tell(CoordinatorCame(key, None, ErrorCode.UNSUPPORTED_VERSION))
+            self._deliver(CoordinatorCame(key, None, ErrorCode.UNSUPPORTED_VERSION))
             return
         metadata.ask(
             ApiKey.FIND_COORDINATOR,
@@ -61,23 +61,23 @@ class CoordinatorLookups:
 
     def lost(self) -> None:
         """Record that the connection is lost, and with it a lookup in flight."""
-        self._asked = None
+        self._in_flight = None
 
     def answered(self, version: int, payload: Buffer) -> FindCoordinatorAnswer:
         """Decode and handle the response. Raises WireError."""
-        if self._asked is None:
+        if self._in_flight is None:
             # The connection was closed because of a response that came together with this one. The
             # lookup is repeated.
             return FindCoordinatorAnswer(())
-        answer = decode_find_coordinator(version, payload, [self._asked[1]])
+        answer = decode_find_coordinator(version, payload, [self._in_flight[1]])
         (found,) = answer.coordinators
         code = found.error_code
-        self._tell(CoordinatorCame(found.key, None if code else found.address, code))
+        self._deliver(CoordinatorCame(found.key, None if code else found.address, code))
         return answer
 
-    def _tell(self, found: CoordinatorCame) -> None:
-        assert self._asked is not None
-        waiters = self._wanted.pop(self._asked)
-        self._asked = None
+    def _deliver(self, found: CoordinatorCame) -> None:
+        assert self._in_flight is not None
+        waiters = self._wanted.pop(self._in_flight)
+        self._in_flight = None
         for waiter in waiters:
             waiter.put(found)

@@ -202,7 +202,7 @@ def run_describe(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     elif there:
         print("\n\n".join("\n".join(_lines(each, now)) for each in there))
-    _tell_problems(described)
+    _report_problems(described)
     return 0 if len(there) == len(described) else 1
 
 
@@ -298,7 +298,7 @@ def _ids(options: argparse.Namespace) -> Sequence[str]:
     return list(dict.fromkeys(options.ids))
 
 
-def _tell_problems(described: Mapping[str, TransactionDescription]) -> None:
+def _report_problems(described: Mapping[str, TransactionDescription]) -> None:
     for name, each in described.items():
         if each.error_code:
             notify(f"transactional id {name!r}: {_problem(each.error_code)}")

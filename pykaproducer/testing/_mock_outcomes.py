@@ -62,7 +62,7 @@ class InformedCoordinator(Protocol):
         """Report a failure of a message."""
 
     def run(self) -> None:
-        """Do what follows from the failures."""
+        """Perform the effects of the failures."""
 
 
 def records_of(chunk: Chunk, parts: Iterable[Slice]) -> Iterator[tuple[int, SentRecord]]:

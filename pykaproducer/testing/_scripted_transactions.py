@@ -73,7 +73,7 @@ _STATES = (
 )
 
 
-#: In place of an offset that is not there.
+#: In place of an offset that was not committed.
 _NOTHING = StoredOffset(-1, -1, "")
 
 
@@ -86,7 +86,7 @@ class TransactionApis:
         exists: Callable[[Placed], bool],
         address: Callable[[int], tuple[str, int] | None],
     ) -> None:
-        """*exists*: whether there is a partition. *address*: of a broker; None: it is stopped."""
+        """*exists*: whether a partition exists. *address*: of a broker, None if it is stopped."""
         self._coordinators = coordinators
         self._exists, self._address = exists, address
         #: (kind, key) -> the broker that coordinates it, if not broker 0.
@@ -202,7 +202,7 @@ class TransactionApis:
     def _fetch(
         self, broker: int, group: str, place: Placed | None
     ) -> tuple[int, dict[Placed, tuple[StoredOffset, bool]]]:
-        """Return an error code, and the offset of *place* (None: all), and if it may change."""
+        """Return an error code, and the offset of *place* (None: all) and whether it may change."""
         if code := self._moved(broker, "group", group):
             return code, {}
         stored, unstable = self._coordinators.stored(group), self._coordinators.unstable(group)

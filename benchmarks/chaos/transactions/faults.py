@@ -31,7 +31,7 @@ _INTERNAL_PARTITIONS = 4
 _BROKERS = ("kill -9", "SIGTERM", "SIGSTOP", "all paused", "disk failure")
 #: Faults that need several brokers.
 _SEVERAL = ("rolling restart", "leader election", "isolated broker")
-#: Faults in which no EndTxn is written without an answer: what it is may not be unknown.
+#: Faults in which each EndTxn that was written is answered, so that no outcome may be unknown.
 _ANSWERED = (
     *("quota", "small batches", "leader election"),
     *("client sleeps", "client kill -9", "successor killed", "second instance"),
@@ -66,7 +66,7 @@ def kinds_for(*, brokers: int, tv1: bool, group: bool) -> list[str]:
     """Return the kinds of faults that can happen."""
     absent = {
         *(() if brokers > 1 else (*_SEVERAL, "coordinator moved", "group coordinator moved")),
-        # A broker alone cannot go on without a disk.
+        # A broker alone cannot continue without a disk.
         *(() if brokers > 1 else ("disk failure",)),
     }
     for api in ("AddPartitionsToTxn", "AddOffsetsToTxn"):
@@ -79,7 +79,7 @@ def kinds_for(*, brokers: int, tv1: bool, group: bool) -> list[str]:
 
 
 class _Progress:
-    """What :class:`Faults` wants to know of the processes under load, for one of them."""
+    """The counters of the processes under load that :class:`Faults` reads, and one process."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -299,7 +299,7 @@ class TransactionFaults(Faults):
         """Have the program sleep in a transaction until that has timed out."""
         seconds = self._random.uniform(self._timeout + 0.3, self._timeout + 1.5)
         begun = self._line.board.begun
-        self._line.current.tell(do="sleep", seconds=seconds)
+        self._line.current.command(do="sleep", seconds=seconds)
         yield 1
         wait_for(lambda: self._line.board.begun > begun + 1, seconds + _WAIT)
 
@@ -308,7 +308,7 @@ class TransactionFaults(Faults):
         """Kill a process at a point of a transaction; a successor takes over."""
         point = next(self._points)
         running = self._line.current
-        running.tell(do="die", at=point)
+        running.command(do="die", at=point)
         died = running.dies(_WAIT)
         if died:
             self.deaths.append(point)
@@ -321,7 +321,7 @@ class TransactionFaults(Faults):
 
     @contextmanager
     def _kill_successor(self) -> Iterator[int]:
-        """Kill a process at any time, and its successor while that initialises."""
+        """Kill a process at any time, and its successor while that initializes."""
         self._line.current.kill()
         point = self._random.choice(self._init_points or [None])  # type: ignore[list-item]
         successor = self._line.succeed(die_at=point)
@@ -343,7 +343,7 @@ class TransactionFaults(Faults):
 
     @contextmanager
     def _zombie_in_doubt(self) -> Iterator[int]:
-        """The same when its EndTxn was cut: it may or may not learn what has become of it."""
+        """The same after its EndTxn was cut: the process may or may not learn the outcome."""
         proxies, first = self._stage.proxies, self._line.current
         before = sum(proxy.cuts for proxy in proxies)
         try:
@@ -359,7 +359,7 @@ class TransactionFaults(Faults):
         self._leave(first)
 
     def _take_over(self, first: Running) -> bool:
-        """Stop a process while a successor commits something; return false if that does not."""
+        """Stop a process while a successor commits something; return whether it has."""
         with self._stopped(first):
             self._line.succeed()
             taken_over = self._line.commits(_WAIT)

@@ -47,10 +47,11 @@ class Running:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def tell(self, **command: Any) -> None:
+    def command(self, **fields: Any) -> None:
+        """Send a command to the process: see ``load.py``."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError, ValueError):  # it has ended, or been killed
-            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.write(json.dumps(fields) + "\n")
             self._process.stdin.flush()
 
     def stop(self) -> None:
@@ -65,7 +66,7 @@ class Running:
         self._finish()
 
     def _finish(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, and forget what it has not read."""
+        """Wait until it has ended, and drop the commands that it has not read."""
         self._process.wait(timeout)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -78,7 +79,7 @@ class Running:
 
     def end(self) -> None:
         """Have it end in an orderly way."""
-        self.tell(do="end")
+        self.command(do="end")
         try:
             self._finish(_END)
         except subprocess.TimeoutExpired:
@@ -97,7 +98,7 @@ class Running:
 
 
 class Line:
-    """One transactional id: the process that is to use it, and those before."""
+    """One transactional id: the process that uses it now, and those before."""
 
     def __init__(self, job: Mapping[str, Any], directory: Path) -> None:
         self.transactional_id: str = job["settings"]["transactional_id"]
@@ -105,7 +106,7 @@ class Line:
         self.board = Board(path)
         self._job = {**job, "board": str(path)}
         self._directory = directory
-        #: All processes; the last one is to work.
+        #: All processes; the last one should have the id.
         self.processes: list[Running] = []
         self.succeed()
 

@@ -1,7 +1,7 @@
-"""Markers that the brokers have skipped, as they say in their logs.
+"""Markers that the brokers have skipped, according to their logs.
 
 If a partition has no leader while the transaction that wrote into it ends, a coordinator of Kafka
-4.3.1 takes the partition for deleted: it writes no marker there, ever, and the transaction counts
+4.3.1 considers the partition deleted: it never writes a marker there, and the transaction counts
 as ended (KAFKA-20734). In that partition the outcome of the next transaction of the same producer
 decides what is readable, whatever this one's was. No client can prevent that.
 """
@@ -39,9 +39,9 @@ class Skipped(NamedTuple):
 
 
 def skipped_markers(paths: Iterable[Path], topic: str, begin: float) -> list[Skipped]:
-    """Return what the logs at *paths* say; they began at the time *begin* (monotonic), or later.
+    """Return the skipped markers in the logs at *paths*.
 
-    They have the local time of day, without a date.
+    The logs began at *begin* (monotonic seconds) or later, and have the local time of day only.
     """
     since = _time_of_day(time.time() - (time.monotonic() - begin))
     found = []
