@@ -19,18 +19,20 @@ _SINCE = {
     ApiKey.LIST_TRANSACTIONS: "3.0",
 }
 #: Rights that differ from those of a producer.
-_RIGHTS = {
+_RIGHTS: dict[int, dict[int, str]] = {
     ApiKey.FIND_COORDINATOR: {
-        53: "grant this client Describe on the transactional id",
-        30: "grant this client Describe on the group",
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+            "grant this client Describe on the transactional id"
+        ),
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this client Describe on the group",
     },
     ApiKey.OFFSET_FETCH: {
-        29: "grant this client Describe on the topic",
-        30: "grant this client Describe on the group",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this client Describe on the topic",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this client Describe on the group",
     },
     ApiKey.TXN_OFFSET_COMMIT: {
-        29: "grant this client Read on the topic",
-        30: "grant this client Read on the group",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this client Read on the topic",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this client Read on the group",
     },
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.transaction_hints import coordinator_advice
@@ -50,7 +51,12 @@ _NEXT = {
     _S.ABORTABLE: _C.ABORT,
 }
 #: Error codes that are about one partition. Others are about the group or the transaction.
-_ABOUT_PARTITIONS = {3, 12, 29, 55}
+_ABOUT_PARTITIONS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+}
 #: What to do after errors that end the use of the producer.
 _REMEDY = {
     FailureKind.FENCED: "; close this producer",

@@ -67,12 +67,12 @@ def test_what_a_reader_of_committed_messages_sees(
     cluster: ScriptedCluster, client: RawClient
 ) -> None:
     world = world_of(cluster, client)
-    who = world.begin()
+    producer = world.begin()
     for commit in (True, False):
-        world.write(who)
+        world.write(producer)
         assert len(cluster.log("t", committed=True)) == (not commit)
-        who = world.after(who, world.end(who, commit=commit))
-    world.write(who)
+        producer = world.after(producer, world.end(producer, commit=commit))
+    world.write(producer)
     assert [each.offset for each in cluster.log("t", committed=True)] == [0]
     assert [each.offset for each in cluster.log("t")] == [0, 2, 4]
     assert [each.transactional for each in cluster.batches("t")] == [True] * 3
@@ -80,11 +80,11 @@ def test_what_a_reader_of_committed_messages_sees(
 
 def test_offsets_are_seen_by_the_test(cluster: ScriptedCluster, client: RawClient) -> None:
     world = world_of(cluster, client)
-    who = world.begin()
-    assert world.write_offset(who, "g", 5) == "0"
+    producer = world.begin()
+    assert world.write_offset(producer, "g", 5) == "0"
     assert cluster.transaction_state("id") == "Ongoing"
     assert cluster.offsets("g") == {}
-    world.end(who, commit=True)
+    world.end(producer, commit=True)
     assert cluster.offsets("g") == {("t", 0): 5}
     assert cluster.transaction_state("id") == "CompleteCommit"
 
@@ -93,13 +93,15 @@ def test_the_last_epoch_is_followed_by_another_producer_id(
     cluster: ScriptedCluster, client: RawClient
 ) -> None:
     world = world_of(cluster, client)
-    who = world.begin()
-    assert world.said(world.init()) == "0 A1"
+    producer = world.begin()
+    assert world.text_of(world.init()) == "0 A1"
     cluster._state.coordinators.ids["id"].epoch = last = 2**15 - 2
     for commit in (False, True):
-        answer = world.end((who[0], last), commit=False)
-        assert world.said(answer) == "0 B0"
-        assert world.said(world.end((who[0], last), commit=commit)) == ("48" if commit else "0 B0")
+        answer = world.end((producer[0], last), commit=False)
+        assert world.text_of(answer) == "0 B0"
+        assert world.text_of(world.end((producer[0], last), commit=commit)) == (
+            "48" if commit else "0 B0"
+        )
 
 
 def test_the_level_of_the_protocol_can_be_changed(
@@ -127,16 +129,16 @@ def test_coordinators_can_be_moved(cluster: ScriptedCluster, client: RawClient) 
     for version in (2, 5):
         assert (found(client, 0, version).node_id, found(client, 1, version).node_id) == (0, 0)
     world = world_of(cluster, client)
-    who = world.begin()
+    producer = world.begin()
     cluster.move_coordinator("transaction", "id", 1)
     answer = found(client, 1)
     assert (answer.node_id, answer.host, answer.port) == (1, "broker-1.scripted", 9093)
     assert found(client, 0).node_id == 0
     assert world.init(once=True).error_code == 16
-    assert world.end(who, commit=False, once=True).error_code == 16
+    assert world.end(producer, commit=False, once=True).error_code == 16
     with RawClient(cluster.network, "broker-1.scripted", 9093) as other:
         world.client = other
-        assert world.said(world.init(who)) == f"0 A{who[1] + 1}"
+        assert world.text_of(world.init(producer)) == f"0 A{producer[1] + 1}"
     cluster.stop(1)
     assert found(client, 1).error_code == 15
     assert found(client, 7).error_code == 42
@@ -148,8 +150,8 @@ def test_transactions_are_listed(cluster: ScriptedCluster, client: RawClient) ->
     world = world_of(cluster, client)
     for name in ("a-1", "a-2", "b-1"):
         world.name = name
-        who = world.begin()
-    world.write(who)
+        producer = world.begin()
+    world.write(producer)
 
     def listed(**filters: Any) -> list[str]:
         answer = client.ask(ListTransactionsRequest(version=2, **filters))
@@ -159,7 +161,7 @@ def test_transactions_are_listed(cluster: ScriptedCluster, client: RawClient) ->
     assert listed() == ["a-1", "a-2", "b-1"]
     assert listed(state_filters=["Ongoing"]) == ["b-1"]
     assert listed(transactional_id_pattern="a-.*", state_filters=["Empty"]) == ["a-1", "a-2"]
-    assert listed(producer_id_filters=[who[0]]) == ["b-1"]
+    assert listed(producer_id_filters=[producer[0]]) == ["b-1"]
     cluster.move_coordinator("transaction", "a-1", 1)
     assert listed() == ["a-2", "b-1"]
     answer = client.ask(ListTransactionsRequest(version=1, state_filters=["Odd"]))
@@ -170,33 +172,33 @@ def test_transactions_are_listed(cluster: ScriptedCluster, client: RawClient) ->
 
 def test_each_request_can_be_refused(cluster: ScriptedCluster, client: RawClient) -> None:
     world = world_of(cluster, client)
-    who = world.begin()
+    producer = world.begin()
     code = 29
     for api in ("add_partitions_to_txn", "add_offsets_to_txn", "txn_offset_commit", "end_txn"):
         cluster.next(api, Refuse(code))
     for api in ("offset_fetch", "describe_transactions", "list_transactions", "find_coordinator"):
         cluster.next(api, Refuse(code))
-    assert world.add(who, 0, 1) == f"{code} {code}"
-    assert world.add_group(who, "g") == str(code)
-    assert world.commit_offset(who, "g") == str(code)
-    assert world.said(world.end(who, commit=True)) == str(code)
+    assert world.add(producer, 0, 1) == f"{code} {code}"
+    assert world.add_group(producer, "g") == str(code)
+    assert world.commit_offset(producer, "g") == str(code)
+    assert world.text_of(world.end(producer, commit=True)) == str(code)
     assert found(client, 0).error_code == code
     assert world.describe().error_code == code
     assert client.ask(ListTransactionsRequest(version=0)).error_code == code
-    assert world.add(who, 0, 1) == "0 0"
+    assert world.add(producer, 0, 1) == "0 0"
 
 
 def test_partitions_can_be_refused(cluster: ScriptedCluster, client: RawClient) -> None:
     world = world_of(cluster, client, protocol=1)
-    who = world.begin()
+    producer = world.begin()
     cluster.next("add_partitions_to_txn", Refuse(29, only=[("t", 2)]))
-    assert world.add(who, 0, 2) == "0 29"
-    assert world.produce(who) == "0 @0"
-    assert world.produce(who, partition=2) == "120"
+    assert world.add(producer, 0, 2) == "0 29"
+    assert world.produce(producer) == "0 @0"
+    assert world.produce(producer, partition=2) == "120"
     cluster.next("txn_offset_commit", Refuse(29, only=[("t", 0)]))
-    world.add_group(who, "g")
-    assert world.commit_offset(who, "g") == "29"
-    world.end(who, commit=True)
+    world.add_group(producer, "g")
+    assert world.commit_offset(producer, "g") == "29"
+    world.end(producer, commit=True)
     assert cluster.offsets("g") == {}
 
 
@@ -207,7 +209,7 @@ def test_an_action_can_be_for_all_requests(cluster: ScriptedCluster, client: Raw
     codes = [world.init().error_code for _ in range(3)]
     assert codes == [50, 53, 53]
     cluster.always("init_producer_id", proceed)
-    assert world.said(world.init()) == "0 A0"
+    assert world.text_of(world.init()) == "0 A0"
     cluster.always("end_txn", Drop(appended=True))
     with pytest.raises(Closed):
         world.end(world.begin(), commit=False)

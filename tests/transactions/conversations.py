@@ -1,7 +1,7 @@
 """Conversations of a raw client with a coordinator, and what Kafka 4.3 answers.
 
-The client encodes with the codec of ``testing``, so that nothing of the library is between the test
-and the broker. ``tests/testing`` holds the scripted brokers against these facts, and
+The client encodes with the codec of ``testing``, so no code of the library is between the test and
+the broker. ``tests/testing`` holds the scripted brokers against these facts, and
 ``test_coordinators`` a real broker.
 
 Answers are texts: the error code, the producer, and the base offset of a batch, as far as there are
@@ -30,15 +30,15 @@ from tests.wire.helper import record_batch
 
 #: How long a coordinator may take, in seconds; only a hang takes as long.
 PATIENCE = 60.0
-#: Answers that pass by themselves: the coordinator is loading, or markers are being written. To a
-#: client that does not expect the latter from Produce, a broker returns NOT_ENOUGH_REPLICAS.
-PASSING = {3, 5, 6, 14, 15, 16, 19, 51}
+#: Temporary errors: the coordinator is loading, or markers are being written. To a client that does
+#: not expect CONCURRENT_TRANSACTIONS from Produce, a broker returns NOT_ENOUGH_REPLICAS.
+TEMPORARY = {3, 5, 6, 14, 15, 16, 19, 51}
 #: The timeout of transactions that are to time out (milliseconds).
 SHORT_MS = 1_000
 
 #: A producer id and an epoch.
 Producer = tuple[int, int]
-NOBODY: Producer = (-1, -1)
+NO_PRODUCER: Producer = (-1, -1)
 
 
 @dataclass
@@ -61,11 +61,11 @@ class World:
     # Requests ----------------------------------------------------------------------------------
 
     def ask(self, request: Any, code: Callable[[Any], Iterable[int]], once: bool = False) -> Any:
-        """Return the answer to *request*, unless *once* one with a code that does not pass."""
+        """Return the answer to *request*. Unless *once*, repeat it after temporary errors."""
         deadline = time.monotonic() + PATIENCE
         while True:
             answer = self.client.ask(request)
-            if once or not PASSING.intersection(code(answer)):
+            if once or not TEMPORARY.intersection(code(answer)):
                 return answer
             assert time.monotonic() < deadline, answer
 
@@ -77,7 +77,7 @@ class World:
 
     def init(
         self,
-        expected: Producer = NOBODY,
+        expected: Producer = NO_PRODUCER,
         *,
         version: int = 5,
         timeout_ms: int = 60_000,
@@ -99,10 +99,19 @@ class World:
         return answer.producer_id, answer.producer_epoch
 
     def produce(
-        self, who: Producer, sequence: int = 0, *, version: int | None = None, partition: int = 0
+        self,
+        producer: Producer,
+        sequence: int = 0,
+        *,
+        version: int | None = None,
+        partition: int = 0,
     ) -> str:
         batch = record_batch(
-            b"value", producer_id=who[0], epoch=who[1], sequence=sequence, transactional=True
+            b"value",
+            producer_id=producer[0],
+            epoch=producer[1],
+            sequence=sequence,
+            transactional=True,
         )
         request = produce_request(
             [(self.topic, partition, batch)],
@@ -113,15 +122,15 @@ class World:
         found = _only(answer)
         return f"{found.error_code}" + (f" @{found.base_offset}" if not found.error_code else "")
 
-    def add(self, who: Producer, *partitions: int, version: int = 3, topic: str = "") -> Any:
+    def add(self, producer: Producer, *partitions: int, version: int = 3, topic: str = "") -> Any:
         prefix = "v3_and_below_"
         kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             version=version,
             **{
                 f"{prefix}transactional_id": self.name,
-                f"{prefix}producer_id": who[0],
-                f"{prefix}producer_epoch": who[1],
+                f"{prefix}producer_id": producer[0],
+                f"{prefix}producer_epoch": producer[1],
                 f"{prefix}topics": [kind(name=topic or self.topic, partitions=list(partitions))],
             },
         )
@@ -134,23 +143,23 @@ class World:
             }
             return [found[number] for number in sorted(found)]
 
-        # An unknown partition does not pass here.
+        # UNKNOWN_TOPIC_OR_PARTITION is not temporary here.
         answer = self.ask(request, lambda answer: set(codes(answer)) - {3})
         return " ".join(map(str, codes(answer)))
 
-    def add_group(self, who: Producer, group: str, version: int = 4) -> str:
+    def add_group(self, producer: Producer, group: str, version: int = 4) -> str:
         request = AddOffsetsToTxnRequest(
             version=version,
             transactional_id=self.name,
-            producer_id=who[0],
-            producer_epoch=who[1],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
             group_id=group,
         )
         return str(self.ask(request, lambda answer: [answer.error_code]).error_code)
 
     def commit_offset(
         self,
-        who: Producer,
+        producer: Producer,
         group: str,
         offset: int = 7,
         *,
@@ -168,8 +177,8 @@ class World:
             version=version or (5 if self.protocol == 2 else 4),
             transactional_id=self.name,
             group_id=group,
-            producer_id=who[0],
-            producer_epoch=who[1],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
             generation_id=generation,
             topics=[kind(name=topic or self.topic, partitions=[one])],
         )
@@ -191,13 +200,13 @@ class World:
         return f"{found.error_code} {found.committed_offset}"
 
     def end(
-        self, who: Producer, *, commit: bool, version: int | None = None, once: bool = False
+        self, producer: Producer, *, commit: bool, version: int | None = None, once: bool = False
     ) -> Any:
         request = EndTxnRequest(
             version=version or (5 if self.protocol == 2 else 4),
             transactional_id=self.name,
-            producer_id=who[0],
-            producer_epoch=who[1],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
             committed=commit,
         )
         return self.ask(request, lambda answer: [answer.error_code], once)
@@ -215,25 +224,25 @@ class World:
 
     # A client of the protocol ------------------------------------------------------------------
 
-    def write(self, who: Producer, sequence: int = 0) -> str:
+    def write(self, producer: Producer, sequence: int = 0) -> str:
         """Write a batch as a client of the protocol does."""
         if self.protocol == 1:
-            assert self.add(who, 0) == "0"
-        return self.produce(who, sequence)
+            assert self.add(producer, 0) == "0"
+        return self.produce(producer, sequence)
 
-    def write_offset(self, who: Producer, group: str, offset: int) -> str:
+    def write_offset(self, producer: Producer, group: str, offset: int) -> str:
         if self.protocol == 1:
-            assert self.add_group(who, group) == "0"
-        return self.commit_offset(who, group, offset)
+            assert self.add_group(producer, group) == "0"
+        return self.commit_offset(producer, group, offset)
 
-    def after(self, who: Producer, answer: Any) -> Producer:
+    def after(self, producer: Producer, answer: Any) -> Producer:
         """Return the producer of the next transaction, from the *answer* to EndTxn."""
         assert answer.error_code == 0, answer
-        return (answer.producer_id, answer.producer_epoch) if self.protocol == 2 else who
+        return (answer.producer_id, answer.producer_epoch) if self.protocol == 2 else producer
 
     # Answers -----------------------------------------------------------------------------------
 
-    def said(self, answer: Any) -> str:
+    def text_of(self, answer: Any) -> str:
         """Return an answer with a code and a producer as a text."""
         if answer.producer_id < 0:
             return str(answer.error_code)
@@ -283,10 +292,14 @@ def _only(answer: Any) -> Any:
     second=["0 @0", "0 A1", "0 A1", "48", "CompleteCommit"],
 )
 def a_commit_that_is_repeated(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who)]
-    said += [world.said(world.end(who, commit=True)) for _ in range(2)]
-    return [*said, world.said(world.end(who, commit=False)), world.describe().transaction_state]
+    producer = world.begin()
+    answers = [world.write(producer)]
+    answers += [world.text_of(world.end(producer, commit=True)) for _ in range(2)]
+    return [
+        *answers,
+        world.text_of(world.end(producer, commit=False)),
+        world.describe().transaction_state,
+    ]
 
 
 @answered(
@@ -294,10 +307,14 @@ def a_commit_that_is_repeated(world: World) -> list[str]:
     second=["0 @0", "0 A1", "0 A1", "48", "CompleteAbort"],
 )
 def an_abort_that_is_repeated(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who)]
-    said += [world.said(world.end(who, commit=False)) for _ in range(2)]
-    return [*said, world.said(world.end(who, commit=True)), world.describe().transaction_state]
+    producer = world.begin()
+    answers = [world.write(producer)]
+    answers += [world.text_of(world.end(producer, commit=False)) for _ in range(2)]
+    return [
+        *answers,
+        world.text_of(world.end(producer, commit=True)),
+        world.describe().transaction_state,
+    ]
 
 
 @answered(
@@ -305,9 +322,13 @@ def an_abort_that_is_repeated(world: World) -> list[str]:
     second=["0 @0", "0 A1", "0 A2", "90"],
 )
 def a_commit_that_is_repeated_after_the_next_producer(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who), world.said(world.end(who, commit=True)), world.said(world.init())]
-    return [*said, world.said(world.end(who, commit=True))]
+    producer = world.begin()
+    answers = [
+        world.write(producer),
+        world.text_of(world.end(producer, commit=True)),
+        world.text_of(world.init()),
+    ]
+    return [*answers, world.text_of(world.end(producer, commit=True))]
 
 
 @answered(
@@ -316,15 +337,15 @@ def a_commit_that_is_repeated_after_the_next_producer(world: World) -> list[str]
 )
 def a_commit_from_another_connection(world: World) -> list[str]:
     """Only the transactional id, the producer id and the epoch count."""
-    who = world.begin()
-    said = [world.write(who)]
+    producer = world.begin()
+    answers = [world.write(producer)]
     with world.connect() as other:
         other.client_id = "another"
         mine, world.client = world.client, other
-        said.append(world.said(world.end(who, commit=True)))
+        answers.append(world.text_of(world.end(producer, commit=True)))
         world.wait_for("CompleteCommit")
         world.client = mine
-    return [*said, world.describe().transaction_state]
+    return [*answers, world.describe().transaction_state]
 
 
 @answered(
@@ -333,15 +354,18 @@ def a_commit_from_another_connection(world: World) -> list[str]:
 )
 def a_commit_that_is_repeated_in_the_next_transaction(world: World) -> list[str]:
     """With the first protocol it commits that one, as the epoch is the same."""
-    who = world.begin()
-    said = [world.write(who)]
-    answer = world.end(who, commit=True)
+    producer = world.begin()
+    answers = [world.write(producer)]
+    answer = world.end(producer, commit=True)
     world.wait_for("CompleteCommit")
-    said += [world.said(answer), world.write(world.after(who, answer), 2 - world.protocol)]
-    said.append(world.said(world.end(who, commit=True)))
+    answers += [
+        world.text_of(answer),
+        world.write(world.after(producer, answer), 2 - world.protocol),
+    ]
+    answers.append(world.text_of(world.end(producer, commit=True)))
     if world.protocol == 1:
         world.wait_for("CompleteCommit")
-    return [*said, world.describe().transaction_state]
+    return [*answers, world.describe().transaction_state]
 
 
 @answered(
@@ -349,14 +373,14 @@ def a_commit_that_is_repeated_in_the_next_transaction(world: World) -> list[str]
     second=["0 @0", "0 A1", "0 @2", "0 A2", "0 @4", "0 A3"],
 )
 def several_transactions(world: World) -> list[str]:
-    who, said = world.begin(), []
+    producer, answers = world.begin(), []
     for serial, commit in enumerate((True, False, True)):
         # A new epoch begins at 0 again.
-        said.append(world.write(who, 0 if world.protocol == 2 else serial))
-        answer = world.end(who, commit=commit)
-        said.append(world.said(answer))
-        who = world.after(who, answer)
-    return said
+        answers.append(world.write(producer, 0 if world.protocol == 2 else serial))
+        answer = world.end(producer, commit=commit)
+        answers.append(world.text_of(answer))
+        producer = world.after(producer, answer)
+    return answers
 
 
 @answered(
@@ -364,8 +388,10 @@ def several_transactions(world: World) -> list[str]:
     second=["48", "0 A1", "0 A1", "48"],
 )
 def an_end_without_anything(world: World) -> list[str]:
-    who = world.begin()
-    return [world.said(world.end(who, commit=commit)) for commit in (True, False, False, True)]
+    producer = world.begin()
+    return [
+        world.text_of(world.end(producer, commit=commit)) for commit in (True, False, False, True)
+    ]
 
 
 @answered(
@@ -377,14 +403,14 @@ def an_end_of_the_other_protocol(world: World) -> list[str]:
     """Only a server of the second protocol knows both."""
     if world.server == 1:
         return []
-    who = world.begin()
-    said = [world.write(who)]
-    answer = world.end(who, commit=True, version=4 if world.protocol == 2 else 5)
+    producer = world.begin()
+    answers = [world.write(producer)]
+    answer = world.end(producer, commit=True, version=4 if world.protocol == 2 else 5)
     world.wait_for("CompleteCommit")
-    said.append(world.said(answer))
+    answers.append(world.text_of(answer))
     if answer.producer_id >= 0:
-        who = (answer.producer_id, answer.producer_epoch)
-    return [*said, world.write(who, 1 if world.protocol == 2 else 0)]
+        producer = (answer.producer_id, answer.producer_epoch)
+    return [*answers, world.write(producer, 1 if world.protocol == 2 else 0)]
 
 
 # Fences -----------------------------------------------------------------------------------------
@@ -396,38 +422,48 @@ def an_end_of_the_other_protocol(world: World) -> list[str]:
     second=["0 @0", "CompleteAbort", "47", "90", "48", "0 A1", "0 @2"],
 )
 def a_transaction_that_times_out(world: World) -> list[str]:
-    who = world.begin(timeout_ms=SHORT_MS)
-    said = [world.write(who)]
+    producer = world.begin(timeout_ms=SHORT_MS)
+    answers = [world.write(producer)]
     world.expire(world)
-    said += [world.describe().transaction_state, world.produce(who, 1)]
-    said.append(world.add(who, 0))
-    said.append(world.said(world.end(who, commit=True)))
+    answers += [world.describe().transaction_state, world.produce(producer, 1)]
+    answers.append(world.add(producer, 0))
+    answers.append(world.text_of(world.end(producer, commit=True)))
     if world.protocol == 1:
-        said.append(world.said(world.end(who, commit=True, version=1)))
-        said.append(world.said(world.init(who)))
+        answers.append(world.text_of(world.end(producer, commit=True, version=1)))
+        answers.append(world.text_of(world.init(producer)))
     else:
-        answer = world.end(who, commit=False)
-        said += [world.said(answer), world.write(world.after(who, answer))]
-    return said
+        answer = world.end(producer, commit=False)
+        answers += [world.text_of(answer), world.write(world.after(producer, answer))]
+    return answers
 
 
 @answered(
     first=["0 @0", "51", "0 A2", "47", "90", "90", "90"],
 )
 def a_second_instance(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who), world.said(world.init(once=True)), world.said(world.init())]
-    said += [world.produce(who, 1), world.said(world.end(who, commit=True))]
-    return [*said, world.said(world.end(who, commit=False)), world.said(world.init(who))]
+    producer = world.begin()
+    answers = [
+        world.write(producer),
+        world.text_of(world.init(once=True)),
+        world.text_of(world.init()),
+    ]
+    answers += [world.produce(producer, 1), world.text_of(world.end(producer, commit=True))]
+    return [
+        *answers,
+        world.text_of(world.end(producer, commit=False)),
+        world.text_of(world.init(producer)),
+    ]
 
 
 @answered(
     first=["0 A1", "0 A1", "0 A2", "90", "0 A3"],
 )
 def the_same_instance_again(world: World) -> list[str]:
-    who = world.begin()
-    first = [world.said(world.init(each)) for each in (who, who, (who[0], 1), who)]
-    return [*first, world.said(world.init())]
+    producer = world.begin()
+    first = [
+        world.text_of(world.init(each)) for each in (producer, producer, (producer[0], 1), producer)
+    ]
+    return [*first, world.text_of(world.init())]
 
 
 @answered(
@@ -436,36 +472,40 @@ def the_same_instance_again(world: World) -> list[str]:
     second=["0 @0", "51", "0 A1", "Empty"],
 )
 def initialized_by_its_owner_while_open(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who), world.said(world.init(who, once=True))]
-    return [*said, world.said(world.init(who)), world.describe().transaction_state]
+    producer = world.begin()
+    answers = [world.write(producer), world.text_of(world.init(producer, once=True))]
+    return [*answers, world.text_of(world.init(producer)), world.describe().transaction_state]
 
 
 @answered(
     first=["0 A1", "90", "47", "90", "47", "90", "47", "90", "47"],
 )
 def codes_for_older_clients(world: World) -> list[str]:
-    who = world.begin()
+    producer = world.begin()
     newer = world.init()
-    said = [world.said(newer), world.said(world.init(who, version=4))]
-    said += [world.said(world.init(who, version=3)), world.add(who, 0, version=3)]
-    said += [world.add(who, 0, version=1), world.add_group(who, "g"), world.add_group(who, "g", 1)]
-    said += [world.said(world.end(who, commit=True, version=v)) for v in (4, 1)]
-    return said
+    answers = [world.text_of(newer), world.text_of(world.init(producer, version=4))]
+    answers += [world.text_of(world.init(producer, version=3)), world.add(producer, 0, version=3)]
+    answers += [
+        world.add(producer, 0, version=1),
+        world.add_group(producer, "g"),
+        world.add_group(producer, "g", 1),
+    ]
+    answers += [world.text_of(world.end(producer, commit=True, version=v)) for v in (4, 1)]
+    return answers
 
 
 @answered(
     first=["49", "49", "49", "90", "90", "42", "42"],
 )
 def what_the_coordinator_does_not_know(world: World) -> list[str]:
-    named = world.said(world.end((5, 0), commit=True))
-    who = world.begin()
-    said = [named, world.said(world.end((who[0] + 999, 0), commit=True))]
-    said += [world.add((who[0] + 999, 0), 0), world.add((who[0], 7), 0)]
-    said.append(world.said(world.end((who[0], 7), commit=True)))
+    named = world.text_of(world.end((5, 0), commit=True))
+    producer = world.begin()
+    answers = [named, world.text_of(world.end((producer[0] + 999, 0), commit=True))]
+    answers += [world.add((producer[0] + 999, 0), 0), world.add((producer[0], 7), 0)]
+    answers.append(world.text_of(world.end((producer[0], 7), commit=True)))
     world.name = ""
-    said += [world.said(world.init()), world.said(world.end(who, commit=True))]
-    return said
+    answers += [world.text_of(world.init()), world.text_of(world.end(producer, commit=True))]
+    return answers
 
 
 @answered(
@@ -473,7 +513,7 @@ def what_the_coordinator_does_not_know(world: World) -> list[str]:
 )
 def a_timeout_out_of_range(world: World) -> list[str]:
     timeouts = (900_001, 900_000, 0)
-    return [world.said(world.init(timeout_ms=timeout)) for timeout in timeouts]
+    return [world.text_of(world.init(timeout_ms=timeout)) for timeout in timeouts]
 
 
 # What is written --------------------------------------------------------------------------------
@@ -483,10 +523,14 @@ def a_timeout_out_of_range(world: World) -> list[str]:
     first=["120", "48", "55 3", "120", "0", "0 @0"],
 )
 def a_partition_that_was_not_added(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.produce(who, version=version) for version in (11, 9)]
-    said += [world.add(who, 0, 99), world.produce(who, version=11), world.add(who, 0)]
-    return [*said, world.produce(who, version=11)]
+    producer = world.begin()
+    answers = [world.produce(producer, version=version) for version in (11, 9)]
+    answers += [
+        world.add(producer, 0, 99),
+        world.produce(producer, version=11),
+        world.add(producer, 0),
+    ]
+    return [*answers, world.produce(producer, version=11)]
 
 
 @answered(
@@ -494,37 +538,37 @@ def a_partition_that_was_not_added(world: World) -> list[str]:
     second=["0 @0", "0 A1", "47"],
 )
 def a_late_batch(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who), world.said(world.end(who, commit=True))]
+    producer = world.begin()
+    answers = [world.write(producer), world.text_of(world.end(producer, commit=True))]
     # Before the marker is written, a broker appends it to the transaction.
     world.wait_for("CompleteCommit")
-    said.append(world.produce(who, 1))
+    answers.append(world.produce(producer, 1))
     if world.protocol == 1:
-        said.append(world.produce(who, 1, version=9))
-        said.append(world.said(world.init(who)))
-        said.append(world.produce(who, 1))
-    return said
+        answers.append(world.produce(producer, 1, version=9))
+        answers.append(world.text_of(world.init(producer)))
+        answers.append(world.produce(producer, 1))
+    return answers
 
 
 @answered(
     first=["0 @0", "0 A1", "45", "0 @2"],
 )
 def a_first_sequence_that_is_not_the_first(world: World) -> list[str]:
-    who = world.begin()
-    said = [world.write(who)]
-    answer = world.end(who, commit=True)
+    producer = world.begin()
+    answers = [world.write(producer)]
+    answer = world.end(producer, commit=True)
     if world.protocol == 1:
-        answer = world.init(who)
-    who = (answer.producer_id, answer.producer_epoch)
-    return [*said, world.said(answer), world.write(who, 5), world.write(who, 0)]
+        answer = world.init(producer)
+    producer = (answer.producer_id, answer.producer_epoch)
+    return [*answers, world.text_of(answer), world.write(producer, 5), world.write(producer, 0)]
 
 
 @answered(
     first=["0 @0", "0 @1", "0 @1", "0 @0", "45"],
 )
-def batches_that_come_again_in_a_transaction(world: World) -> list[str]:
-    who = world.begin()
-    return [world.write(who, sequence) for sequence in (0, 1, 1, 0, 3)]
+def batches_that_are_repeated_in_a_transaction(world: World) -> list[str]:
+    producer = world.begin()
+    return [world.write(producer, sequence) for sequence in (0, 1, 1, 0, 3)]
 
 
 # Offsets ----------------------------------------------------------------------------------------
@@ -534,15 +578,15 @@ def batches_that_come_again_in_a_transaction(world: World) -> list[str]:
     first=["0 -1", "0", "88 -1", "0 -1", "0 7", "0", "88 -1", "0 7", "0 7"],
 )
 def offsets_of_a_transaction(world: World) -> list[str]:
-    who, group = world.begin(), f"group-{world.name}"
-    said = [world.offset(group)]
+    producer, group = world.begin(), f"group-{world.name}"
+    answers = [world.offset(group)]
     for offset, commit in ((7, True), (8, False)):
-        said += [world.write_offset(who, group, offset), world.offset(group)]
-        said.append(world.offset(group, stable=False))
-        answer = world.end(who, commit=commit)
-        who = world.after(who, answer)
-        said.append(_settled(world, group))
-    return said
+        answers += [world.write_offset(producer, group, offset), world.offset(group)]
+        answers.append(world.offset(group, stable=False))
+        answer = world.end(producer, commit=commit)
+        producer = world.after(producer, answer)
+        answers.append(_settled(world, group))
+    return answers
 
 
 def _settled(world: World, group: str) -> str:
@@ -558,15 +602,15 @@ def _settled(world: World, group: str) -> str:
 )
 def offsets_that_the_next_producer_reads(world: World) -> list[str]:
     """When InitProducerId is answered, the last transaction and its offsets are decided."""
-    group, said = f"group-{world.name}", []
-    who = world.begin()
+    group, answers = f"group-{world.name}", []
+    producer = world.begin()
     for number in range(8):
-        world.write_offset(who, group, number)
+        world.write_offset(producer, group, number)
         if number % 4 != 3:
-            world.end(who, commit=True)
-        who = world.begin()
-        said.append(world.offset(group))
-    return said
+            world.end(producer, commit=True)
+        producer = world.begin()
+        answers.append(world.offset(group))
+    return answers
 
 
 @answered(
@@ -574,10 +618,10 @@ def offsets_that_the_next_producer_reads(world: World) -> list[str]:
     second=["0", "0", "0 A1", "0 5", "0 5"],
 )
 def offsets_of_several_groups(world: World) -> list[str]:
-    who, groups = world.begin(), [f"{each}-{world.name}" for each in "ab"]
-    said = [world.write_offset(who, group, 5) for group in groups]
-    said.append(world.said(world.end(who, commit=True)))
-    return said + [_settled(world, group) for group in groups]
+    producer, groups = world.begin(), [f"{each}-{world.name}" for each in "ab"]
+    answers = [world.write_offset(producer, group, 5) for group in groups]
+    answers.append(world.text_of(world.end(producer, commit=True)))
+    return answers + [_settled(world, group) for group in groups]
 
 
 @answered(
@@ -585,36 +629,36 @@ def offsets_of_several_groups(world: World) -> list[str]:
     second=["3", "12", "0", "25", "22", "47", "49"],
 )
 def offsets_that_are_refused(world: World) -> list[str]:
-    who, group = world.begin(), f"refused-{world.name}"
-    said = []
+    producer, group = world.begin(), f"refused-{world.name}"
+    answers = []
     if world.protocol == 1:
-        said += [world.commit_offset(who, group, version=version) for version in (4, 3)]
-        said.append(world.add_group(who, group))
-    said.append(world.commit_offset(who, group, partition=99))
-    said.append(world.commit_offset(who, group, metadata="m" * 4097))
-    said.append(world.commit_offset(who, group, metadata="m" * 4096))
-    said.append(world.commit_offset(who, group, generation=3))
+        answers += [world.commit_offset(producer, group, version=version) for version in (4, 3)]
+        answers.append(world.add_group(producer, group))
+    answers.append(world.commit_offset(producer, group, partition=99))
+    answers.append(world.commit_offset(producer, group, metadata="m" * 4097))
+    answers.append(world.commit_offset(producer, group, metadata="m" * 4096))
+    answers.append(world.commit_offset(producer, group, generation=3))
     if world.protocol == 1:
-        said.append(world.add_group(who, f"{group}-2"))
-    said.append(world.commit_offset(who, f"{group}-2", generation=3))
-    said.append(world.commit_offset((who[0], 7), group))
-    said.append(world.commit_offset((who[0] + 999, 0), group))
-    return said
+        answers.append(world.add_group(producer, f"{group}-2"))
+    answers.append(world.commit_offset(producer, f"{group}-2", generation=3))
+    answers.append(world.commit_offset((producer[0], 7), group))
+    answers.append(world.commit_offset((producer[0] + 999, 0), group))
+    return answers
 
 
 @answered(
     first=["105", "Empty 60000 []", "Ongoing 60000 ['True [0]']", "CompleteCommit 60000 []"],
 )
 def what_is_described(world: World) -> list[str]:
-    said = [str(world.describe().error_code)]
-    who = world.begin()
+    answers = [str(world.describe().error_code)]
+    producer = world.begin()
     for step in range(3):
         if step == 1:
-            world.write(who)
+            world.write(producer)
         if step == 2:
-            world.end(who, commit=True)
+            world.end(producer, commit=True)
             world.wait_for("CompleteCommit")
         found = world.describe()
         places = [f"{each.topic == world.topic} {each.partitions}" for each in found.topics]
-        said.append(f"{found.transaction_state} {found.transaction_timeout_ms} {places}")
-    return said
+        answers.append(f"{found.transaction_state} {found.transaction_timeout_ms} {places}")
+    return answers

@@ -92,12 +92,12 @@ def test_the_versions_that_are_offered(client: RawClient) -> None:
 def test_offsets_in_an_internal_topic(kafka: Kafka, client: RawClient, topic: str) -> None:
     """A group may keep any state in such offsets: nothing has to be written there."""
     world = world_of(kafka, client, topic)
-    who = world.begin()
+    producer = world.begin()
     if world.protocol == 1:
-        assert world.add_group(who, topic) == "0"
+        assert world.add_group(producer, topic) == "0"
     for internal in ("__consumer_offsets", "__transaction_state"):
-        assert world.commit_offset(who, topic, topic=internal) == "0"
-    assert world.end(who, commit=True).error_code == 0
+        assert world.commit_offset(producer, topic, topic=internal) == "0"
+    assert world.end(producer, commit=True).error_code == 0
 
 
 def test_batches_beside_an_abort(kafka: Kafka, client: RawClient, topic: str) -> None:
@@ -105,21 +105,25 @@ def test_batches_beside_an_abort(kafka: Kafka, client: RawClient, topic: str) ->
     if kafka.protocol == "TV1":
         return  # there is no new epoch
     world = world_of(kafka, client, topic)
-    who = world.begin()
-    world.write(who)
-    who = world.after(who, world.end(who, commit=False))
+    producer = world.begin()
+    world.write(producer)
+    producer = world.after(producer, world.end(producer, commit=False))
     found = set()
     with connect(kafka) as beside:
         for number in range(100):
             batch = record_batch(
-                b"%d" % number, producer_id=who[0], epoch=who[1], sequence=0, transactional=True
+                b"%d" % number,
+                producer_id=producer[0],
+                epoch=producer[1],
+                sequence=0,
+                transactional=True,
             )
             produce = produce_request([(topic, 0, batch)], transactional_id=world.name)
             end = EndTxnRequest(
                 version=5,
                 transactional_id=world.name,
-                producer_id=who[0],
-                producer_epoch=who[1],
+                producer_id=producer[0],
+                producer_epoch=producer[1],
                 committed=False,
             )
             beside.send(produce)
@@ -127,7 +131,9 @@ def test_batches_beside_an_abort(kafka: Kafka, client: RawClient, topic: str) ->
             first = client.answer(end)
             (written,) = beside.answer(produce).responses[0].partition_responses
             found.add((first.error_code, written.error_code))
-            who = world.after(who, first if first.error_code == 0 else world.end(who, commit=False))
+            producer = world.after(
+                producer, first if first.error_code == 0 else world.end(producer, commit=False)
+            )
     # The batch comes first, or second; or the coordinator is busy with adding its partition.
     assert found <= {(0, 0), (0, 47), (51, 0), (51, 47)}, found
     deadline = time.monotonic() + PATIENCE
@@ -141,20 +147,20 @@ LAST_EPOCH = 2**15 - 2
 def test_epochs_that_are_used_up(kafka: Kafka, client: RawClient, topic: str) -> None:
     """The coordinator gives another producer id, and the producer continues with it."""
     world = world_of(kafka, client, topic)
-    who = world.begin()
-    while who[1] < LAST_EPOCH - 5:
+    producer = world.begin()
+    while producer[1] < LAST_EPOCH - 5:
         if world.protocol == 2:
-            who = world.after(who, world.end(who, commit=False))
+            producer = world.after(producer, world.end(producer, commit=False))
         else:
-            who = world.begin(expected=who)
+            producer = world.begin(expected=producer)
     ids = set()
     # With the first protocol only another producer gets another epoch.
     producers, transactions = (12, 1) if world.protocol == 1 else (1, 12)
     for number in range(producers):
-        with kafka.producer(transactional_id=world.name) as producer:
+        with kafka.producer(transactional_id=world.name) as made:
             for each in range(transactions):
-                with producer.transaction():
-                    producer.send(topic, b"%d" % (number + each), partition=0)
-                ids.add(producer.stats()["transactions"]["producer_id"])
+                with made.transaction():
+                    made.send(topic, b"%d" % (number + each), partition=0)
+                ids.add(made.stats()["transactions"]["producer_id"])
     assert kafka.committed(topic) == [b"%d" % number for number in range(12)]
     assert len(ids) == 2
