@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from pykaproducer import Producer, TransactionAbortableError
 
 SERVERS = os.environ.get("KAFKA_SERVERS", "localhost:9092")
-#: The program ends after so many failures in sequence: for example, a right is missing.
+#: The program ends after this many failures in sequence: for example, a right is missing.
 TRIES = 5
 #: The same after a restart, and another one for each program that runs at the same time.
 NAME = os.environ.get("INVOICES_NAME", "invoices-0")
@@ -52,7 +52,7 @@ def go_back(consumer: KafkaConsumer, batch: Batch) -> None:
 
 
 def batches_of(consumer: KafkaConsumer) -> Iterator[Batch]:
-    """Yield what the consumer reads."""
+    """Yield the batches that the consumer reads."""
     while True:
         batch = consumer.poll(timeout_ms=1_000)
         if batch:
@@ -62,7 +62,7 @@ def batches_of(consumer: KafkaConsumer) -> Iterator[Batch]:
 def main() -> None:
     """Send invoices until the program is interrupted, or another one has taken over its name."""
     with Producer(bootstrap_servers=SERVERS, transactional_id=NAME) as producer:
-        # Before the consumer looks where to begin: this ends what was open when the program ended.
+        # Before the consumer reads its offsets: this ends what the last run has left open.
         producer.init_transactions()
         consumer = KafkaConsumer(
             "shop-orders",

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition
 from pykaproducer.confluent import KafkaException, Producer
 
 SERVERS = os.environ.get("KAFKA_SERVERS", "localhost:9092")
-#: The program ends after so many failures in sequence: for example, a right is missing.
+#: The program ends after this many failures in sequence: for example, a right is missing.
 TRIES = 5
 #: The same after a restart, and another one for each program that runs at the same time.
 NAME = os.environ.get("INVOICES_NAME", "invoices-0")
@@ -69,7 +69,7 @@ def read(consumer: confluent_kafka.Consumer) -> Batch:
 def main() -> None:
     """Send invoices until the program is interrupted, or another one has taken over its name."""
     producer = Producer({"bootstrap.servers": SERVERS, "transactional.id": NAME})
-    # Before the consumer looks where to begin: this ends what was open when the program ended.
+    # Before the consumer reads its offsets: this ends what the last run has left open.
     producer.init_transactions()
     consumer = confluent_kafka.Consumer(
         {

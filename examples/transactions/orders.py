@@ -4,8 +4,8 @@
 
     printf '{"id": "1", "parcels": ["tea", "cups"]}\n' | python orders.py
 
-An order goes to the topic ``shop-orders``, and each of its parcels to ``shop-parcels``. Of a line
-that is wrong, readers with ``isolation_level="read_committed"`` see nothing, although a part of it
+An order goes to the topic ``shop-orders``, and each of its parcels to ``shop-parcels``. If a line
+is wrong, readers with ``isolation_level="read_committed"`` see nothing of it, although a part of it
 has been sent.
 """
 

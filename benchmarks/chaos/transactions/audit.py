@@ -81,7 +81,7 @@ class Log:
 
     #: Everything.
     raw: list[Entry | Marker] = field(default_factory=list)
-    #: What a reader of committed messages sees.
+    #: As a reader of committed messages sees it.
     readable: list[Entry] = field(default_factory=list)
     end: int = 0
     #: The last stable offset, 30 s after all timeouts or earlier.
@@ -127,7 +127,7 @@ class Evidence:
 
 
 class _Reading:
-    """What is in the logs, by transaction."""
+    """The content of the logs, by transaction."""
 
     def __init__(self, evidence: Evidence) -> None:
         #: How often each message of a transaction is readable.
@@ -324,7 +324,7 @@ def _check_markers(findings: Findings, partition: int, log: Log) -> None:
             continue
         name = entry.value.name
         first = ended.setdefault(name, marker)
-        # In TV2 a marker has the epoch of the next transaction, in TV1 that of its own.
+        # In TV2 a marker has the epoch of the next transaction, in TV1 the same.
         fenced = marker is not None and entry.epoch < marker.epoch
         if fenced or first is not marker:
             assert marker is not None
@@ -340,7 +340,7 @@ def _check_offsets(findings: Findings, evidence: Evidence, reading: _Reading) ->
     """Check that the inputs of what is readable are those before the committed offsets."""
     if not evidence.group:
         return
-    # What was computed from an input goes wrong together with its offset.
+    # A skipped marker affects an output and the offset of its input alike.
     judged = not reading.not_ended and not any(each.offsets for each in evidence.skipped)
     again = sum(count - 1 for count in reading.sources.values())
     if again:
