@@ -118,16 +118,16 @@ def test_the_loop_runs_during_a_commit(kafka: Kafka, topic: str) -> None:
     """Also for what its callbacks need."""
 
     async def main(producer: Producer) -> None:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        loop, reported = asyncio.get_running_loop(), asyncio.Event()
 
         def on_delivery(_error: Any, _delivery: Any) -> None:
-            asyncio.run_coroutine_threadsafe(told.wait(), loop)
-            loop.call_soon_threadsafe(told.set)
+            asyncio.run_coroutine_threadsafe(reported.wait(), loop)
+            loop.call_soon_threadsafe(reported.set)
 
         await asyncio.to_thread(producer.init_transactions)
         producer.begin_transaction()
         producer.send(topic, b"value", partition=0, on_delivery=on_delivery)
-        await asyncio.gather(asyncio.to_thread(producer.commit_transaction), told.wait())
+        await asyncio.gather(asyncio.to_thread(producer.commit_transaction), reported.wait())
 
     with kafka.producer() as producer:
         asyncio.run(main(producer))

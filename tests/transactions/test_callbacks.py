@@ -17,7 +17,7 @@ from pykaproducer.errors import (
 from tests.transactions.helper import PATIENCE, Kafka
 
 
-def test_a_commit_does_not_wait_for_callbacks_until_it_is_told(kafka: Kafka, topic: str) -> None:
+def test_a_transaction_is_committed_before_its_callbacks_have_run(kafka: Kafka, topic: str) -> None:
     """Readers see the messages, and the call returns when the callbacks have run."""
     started, go_on = threading.Event(), threading.Event()
     order: list[str] = []
@@ -48,13 +48,13 @@ def test_a_commit_does_not_wait_for_callbacks_until_it_is_told(kafka: Kafka, top
 
 def test_a_message_that_a_callback_sends_after_an_abort(kafka: Kafka, topic: str) -> None:
     """It is refused, and never part of the next transaction."""
-    told: list[tuple[BaseException | None, BaseException]] = []
+    reported: list[tuple[BaseException | None, BaseException]] = []
 
     def on_delivery(error: Any, delivery: Any) -> None:
         try:
             producer.send(topic, delivery.value, partition=0)
         except TransactionError as refused:
-            told.append((error, refused))
+            reported.append((error, refused))
 
     with kafka.producer(linger_ms=60_000) as producer:
         producer.init_transactions()
@@ -62,8 +62,8 @@ def test_a_message_that_a_callback_sends_after_an_abort(kafka: Kafka, topic: str
             producer.begin_transaction()
             producer.send(topic, b"retried %d" % n, partition=n, on_delivery=on_delivery)
             producer.abort_transaction()
-            assert len(told) == n + 1
-            error, refused = told[-1]
+            assert len(reported) == n + 1
+            error, refused = reported[-1]
             assert isinstance(error, TransactionAbortedError)
             assert isinstance(refused, TransactionStateError)
             with producer.transaction():
@@ -72,13 +72,13 @@ def test_a_message_that_a_callback_sends_after_an_abort(kafka: Kafka, topic: str
 
 
 def test_a_message_that_a_callback_sends_after_a_failure(kafka: Kafka, topic: str) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def on_delivery(_error: Any, _delivery: Any) -> None:
         try:
             producer.send(topic, b"again", partition=0)
         except TransactionError as refused:
-            told.append(refused)
+            reported.append(refused)
 
     with kafka.producer() as producer:
         producer.init_transactions()
@@ -87,7 +87,7 @@ def test_a_message_that_a_callback_sends_after_a_failure(kafka: Kafka, topic: st
         with pytest.raises(TransactionAbortableError):
             producer.commit_transaction()
         producer.abort_transaction()
-        assert len(told) == 1
+        assert len(reported) == 1
         with producer.transaction():
             producer.send(topic, b"next", partition=0)
     assert kafka.committed(topic) == [b"next"]
@@ -96,18 +96,18 @@ def test_a_message_that_a_callback_sends_after_a_failure(kafka: Kafka, topic: st
 def test_a_message_that_a_callback_sends_while_the_producer_is_closed(
     kafka: Kafka, topic: str
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def on_delivery(_error: Any, _delivery: Any) -> None:
         try:
             producer.send(topic, b"again", partition=0)
         except ProducerClosedError as refused:
-            told.append(refused)
+            reported.append(refused)
 
     producer = kafka.producer(linger_ms=60_000)
     producer.init_transactions()
     producer.begin_transaction()
     producer.send(topic, b"value", partition=0, on_delivery=on_delivery)
     producer.close()
-    assert len(told) == 1
+    assert len(reported) == 1
     assert kafka.committed(topic) == []

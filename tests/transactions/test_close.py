@@ -179,12 +179,12 @@ def test_close_of_a_prepared_transaction_leaves_it_to_others(
 
 def test_close_while_it_is_initialized(kafka: Kafka, topic: str) -> None:
     producer = kafka.producer(proxied=True)
-    told: list[str] = []
+    reported: list[str] = []
 
     def initialize() -> None:
         with pytest.raises(ProducerClosedError) as raised:
             producer.init_transactions()
-        told.append(str(raised.value))
+        reported.append(str(raised.value))
 
     kafka.proxy.black_hole()
     initializing = threading.Thread(target=initialize)
@@ -194,7 +194,7 @@ def test_close_while_it_is_initialized(kafka: Kafka, topic: str) -> None:
     producer.close(0.1)
     initializing.join(PATIENCE)
     kafka.proxy.restore()
-    assert told == ["init_transactions(): the producer was closed"]
+    assert reported == ["init_transactions(): the producer was closed"]
 
 
 def test_close_of_a_producer_whose_id_was_taken_over(
@@ -226,13 +226,13 @@ def test_an_exception_in_the_block_of_a_producer(
 
 def test_a_commit_that_close_does_not_wait_for(kafka: Kafka, topic: str) -> None:
     """The call raises, and does not hang."""
-    told: list[Exception] = []
+    reported: list[Exception] = []
 
     def commit() -> None:
         try:
             producer.commit_transaction(PATIENCE)
         except ProducerClosedError as error:
-            told.append(error)
+            reported.append(error)
 
     producer = begun(kafka, proxied=True, transaction_timeout_ms=SHORT_MS)
     producer.send(topic, b"written", partition=0).result(PATIENCE)
@@ -244,7 +244,7 @@ def test_a_commit_that_close_does_not_wait_for(kafka: Kafka, topic: str) -> None
     producer.close(0)
     committing.join(PATIENCE)
     kafka.proxy.restore()
-    (error,) = told
+    (error,) = reported
     assert str(error).startswith("commit_transaction(): the producer was closed")
     assert kafka.committed(topic) in ([], [b"written"])
 

@@ -135,9 +135,11 @@ def test_a_commit_whose_outcome_is_not_known(kafka: Kafka, topic: str) -> None:
         producer.send(topic, b"value", partition=0).result(PATIENCE)
         kafka.proxy.black_hole()
         try:
-            with pytest.raises(TransactionTimeoutError, match="it may have been committed") as told:
+            with pytest.raises(
+                TransactionTimeoutError, match="it may have been committed"
+            ) as reported:
                 producer.commit_transaction(0.3)
-            assert told.value.outcome is CommitOutcome.POSSIBLY_COMMITTED
+            assert reported.value.outcome is CommitOutcome.POSSIBLY_COMMITTED
         finally:
             kafka.proxy.restore()
         producer.commit_transaction()

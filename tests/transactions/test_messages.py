@@ -152,11 +152,11 @@ def test_interceptors(kafka: Kafka, topic: str) -> None:
 
 def test_a_callback_is_called_at_the_acknowledgement(kafka: Kafka, topic: str) -> None:
     """Readers see the message later, or never: it stays delivered even so."""
-    told: list[tuple[Any, Any]] = []
+    reported: list[tuple[Any, Any]] = []
     called = threading.Event()
 
     def on_delivery(error: Any, delivery: Any) -> None:
-        told.append((error, delivery.offset))
+        reported.append((error, delivery.offset))
         called.set()
 
     with kafka.producer() as producer:
@@ -164,7 +164,7 @@ def test_a_callback_is_called_at_the_acknowledgement(kafka: Kafka, topic: str) -
         delivery = producer.send(topic, b"value", partition=0, on_delivery=on_delivery)
         assert called.wait(PATIENCE)
         producer.abort_transaction()
-        assert told == [(None, 0)]
+        assert reported == [(None, 0)]
         assert delivery.result(0).offset == 0
         assert delivery.status is Status.PERSISTED
         assert delivery.succeeded()
@@ -173,10 +173,10 @@ def test_a_callback_is_called_at_the_acknowledgement(kafka: Kafka, topic: str) -
 
 
 def test_callbacks_have_run_when_a_call_returns(kafka: Kafka, topic: str) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def on_delivery(error: Any, delivery: Any) -> None:
-        told.append(type(error).__name__)
+        reported.append(type(error).__name__)
 
     with kafka.producer(linger_ms=60_000) as producer:
         producer.init_transactions()
@@ -186,11 +186,11 @@ def test_callbacks_have_run_when_a_call_returns(kafka: Kafka, topic: str) -> Non
                 producer.send(topic, b"%d" % n, partition=i % 3, on_delivery=on_delivery)
             if n % 2:
                 producer.commit_transaction()
-                assert told == ["NoneType"] * n
+                assert reported == ["NoneType"] * n
             else:
                 producer.abort_transaction()
-                assert told == ["TransactionAbortedError"] * n
-            told.clear()
+                assert reported == ["TransactionAbortedError"] * n
+            reported.clear()
 
 
 # flush() -----------------------------------------------------------------------------------------

@@ -224,9 +224,9 @@ def test_a_copy_needs_an_id_of_its_own(kind: type[Producer], remade: object) -> 
     for each in (made, again):
         with pytest.raises(
             TransactionStateError, match=r"this producer is a copy, made by"
-        ) as told:
+        ) as reported:
             each.init_transactions()
-        assert "'mine'" in str(told.value)
+        assert "'mine'" in str(reported.value)
         with pytest.raises(TransactionStateError):
             each.init_transactions(transactional_id="mine")
     for each in (made, again, original):

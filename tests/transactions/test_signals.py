@@ -272,7 +272,7 @@ def test_a_handler_may_make_the_same_call(
 def test_a_handler_that_makes_other_calls_is_refused_at_once(
     kafka: Kafka, topic: str, producer: Producer, strike: Strike
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def handler() -> None:
         for call in (
@@ -280,15 +280,15 @@ def test_a_handler_that_makes_other_calls_is_refused_at_once(
             producer.begin_transaction,
             producer.init_transactions,
         ):
-            told.append(refused(call))
-        told.append(refused(lambda: producer.send(topic, b"refused")))
+            reported.append(refused(call))
+        reported.append(refused(lambda: producer.send(topic, b"refused")))
         kafka.proxy.restore()
 
     begin(producer, topic)
     kafka.proxy.black_hole()
     strike(producer.commit_transaction, handler)
-    assert len(told) == 4
-    assert all("commit_transaction() is under way" in text for text in told[:3])
+    assert len(reported) == 4
+    assert all("commit_transaction() is under way" in text for text in reported[:3])
     assert kafka.committed(topic) == [b"value"]
 
 
