@@ -10,23 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pykaproducer._machines.coordination import TV1, TV2
+from pykaproducer._util.group_offsets import kind_of
+from pykaproducer._util.group_offsets import text_of as text_of
 from pykaproducer.transactions import PreparedTransaction
-
-#: The longest text that a broker reads (bytes).
-_LONGEST = 2**15 - 1
-
-
-def text_of(value: Any, what: str) -> str:
-    """Return *value*, a text that may be empty. *what* is its name in errors."""
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {_kind(value)}")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} cannot be encoded as UTF-8") from None
-    if size > _LONGEST:
-        raise ValueError(f"{what} has {size} bytes, more than {_LONGEST}")
-    return value
 
 
 def name_of(value: Any, what: str) -> str:
@@ -39,7 +25,7 @@ def name_of(value: Any, what: str) -> str:
 def names_of(values: Any, what: str, example: str) -> list[str]:
     """Return the texts in *values*, each once. *example*: one of them, for errors."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise TypeError(f"{what}s must be a list, as [{example!r}], not {_kind(values)}")
+        raise TypeError(f"{what}s must be a list, as [{example!r}], not {kind_of(values)}")
     return list(dict.fromkeys(name_of(each, f"a {what}") for each in values))
 
 
@@ -54,7 +40,7 @@ def places_of(topics: Any) -> tuple[frozenset[str] | None, list[tuple[str, int]]
     for topic, partitions in topics.items():
         if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
             raise TypeError(
-                f"the partitions of topic {topic!r} must be a list, not {_kind(partitions)}"
+                f"the partitions of topic {topic!r} must be a list, not {kind_of(partitions)}"
             )
         what = f"a partition of topic {topic!r}"
         places += [(topic, _integer(each, what, 0, 2**31 - 1)) for each in partitions]
@@ -64,7 +50,7 @@ def places_of(topics: Any) -> tuple[frozenset[str] | None, list[tuple[str, int]]
 def flag_of(value: Any, what: str) -> bool:
     """Return *value*, which must be true or false itself: ``"abort"`` is true as well."""
     if not isinstance(value, bool):
-        raise TypeError(f"{what} must be True or False, not {_kind(value)}")
+        raise TypeError(f"{what} must be True or False, not {kind_of(value)}")
     return value
 
 
@@ -73,7 +59,7 @@ def token_of(value: Any, what: str) -> PreparedTransaction:
     if not isinstance(value, PreparedTransaction):
         raise TypeError(
             f"{what} must be a PreparedTransaction, which prepare_transaction() and initialize() "
-            f"return, not {_kind(value)}"
+            f"return, not {kind_of(value)}"
         )
     name_of(value.transactional_id, f"{what}: transactional_id")
     _integer(value.protocol, f"{what}: protocol", TV1, TV2)
@@ -88,7 +74,7 @@ def tokens_of(values: Any) -> list[PreparedTransaction]:
     if isinstance(values, PreparedTransaction):
         raise TypeError("prepared must be a list of PreparedTransaction; complete() takes one")
     if not isinstance(values, Iterable):
-        raise TypeError(f"prepared must be a list of PreparedTransaction, not {_kind(values)}")
+        raise TypeError(f"prepared must be a list of PreparedTransaction, not {kind_of(values)}")
     return [token_of(each, f"prepared[{number}]") for number, each in enumerate(values)]
 
 
@@ -105,12 +91,7 @@ def session_of(value: Any) -> PreparedTransaction:
 
 def _integer(value: Any, what: str, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an int, not {_kind(value)}")
+        raise TypeError(f"{what} must be an int, not {kind_of(value)}")
     if not least <= value <= most:
         raise ValueError(f"{what} is {value}, but must be {least} to {most}")
     return value
-
-
-def _kind(value: object) -> str:
-    """Return the name of a value's type. The value itself may be secret, or long."""
-    return type(value).__qualname__

@@ -76,14 +76,14 @@ def group_offsets(offsets: object) -> tuple[GroupOffset, ...]:
     else:
         raise TypeError(
             "offsets must be a dict {TopicPartition: OffsetAndMetadata or int}, or a list of "
-            f"confluent_kafka.TopicPartition, not {_kind(offsets)}"
+            f"confluent_kafka.TopicPartition, not {kind_of(offsets)}"
         )
     return tuple({(each.topic, each.partition): each for each in found}.values())
 
 
 def _offset(place: Any, value: Any) -> GroupOffset:
     """Return the offset that *value* has for the partition *place*."""
-    topic = _text(_attribute(place, "topic", "the keys of offsets"), "a topic's name")
+    topic = text_of(_attribute(place, "topic", "the keys of offsets"), "a topic's name")
     if not topic:
         raise ValueError("offsets: a topic's name is empty")
     partition = _integer(_attribute(place, "partition", "the keys of offsets"), "a partition")
@@ -101,7 +101,7 @@ def _offset(place: Any, value: Any) -> GroupOffset:
     _check(offset, 0, 63, f"{where}: the offset")
     epoch = -1 if leader_epoch is None else max(-1, _integer(leader_epoch, "a leader epoch"))
     _check(epoch, -1, 31, f"{where}: the leader epoch")
-    text = "" if metadata is None else _text(metadata, "the metadata of an offset")
+    text = "" if metadata is None else text_of(metadata, "the metadata of an offset")
     return GroupOffset(topic, partition, offset, epoch, text)
 
 
@@ -145,7 +145,7 @@ def _metadata(group: Any) -> GroupMetadata:
     raise TypeError(
         "the group must be its name, the metadata that a consumer's group_metadata() or "
         f"consumer_group_metadata() returned, or a consumer that has such a method, not "
-        f"{_kind(group)}"
+        f"{kind_of(group)}"
     )
 
 
@@ -159,17 +159,17 @@ def _not_awaitable(metadata: Any, name: str) -> Any:
 
 def _checked(group: GroupMetadata) -> GroupMetadata:
     """Return *group* with every value checked."""
-    group_id = _text(group.group_id, "the group's name")
+    group_id = text_of(group.group_id, "the group's name")
     if not group_id:
         raise ValueError("the group's name is empty")
     generation = _integer(group.generation, "the group's generation")
     _check(generation, -(2**31), 31, "the group's generation")
-    member_id = "" if group.member_id is None else _text(group.member_id, "the member's id")
+    member_id = "" if group.member_id is None else text_of(group.member_id, "the member's id")
     if generation > 0 and not member_id:
         raise ValueError(f"the group's metadata has generation {generation}, but no member id")
     instance_id = group.instance_id
     if instance_id is not None:
-        _text(instance_id, "the member's group.instance.id")
+        text_of(instance_id, "the member's group.instance.id")
     return GroupMetadata(group_id, generation, member_id, instance_id)
 
 
@@ -219,7 +219,7 @@ def _unreadable(what: str) -> ValueError:
 # Values -------------------------------------------------------------------------------------------
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """Return the name of a value's type. The value itself is not for error texts."""
     kind = value if isinstance(value, type) else type(value)
     name = kind.__qualname__
@@ -232,7 +232,7 @@ def _attribute(value: Any, name: str, where: str) -> Any:
     try:
         return getattr(value, name)
     except AttributeError:
-        raise TypeError(f"{where} must have the attribute {name!r}, not {_kind(value)}") from None
+        raise TypeError(f"{where} must have the attribute {name!r}, not {kind_of(value)}") from None
 
 
 def _is_integer(value: object) -> bool:
@@ -242,7 +242,7 @@ def _is_integer(value: object) -> bool:
 def _integer(value: Any, what: str) -> int:
     """Return a number as an int. NumPy's integers are numbers as well."""
     if not _is_integer(value):
-        raise TypeError(f"{what} must be an integer, not {_kind(value)}")
+        raise TypeError(f"{what} must be an integer, not {kind_of(value)}")
     return operator.index(value)
 
 
@@ -251,9 +251,10 @@ def _check(value: int, least: int, bits: int, what: str) -> None:
         raise ValueError(f"{what} is {value}, but must be {least} to 2**{bits} - 1")
 
 
-def _text(value: Any, what: str) -> str:
+def text_of(value: Any, what: str) -> str:
+    """Return *value*, a text that a broker reads. *what* is its name in errors."""
     if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {_kind(value)}")
+        raise TypeError(f"{what} must be a str, not {kind_of(value)}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:

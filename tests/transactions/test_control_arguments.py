@@ -73,7 +73,7 @@ WRONG: list[tuple[Call, type[Exception], str]] = [
     (lambda c: c.fence(["a", ""]), ValueError, "a transactional id is empty"),
     (lambda c: c.fence([b"a"]), TypeError, "a transactional id must be a str, not bytes"),
     (lambda c: c.describe("orders-0"), TypeError, "must be a list"),
-    (lambda c: c.describe([TOKEN]), TypeError, "not PreparedTransaction"),
+    (lambda c: c.describe([TOKEN]), TypeError, r"not .*PreparedTransaction"),
     (lambda c: c.list(7), TypeError, "prefix must be a str, not int"),
     (lambda c: c.list(None), TypeError, "prefix must be a str, not NoneType"),
     (lambda c: c.list(states="Ongoing"), TypeError, r"states must be a list, as \['Ongoing'\]"),

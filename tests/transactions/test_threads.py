@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -34,6 +35,28 @@ def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[BaseEx
     return thread, ended
 
 
+def run_transactions(
+    producer: Producer,
+    end: Callable[[], None],
+    works: Sequence[Callable[[], object]],
+    stop: threading.Event,
+) -> None:
+    """Begin and *end* transactions while threads do the *works*, which return after *stop*."""
+    threads = [in_thread(work) for work in works]
+    try:
+        for _ in range(20):
+            producer.begin_transaction()
+            before = producer.accepted
+            while producer.accepted < before + 50:
+                tick()
+            end()
+    finally:
+        stop.set()
+    for thread, ended in threads:
+        thread.join(PATIENCE)
+        assert ended == [None]
+
+
 def state_of(producer: Producer) -> Any:
     return producer.stats()["transactions"]["state"]
 
@@ -58,19 +81,8 @@ def test_what_is_accepted_while_one_commits_is_in_one_transaction_or_refused(
 
     with kafka.producer() as producer:
         producer.init_transactions()
-        threads = [in_thread(lambda name=name: send(name)) for name in range(4)]
-        try:
-            for _ in range(20):
-                producer.begin_transaction()
-                before = producer.accepted
-                while producer.accepted < before + 50:
-                    tick()
-                producer.commit_transaction()
-        finally:
-            stop.set()
-        for thread, ended in threads:
-            thread.join(PATIENCE)
-            assert ended == [None]
+        works = [functools.partial(send, name) for name in range(4)]
+        run_transactions(producer, producer.commit_transaction, works, stop)
     values = kafka.committed(topic)
     assert len(values) == producer.accepted
     for name in range(4):  # in their order
@@ -91,19 +103,7 @@ def test_what_is_accepted_while_one_aborts_is_never_seen(kafka: Kafka, topic: st
 
     with kafka.producer() as producer:
         producer.init_transactions()
-        threads = [in_thread(send) for _ in range(3)]
-        try:
-            for _ in range(20):
-                producer.begin_transaction()
-                before = producer.accepted
-                while producer.accepted < before + 50:
-                    tick()
-                producer.abort_transaction()
-        finally:
-            stop.set()
-        for thread, ended in threads:
-            thread.join(PATIENCE)
-            assert ended == [None]
+        run_transactions(producer, producer.abort_transaction, [send] * 3, stop)
         with producer.transaction():
             producer.send(topic, b"kept", partition=0)
     assert kafka.committed(topic) == [b"kept"]
