@@ -63,8 +63,7 @@ from pykaproducer.transactions import PreparedTransaction
 #: The states of an open transaction.
 OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
-#: How long to wait for a broker's list before the brokers of the cluster are looked up again
-#: (seconds).
+#: How long to wait for a broker's list before looking up the brokers again (seconds).
 _REFRESH_AFTER = 2.0
 
 
@@ -319,13 +318,9 @@ class TransactionControl:
         for request in requests:
             self._check("list()", request, timeout)
         # A broker of another version may know fewer states.
-        unknown = (
-            set.intersection(*({*request.unknown_states} for request in requests))
-            if requests
-            else set()
-        )
-        if unknown:
-            wrong = ", ".join(sorted(unknown))
+        unknown = [{*request.unknown_states} for request in requests]
+        if unknown and (common := set.intersection(*unknown)):
+            wrong = ", ".join(sorted(common))
             raise ValueError(f"unknown states of transactions: {wrong}; one of Kafka's is Ongoing")
         # While a coordinator moves, both brokers may list an id.
         found = {
