@@ -19,9 +19,7 @@ from .bounds import scripted_control
 from .scripted_helper import NAME, begun, producer_of
 
 #: What is traced: the connections have tests of their own.
-FILES = tuple(
-    str(pathlib.Path(PACKAGE) / name) for name in ("transaction_control.py", "_control")
-)
+FILES = tuple(str(pathlib.Path(PACKAGE) / name) for name in ("transaction_control.py", "_control"))
 
 
 @pytest.fixture(scope="module")
