@@ -297,11 +297,11 @@ class RetriesExhaustedError(BrokerRejectedError):
 class TransactionError(PykaproducerError):
     """The base class of the errors of transactions.
 
-    ``transactional_id`` is the producer's. ``code`` is Kafka's error code, None if no broker sent
-    one. ``outcome`` says what is known about the transaction, None if the error is not about one.
-    ``abortable``: call ``abort_transaction()``, and begin again. ``fatal``: close the producer.
-    ``retriable``: repeat the same call. With a ``code`` the object is also an instance of
-    kafka-python's class for it.
+    ``transactional_id`` is that of the producer, or the one that a call of ``TransactionControl``
+    was about, if any. ``code`` is Kafka's error code, None if no broker sent one. ``outcome`` says
+    what is known about the transaction, None if the error is not about one. ``abortable``: call
+    ``abort_transaction()``, and begin again. ``fatal``: close the producer. ``retriable``: repeat
+    the same call. With a ``code`` the object is also an instance of kafka-python's class for it.
     """
 
     abortable = False

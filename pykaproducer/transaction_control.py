@@ -26,7 +26,7 @@ from pykaproducer._control.arguments import (
 )
 from pykaproducer._control.exchange import ControlExchange
 from pykaproducer._control.question import Address, ControlRequest
-from pykaproducer._control.refusals import refused, too_old
+from pykaproducer._control.refusals import error_of, refused
 from pykaproducer._control.requests import (
     AddGroupRequest,
     BrokersRequest,
@@ -40,7 +40,7 @@ from pykaproducer._control.requests import (
 )
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.formatting import format_error_code
-from pykaproducer._machines.coordination import TV1, CommitOutcome, Reaction
+from pykaproducer._machines.coordination import TV1, CommitOutcome
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.networks import network_for
 from pykaproducer._net.transport import Network
@@ -55,7 +55,6 @@ from pykaproducer.delivery import TopicPartition
 from pykaproducer.errors import (
     ProducerClosedError,
     TransactionStateError,
-    TransactionTimeoutError,
 )
 from pykaproducer.settings import ProducerSettings
 from pykaproducer.transactions import PreparedTransaction
@@ -97,7 +96,8 @@ class TransactionControl:
     Each call takes a *timeout* in seconds; None: ``max_block_ms``. Within it, temporary errors are
     retried. Only a resolver or a token provider that blocks can take longer. All calls raise:
 
-    * TransactionTimeoutError: there was no answer in time; the text has the last reason.
+    * TransactionTimeoutError: there was no answer in time; the text has the last reason. It may be
+      called again.
     * TransactionError: a coordinator refused it, for example for lack of a right. The error is also
       kafka-python's class for the ``code``.
     * UnsupportedFeatureError: a broker is too old.
@@ -255,12 +255,9 @@ class TransactionControl:
         described = self._describe("fence()", transactional_ids, timeout, deadline)
         forbidden = [each for each in described.values() if each.error_code == _NOT_ALLOWED]
         if forbidden:
-            raise refused(
-                "fence()",
-                f"transactional id {forbidden[0].transactional_id!r}",
-                ApiKey.DESCRIBE_TRANSACTIONS,
-                _NOT_ALLOWED,
-            )
+            name = forbidden[0].transactional_id
+            about, api_key = f"transactional id {name!r}", ApiKey.DESCRIBE_TRANSACTIONS
+            raise refused("fence()", about, api_key, _NOT_ALLOWED, name)
         open_ones = [each for each in described.values() if each.state == "Ongoing"]
         requests = [FenceRequest(each.transactional_id, each.timeout_ms) for each in open_ones]
         self._finish("fence()", requests, timeout, deadline)
@@ -432,17 +429,10 @@ class TransactionControl:
 
     def _check(self, call: str, request: ControlRequest, timeout: float | None) -> None:
         """Raise unless *request* has succeeded."""
-        if request.unsupported is not None:
-            raise too_old(call, request)
-        if request.found is None:
-            seconds = self.config.max_block_ms / 1000 if timeout is None else timeout
-            raise TransactionTimeoutError(
-                f"{call}: {request.about}: no answer within {max(0, seconds):.3g} s"
-                + (f": {request.reason}" if request.reason else "")
-            )
-        if request.found.reaction is not Reaction.DONE:
-            code = request.found.code or 0
-            raise refused(call, request.about, request.found.api_key, code, request.found.fenced)
+        seconds = self.config.max_block_ms / 1000 if timeout is None else timeout
+        error = error_of(call, request, seconds)
+        if error is not None:
+            raise error
 
 
 _NOT_ALLOWED = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

@@ -1,4 +1,4 @@
-"""The errors of ``TransactionControl`` for what a broker refuses or does not support."""
+"""The errors of ``TransactionControl`` for requests that were refused or not answered."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._errors.hints import ADVICE
+from pykaproducer._machines.coordination import Reaction
 from pykaproducer._wire.messages import ApiKey
-from pykaproducer.errors import ProducerFencedError, TransactionError, UnsupportedFeatureError
+from pykaproducer.errors import (
+    ProducerFencedError,
+    PykaproducerError,
+    TransactionError,
+    TransactionTimeoutError,
+    UnsupportedFeatureError,
+)
 
 #: The first version of Kafka with a request, or with the version of it that is needed.
 _SINCE = {
@@ -37,8 +44,32 @@ _RIGHTS: dict[int, dict[int, str]] = {
 }
 
 
+def error_of(call: str, request: ControlRequest, seconds: float) -> PykaproducerError | None:
+    """Return the error of a *request* of *call*, None if it has succeeded.
+
+    *seconds*: the time that the call had.
+    """
+    if request.unsupported is not None:
+        return _too_old(call, request)
+    found, name = request.found, getattr(request, "transactional_id", None)
+    if found is None:
+        reason = f": {request.reason}" if request.reason else ""
+        return TransactionTimeoutError(
+            f"{call}: {request.about}: no answer within {max(0, seconds):.3g} s{reason}",
+            transactional_id=name,
+        )
+    if found.reaction is Reaction.DONE:
+        return None
+    return refused(call, request.about, found.api_key, found.code or 0, name, found.fenced)
+
+
 def refused(
-    call: str, about: str, api_key: int, code: int, fenced: bool = False
+    call: str,
+    about: str,
+    api_key: int,
+    code: int,
+    transactional_id: str | None,
+    fenced: bool = False,
 ) -> TransactionError:
     """Return the error for the answer *code* of a broker to *call*."""
     text = f"{call}: {about}: {ApiKey(api_key).name} returned {format_error_code(code)}"
@@ -48,11 +79,10 @@ def refused(
     if code == ErrorCode.INVALID_PRODUCER_EPOCH:
         fenced = True  # by another instance or by the timeout: the session is over
     kind: type[TransactionError] = ProducerFencedError if fenced else TransactionError
-    return combined(kind, code)(text, code=code)
+    return combined(kind, code)(text, transactional_id=transactional_id, code=code)
 
 
-def too_old(call: str, request: ControlRequest) -> UnsupportedFeatureError:
-    """Return the error for a broker that does not support *request*."""
+def _too_old(call: str, request: ControlRequest) -> UnsupportedFeatureError:
     api = ApiKey(request.api_key)
     # Version 5 has the protocol of KIP-890 part 2, with which the transaction has begun.
     late = api is ApiKey.TXN_OFFSET_COMMIT and request.at_least >= 5

@@ -232,7 +232,7 @@ class CommitRequest(ControlRequest):
             self.at_least = 5
         else:
             self.at_least, self.at_most = 3, 4
-        self._transactional_id, self._producer = transactional_id, producer
+        self.transactional_id, self._producer = transactional_id, producer
         self._group, self._offsets = group, offsets
 
     def encode(
@@ -246,7 +246,7 @@ class CommitRequest(ControlRequest):
             version,
             correlation_id,
             client_id,
-            self._transactional_id,
+            self.transactional_id,
             self._producer.producer_id,
             self._producer.epoch,
             self._group,

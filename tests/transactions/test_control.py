@@ -174,8 +174,9 @@ def test_a_second_instance_fences_the_first(
     assert control.complete(first, commit=True).state is EndState.COMMITTED
     second = control.initialize(f"{topic}-driver", 60_000)
     assert control.offsets([group])[group][place].offset == 1
-    with pytest.raises(ProducerFencedError, match=f"'{topic}-driver'"):
+    with pytest.raises(ProducerFencedError, match=f"'{topic}-driver'") as raised:
         control.commit_offsets(first, {group: {place: 2}})
+    assert raised.value.transactional_id == f"{topic}-driver"
     control.commit_offsets(second, {group: {place: 3}})
     assert control.complete(second, commit=True).state is EndState.COMMITTED
     assert control.offsets([group], {topic: [0]})[group][place].offset == 3
@@ -241,6 +242,8 @@ def test_no_broker_is_reachable() -> None:
                 call()
             assert str(raised.value).startswith(f"{name}(): ")
             assert f"no answer within 1 s: no connection to {NOWHERE}" in str(raised.value)
+            about_an_id = name not in ("list", "offsets")
+            assert raised.value.transactional_id == ("x" if about_an_id else None)
 
 
 def test_one_bootstrap_server_suffices(kafka: Kafka) -> None:
