@@ -1,6 +1,7 @@
-"""Whether all batches of a transactional producer that were sealed have been confirmed.
+"""Counts of the batches that a transactional producer has sealed, and that brokers have confirmed.
 
-With the first transaction protocol an epoch continues after an abort if so: no number is missing.
+With the first transaction protocol an epoch continues after an abort only if both are the same:
+then no sequence number is missing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Protocol
 
 
 class CountsBatches(Protocol):
-    """What seals the batches of one broker."""
+    """The part of a sealer that is used here."""
 
     @property
     def sealed_so_far(self) -> int:
@@ -19,8 +20,8 @@ class CountsBatches(Protocol):
 class BatchTally:
     """The batches that one BrokerWorker has sealed, and those that were confirmed to it.
 
-    A batch may be sealed by one worker and confirmed to another. So only the sums of all workers
-    tell how many are not confirmed.
+    A batch may be sealed by one worker and confirmed to another. So the number of unconfirmed
+    batches is the sum over all workers.
     """
 
     def __init__(self, sealer: CountsBatches) -> None:
@@ -32,7 +33,7 @@ class BatchTally:
 
     @property
     def unconfirmed(self) -> int:
-        """How many more were sealed than confirmed."""
+        """The number of sealed batches minus that of confirmed ones."""
         return self._sealer.sealed_so_far - self.confirmed
 
 

@@ -97,7 +97,7 @@ class Dispatcher(Worker):
         # Time without a message after which a topic is forgotten (seconds).
         self._max_idle = collaborators.config.metadata_max_idle_ms / 1000
         # The sequence numbers of a topic are lost with it. Those of a transactional producer go on
-        # in the next transaction, so that a batch with number 0 would be taken for a duplicate.
+        # in the next transaction, so that a batch with number 0 would seem a duplicate.
         self._keeps_topics = collaborators.config.transactional_id is not None
         # Maximum age of a view whose fatal topic error is accepted without a refresh (seconds).
         self._believed_for = collaborators.config.retry_backoff_max_ms / 1000

@@ -78,7 +78,7 @@ class RequestBuilder:
         self._coordinator = coordinator
         # The transaction to which new batches belong.
         self._view: TransactionView | None = None
-        # That of the transaction whose first request this worker will send.
+        # The touch of the transaction, if this worker will send its first request.
         self._first_of: Touch | None = None
         self._responses = responses
         self._metadata = metadata
@@ -188,9 +188,9 @@ class RequestBuilder:
     # Transactions --------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Seal the batches of the transaction that is open now, of none if none is open.
+        """Seal the batches of the transaction that is open now; none if none is open.
 
-        Called before each attempt to seal. A buffer that waited is tried again when the view has
+        Called before each attempt to seal. Buffers that wait are tried again when the view has
         changed, for example because the next transaction has begun.
         """
         if self._coordinator is None or self._coordinator.view is self._view:
@@ -226,7 +226,7 @@ class RequestBuilder:
         if producer is None or buffer.unanswered or sequencer.producer is producer:
             self._wait(buffer)
             return False
-        # Those of a transaction that has ended, with rows that have failed.
+        # Its batches are those of a transaction that has ended; their rows have failed.
         buffer.drop_batches()
         if not buffer.pending:
             self._batcher.reschedule(buffer)
