@@ -143,8 +143,8 @@ class TransactionalCluster(Cluster):
         self.taken_over: list[Any] | None = None
         #: A commit was refused, which may have been carried out before.
         self.has_refused_a_commit = False
-        #: The producer's EndTxn of the second protocol was carried out, but its answer was lost; and
-        #: the cluster has left that protocol, in which it could be repeated.
+        #: EndTxn of the second protocol was carried out, its answer was lost, and the cluster has
+        #: left that protocol, in which it could be repeated.
         self.has_left_the_protocol = False
         self._ended: set[tuple[int, int]] = set()
         # The protocol in which the requests of each producer id and epoch are sent.
