@@ -75,10 +75,14 @@ class EndRequest(TransactionRequest):
         super().__init__(transactional_id)
         self._producer, self._protocol, self.commit = producer, protocol, commit
         self._unconfirmed = False
+        # The version in which it was sent last; it is only asked whether it was committed before.
+        self._version = 0
+        self._is_check = False
 
     def versions(self, protocol: int) -> tuple[int, int]:
         # A cluster that has left the second protocol ends its transactions with version 4 only.
-        return (5, self.at_most) if self._protocol == protocol == TV2 else (0, 4)
+        first = self._is_check or not self._protocol == protocol == TV2
+        return (0, 4) if first else (5, self.at_most)
 
     def encode(
         self,
@@ -87,6 +91,7 @@ class EndRequest(TransactionRequest):
         correlation_id: int,
         client_id: str | None,
     ) -> bytes:
+        self._version = version
         return end_txn_request(
             version,
             correlation_id,
@@ -107,6 +112,12 @@ class EndRequest(TransactionRequest):
         times = self.times.get(code, 0)
         found = coordinate(self.api_key, code, ending=ending, times=times, written=written)
         self._unconfirmed |= found.unconfirmed
+        if self.commit and code == ErrorCode.INVALID_TXN_STATE and self._version >= 5:
+            # 1. The cluster leaves the second protocol, and version 4 commits the transaction.
+            # 2. The cluster returns to it.
+            # 3. Only version 4 still tells that the transaction is committed.
+            self._is_check = True
+            return Coordination(Reaction.SOON, self.api_key, code)
         return found
 
     @property
@@ -117,7 +128,7 @@ class EndRequest(TransactionRequest):
             return CommitOutcome.POSSIBLY_COMMITTED
         if found.code == ErrorCode.NONE:
             return CommitOutcome.COMMITTED if self.commit else CommitOutcome.NOT_COMMITTED
-        if self.commit and found.code == ErrorCode.INVALID_TXN_STATE:
+        if self._is_check or (self.commit and found.code == ErrorCode.INVALID_TXN_STATE):
             # The coordinator has aborted it because of its timeout, or nothing was written in it.
             return CommitOutcome.NOT_COMMITTED
         # Another producer has the id: with it, the transaction may have been committed before.

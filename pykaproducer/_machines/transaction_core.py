@@ -149,9 +149,14 @@ class TransactionCore(TransactionBase):
         """Return the protocol of EndTxn.
 
         A coordinator that has left ``TV2`` still ends its transactions, but only as those of
-        ``TV1``. After a refusal of the other version, Kafka 4.3 blocks the transactional id.
+        ``TV1``. After a refusal of the other version, Kafka 4.3 blocks the transactional id. If
+        such an end may have been carried out, it is repeated as it was:
+
+        1. EndTxn(commit) of ``TV1`` is carried out, which bumps no epoch; the answer is lost.
+        2. The cluster returns to ``TV2``, and the producer connects again.
+        3. EndTxn(commit) of ``TV2`` is answered as if there were nothing to commit.
         """
-        return min(self.protocol, self._offered)
+        return min(self.protocol, self._offered, self._transaction.ends_as)
 
     def _handle(
         self, request: Request, found: Coordination, now: float, producer: ProducerId | None = None
@@ -162,8 +167,9 @@ class TransactionCore(TransactionBase):
         if self.state in _UNASKED:
             return self._run(now)
         if found.again:
-            if self.state is _S.ENDING_COMMIT:
-                self._transaction.unconfirmed |= found.unconfirmed
+            if isinstance(request, SendEndTxn) and request.commit and found.unconfirmed:
+                self._transaction.unconfirmed = True
+                self._transaction.ends_as = request.protocol
             self._times[found.code] = self._times.pop(found.code, 0) + 1  # the last one is last
             self._retry_at = now + self._delays.after(found.reaction, self._random())
         elif found.reaction is Reaction.DONE:
@@ -285,7 +291,9 @@ class TransactionCore(TransactionBase):
             return
         self.failure = None
         self._move(_M.ENDED)
-        if not self._renew_if_protocol_changed():
+        if self._transaction.ends_as < self.protocol:
+            self._move(_M.INITIALIZE)  # EndTxn of TV1 has bumped no epoch
+        elif not self._renew_if_protocol_changed():
             self._tell_end()
 
     def _adapt_hold(self, now: float) -> None:
@@ -363,6 +371,7 @@ class TransactionCore(TransactionBase):
             outcome = None if self._calls.under_way is None else self._calls.under_way.outcome
         elif outcome is CommitOutcome.NOT_COMMITTED:
             self._transaction.unconfirmed = False
+            self._transaction.ends_as = TV2
         failure = self._describe(kind, now, found=found, outcome=outcome)
         if move is _M.GIVE_UP:
             self.producer = None

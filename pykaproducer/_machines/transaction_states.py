@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from typing import Any, Final
 
-from pykaproducer._machines.coordination import TV1, CommitOutcome, Coordination
+from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, Coordination
 from pykaproducer._machines.sequencing import ProducerId
 
 #: A topic and the number of a partition.
@@ -294,6 +294,8 @@ class TransactionRecord:
     drained: bool = False
     #: EndTxn(commit) was written without an answer that decides.
     unconfirmed: bool = False
+    #: The greatest protocol of EndTxn: that of the one without such an answer.
+    ends_as: int = TV2
     #: ``TV1``: a request of this epoch may still arrive, so an abort is followed by a new epoch.
     spent: bool = False
     #: When the request under way was sent.

@@ -69,6 +69,8 @@ class Walk:
         self.spoiled: set[int] = set()
         self.reported: dict[int, CommitOutcome] = {}
         self.began_with: dict[int, int] = {}
+        #: The protocol of an EndTxn(commit) whose outcome is not known, by transaction.
+        self.ended_as: dict[int, int] = {}
         #: The state of the last EndTxn(commit), as the client can know it.
         self.in_doubt = False
         self.prepared: set[int] = set()
@@ -225,8 +227,10 @@ class Walk:
         if isinstance(request, SendEndTxn) and request.commit:
             if code in DOUBTFUL:
                 self.in_doubt = True
+                self.ended_as[self.machine.serial] = request.protocol
             elif code == 48:
                 self.in_doubt = False
+                self.ended_as.clear()
         self.note(self.driver.answer(code))
 
     def lose(self, *, written: bool, done: bool = False) -> None:
@@ -235,6 +239,7 @@ class Walk:
             self.carry_out()
         if isinstance(request, SendEndTxn) and request.commit and written:
             self.in_doubt = True
+            self.ended_as[self.machine.serial] = request.protocol
         self.note(self.driver.lose(written=written))
 
     def reconnect(self) -> None:
@@ -260,7 +265,8 @@ class Walk:
                 case SendEndTxn():
                     # A coordinator that has left the second protocol refuses its EndTxn.
                     protocols = self.began_with[serial], self.driver.protocol
-                    assert effect.protocol == min(protocols)
+                    # A commit that may have been carried out is repeated as it was.
+                    assert effect.protocol == min(*protocols, self.ended_as.get(serial, TV2))
                     assert machine.view.touch.at is not None
                     if effect.commit:
                         assert serial not in self.spoiled | self.prepared

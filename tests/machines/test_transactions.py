@@ -227,6 +227,35 @@ def test_the_protocol_does_not_change_within_a_transaction(
     assert driver.told[caller].failure is None
 
 
+def test_an_unconfirmed_commit_is_repeated_as_it_was() -> None:
+    """In a cluster that has left the second protocol for a while.
+
+    Otherwise it would be answered as if nothing had been written, although it is committed.
+    """
+    driver = at(S.ENDING_COMMIT, TV2)
+    driver.lose(written=False)
+    driver.protocol = TV1
+    driver.retry()
+    assert driver.request == SendEndTxn("orders", GIVEN, True, TV1)
+    driver.lose()
+    driver.protocol = TV2
+    driver.retry()
+    assert driver.request == SendEndTxn("orders", GIVEN, True, TV1)
+    driver.answer()
+    assert driver.machine.outcome is COMMITTED
+    # No epoch was bumped, and a batch of the transaction may still arrive.
+    assert driver.request == SendInitProducerId("orders", TIMEOUT, GIVEN)
+    driver.answer()
+    assert driver.machine.state is S.READY
+    assert driver.machine.view.producer == ProducerId(7, 1)
+    assert driver.told["commit"].failure is None
+    driver.begin()
+    driver.do(driver.machine.abort("abort", driver.now))
+    assert driver.request == SendEndTxn("orders", ProducerId(7, 1), False, TV2)
+    driver.end()
+    assert driver.machine.state is S.READY
+
+
 def test_a_commit_does_not_fail_because_the_next_epoch_is_refused() -> None:
     driver = at(S.ENDING_COMMIT, TV1)
     driver.do(driver.machine.coordinator_found(TV2, driver.now))

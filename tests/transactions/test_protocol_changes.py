@@ -121,11 +121,12 @@ def test_a_prepared_transaction_is_ended_with_its_protocol(
         producer.send(place, b"prepared", partition=0)
         prepared = producer.prepare_transaction()
         assert prepared.protocol == protocol(2 - level)
-    changing.cluster.set_feature(FEATURE, level)
-    with TransactionControl(bootstrap_servers=changing.cluster.bootstrap_servers) as control:
-        for _ in range(2):
+    # The last one: the cluster has returned to the protocol of the transaction.
+    for now in (level, level, 2 - level):
+        changing.cluster.set_feature(FEATURE, now)
+        with TransactionControl(bootstrap_servers=changing.cluster.bootstrap_servers) as control:
             ended = control.complete(prepared, commit=commit)
-            assert ended.state is (EndState.COMMITTED if commit else EndState.ABORTED)
+        assert ended.state is (EndState.COMMITTED if commit else EndState.ABORTED)
     assert changing.committed(place) == [b"prepared"] * commit
 
 
@@ -248,3 +249,26 @@ def test_a_change_while_the_end_is_under_way(levels: tuple[int, int], carried_ou
         assert values(scripted) == [b"value", b"next"]
         ends = [each.version >= 5 for each in scripted.received("end_txn")]
         assert ends == [first == 2, False, second == 2]
+
+
+def test_a_cluster_that_leaves_the_protocol_for_a_while() -> None:
+    """The commit is carried out in the older version, and its answer is lost."""
+    levels = [0, 2]
+
+    def restart(exchange: Exchange) -> None:
+        if levels == [2]:
+            exchange.apply()
+        scripted.set_feature(FEATURE, levels.pop(0))
+        raise Disconnect
+
+    with (
+        ScriptedCluster(topics={"t": 1}, features={FEATURE: 2}) as scripted,
+        producer_of(scripted) as producer,
+    ):
+        begun(producer)
+        producer.send("t", b"value", partition=0).result(SOON)
+        scripted.next("end_txn", restart, restart)
+        producer.commit_transaction()
+        with producer.transaction():
+            producer.send("t", b"next", partition=0)
+        assert values(scripted) == [b"value", b"next"]
