@@ -13,6 +13,9 @@ outcome. Relies on: a failed row is reported before it counts as settled.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.batch_tally import BatchTallies
 from pykaproducer._machines.coordination import CommitOutcome
@@ -162,6 +165,17 @@ class Coordinator(CoordinatorConnection):
         *serial*: the ordinal of its transaction; None: the one that is open.
         """
         self.put(RowFailed(self.view.serial if serial is None else serial, error))
+
+    def failure_reporter(self) -> Callable[[BaseException], None]:
+        """Return what reports the failure of a row of the present transaction. From any thread.
+
+        So it cannot be reported of the next one:
+
+        1. A stage finds that a row has no outcome, and has expired.
+        2. Another one delivers it. The transaction is committed, and the next one is begun.
+        3. The first one reports the failure.
+        """
+        return functools.partial(self.row_failed, serial=self.view.serial)
 
     # Calls ---------------------------------------------------------------------------------------
 

@@ -98,8 +98,8 @@ class Settler:
         self._reports = reports
         self._incomplete = incomplete
         self._unreported = unreported
-        #: Called with the error of each failure, before the rows count as settled.
-        self.on_failure: Callable[[DeliveryError], None] | None = None
+        #: Returns what is called with the error of a failure, before the rows count as settled.
+        self.on_failure: Callable[[], Callable[[DeliveryError], None]] | None = None
         # The stage Reports has crashed: callbacks are no longer called.
         self._no_reports = False
 
@@ -124,10 +124,12 @@ class Settler:
     def fail(self, part: Slice, make_error: MakeError) -> None:
         """Settle *part* as failed; *make_error* is called for either status."""
         errors = make_error(Status.NOT_PERSISTED), make_error(Status.POSSIBLY_PERSISTED)
-        if self.on_failure is not None and not part.is_settled:
+        # Before the look at the rows, which may get their outcome from another stage after that.
+        report = None if self.on_failure is None else self.on_failure()
+        if report is not None and not part.is_settled:
             # Of rows that have expired with a partition, the kernel knows whether they were sent.
             unsure = isinstance(errors[1], DeliveryTimeoutError) and part.partition >= 0
-            self.on_failure(errors[unsure])
+            report(errors[unsure])
         settled = part.fail(*errors, wake=False)
         if settled is not None:
             now = self._clock.monotonic()

@@ -176,7 +176,7 @@ class Pipeline:
             release_group=self._release_group,
         )
         coordinator = self._add(Coordinator(self._context, collaborators))
-        self.settler.on_failure = coordinator.row_failed
+        self.settler.on_failure = coordinator.failure_reporter
         return coordinator
 
     def _new_group(

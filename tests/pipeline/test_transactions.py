@@ -386,6 +386,34 @@ def test_two_threads_commit(cluster: ScriptedCluster, clock: FakeClock) -> None:
     assert committed(cluster) == [b"value"]
 
 
+def test_a_failure_that_is_reported_late_is_not_one_of_the_next_transaction(
+    cluster: ScriptedCluster, clock: FakeClock
+) -> None:
+    """A row is delivered, and its transaction committed, while another stage fails it."""
+
+    class Late:
+        topic, partition = "t", 0
+
+        @property
+        def is_settled(self) -> bool:
+            producer.commit_transaction()
+            producer.begin_transaction()
+            return False
+
+        def fail(self, *_errors: DeliveryError, wake: bool) -> None:
+            """Fail nothing: it is delivered."""
+
+    with transactional(cluster, clock) as producer:
+        delivered(producer, b"value")
+        pipeline_of(producer).settler.fail(
+            Late(),  # type: ignore[arg-type]
+            lambda status: DeliveryError("it has expired", status=status, topic="t"),
+        )
+        delivered(producer, b"next")
+        producer.commit_transaction()
+    assert committed(cluster) == [b"value", b"next"]
+
+
 def test_the_coordinator_moves_while_it_is_asked(cluster: ScriptedCluster) -> None:
     with transactional(cluster, Clock(), **FAST) as producer:
         held = Held(then=Drop(appended=True))
