@@ -409,6 +409,8 @@ class Producer(AdmissionHooks, TransactionalMethods):
         self._reset_observing()
         self._reset()
         if pipeline is not None:
+            if pipeline.coordinator is not None:
+                pipeline.coordinator.forked()
             pipeline.network.close_inherited()
 
     def __reduce__(self) -> tuple[Any, ...]:

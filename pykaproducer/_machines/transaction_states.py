@@ -152,6 +152,8 @@ class FailureKind(enum.Enum):
     UNSUPPORTED = enum.auto()
     #: The producer is being closed.
     CLOSED = enum.auto()
+    #: This is the child of a fork, and the call was that of the parent.
+    FORKED = enum.auto()
     ABORTABLE = enum.auto()
     #: Fatal: another producer has the transactional id.
     FENCED = enum.auto()

@@ -134,7 +134,7 @@ class Coordinator(CoordinatorConnection):
         # The BrokerWorkers that still have batches in flight.
         self._draining: set[Worker] = set()
         self._waiting = WaitingCallers(self.clock, self.put, self._given_up)
-        self._has_ended = False
+        self._has_ended = self._has_forked = False
         # The callers that got a result since the last control call.
         self._told: list[ControlCaller] = []
 
@@ -195,11 +195,18 @@ class Coordinator(CoordinatorConnection):
         """End all calls, as this stage has ended, or any has crashed. From any thread."""
         self._waiting.give_up()
 
+    def forked(self) -> None:
+        """End the call within which a signal handler has forked. In the child of the fork."""
+        self._has_forked = True
+        self.give_up()
+
     def late(self, call: TransactionCall) -> TransactionFailure:
         """Return the failure of a *call* that the stage has not ended in time. From any thread."""
         return self._without_result(FailureKind.TIMEOUT, call)
 
     def _given_up(self, call: TransactionCall) -> TransactionFailure:
+        if self._has_forked:
+            return TransactionFailure(FailureKind.FORKED, self.state, call)
         return self._without_result(FailureKind.CLOSED, call)
 
     def _without_result(self, kind: FailureKind, call: TransactionCall) -> TransactionFailure:

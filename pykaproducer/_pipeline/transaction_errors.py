@@ -65,6 +65,7 @@ _REMEDY = {
 _KINDS: dict[FailureKind, type[TransactionError]] = {
     FailureKind.STATE: TransactionStateError,
     FailureKind.CONFLICT: TransactionStateError,
+    FailureKind.FORKED: TransactionStateError,
     FailureKind.TIMEOUT: TransactionTimeoutError,
     FailureKind.INITIALIZATION: TransactionError,
     FailureKind.ABORTABLE: TransactionAbortableError,
@@ -116,6 +117,8 @@ def _text(failure: TransactionFailure, unreachable: str | None) -> str:
             return f"{call}: {_STATES[failure.state]}{_advice(failure.state)}"
         case FailureKind.CONFLICT:
             return f"{call}: {_call(failure.other)} is under way; call that again first"
+        case FailureKind.FORKED:
+            return f"{call}: a signal handler has forked; the call goes on in the parent process"
         case FailureKind.TIMEOUT if failure.outcome is CommitOutcome.COMMITTED:
             return (
                 f"{call} has not ended within its timeout: the transaction is committed, but "

@@ -212,6 +212,49 @@ def test_a_fork_in_a_mock() -> None:
     assert len(producer.history()) == 1
 
 
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
+    """The call goes on in the parent. In the child nothing would ever end it."""
+    script = """
+        import os, signal, sys
+        from pykaproducer import TransactionStateError
+        from pykaproducer.testing import ScriptedCluster
+        from pykaproducer.testing.scripted import Hold
+
+        call, children, hold = sys.argv[1], [], Hold()
+
+        def fork(*_):
+            children.append(os.fork())
+            if children[0]:
+                code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+                print("child:", code, flush=True)
+                hold.release()
+
+        def ask(exchange):
+            signal.pthread_kill(main, signal.SIGUSR1)
+            return hold(exchange)
+
+        import threading
+        main = threading.main_thread().ident
+        signal.signal(signal.SIGUSR1, fork)
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer(transactional_id="mine")
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"value", partition=0).result(30)
+            cluster.next("end_txn", ask)
+            try:
+                getattr(producer, call)()
+            except TransactionStateError as error:
+                assert children == [0]
+                text = f"{call}(): a signal handler has forked; the call goes on in the parent"
+                os._exit(7 if text in str(error) else 8)
+            producer.close()
+            print(len(cluster.log("t", committed=True)))
+        """
+    assert programs.run(script, call) == f"child: 7\n{int(call == 'commit_transaction')}\n"
+
+
 # Pickles -----------------------------------------------------------------------------------------
 
 
