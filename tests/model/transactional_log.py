@@ -141,6 +141,8 @@ class TransactionalCluster(Cluster):
         self.coordinating = self.named = 0
         #: What was readable when another instance had taken the transactional id over.
         self.taken_over: list[Any] | None = None
+        #: It has left the second protocol at some time.
+        self.has_left = False
         #: A commit was refused, which may have been carried out before.
         self.has_refused_a_commit = False
         #: EndTxn of the second protocol was carried out, its answer was lost, and the cluster has
@@ -218,8 +220,9 @@ class TransactionalCluster(Cluster):
         """Handle EndTxn; *bumps*: in a version of the second protocol.
 
         If the cluster has left that protocol, its transactions are ended in a version of the first.
+        If it has returned since, such an end may be repeated.
         """
-        if bumps or self.coordinator.level >= 2:
+        if bumps or not self.has_left:
             self.check_protocol(producer_id, epoch, TV2 if bumps else TV1)
         answer = self.coordinator.end(producer_id, epoch, commits=commits, bumps=bumps)
         if bumps and not answer.code:

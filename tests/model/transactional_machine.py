@@ -402,6 +402,7 @@ class TransactionalModel(TransactionalWorld, Model):
         """Finalize another level of transaction.version, which new connections tell."""
         if not seldom:
             self.cluster.coordinator.level = level
+            self.cluster.has_left |= level < 2
 
 
 class TransactionalModelBefore(TransactionalModel):
