@@ -182,9 +182,10 @@ class Dispatcher(Worker):
         self._make_broken_error = make_error
 
     def can_run_inline(self, item: Item) -> bool:
-        # On the thread of the BrokerWorker that has just got a response: a hop to this stage's own
-        # thread would leave the broker idle.
-        return isinstance(item, TakeHeld)
+        # TakeHeld: on the thread of the BrokerWorker that has just got a response. A hop to this
+        # stage's own thread would leave the broker idle. FlushMark: on that of the Coordinator,
+        # which has nothing else to do before the rows are settled. (flush() is a user thread.)
+        return isinstance(item, TakeHeld | FlushMark)
 
     @property
     def waiting(self) -> Iterable[str]:

@@ -52,7 +52,7 @@ class TransactionRows:
 
         barrier = self._waiting[number] = FlushBarrier(met, settled_only=settled_only)
         self._barriers[id(barrier)] = barrier
-        self._dispatcher.put(FlushMark(barrier))
+        self._dispatcher.put_now(FlushMark(barrier))
 
     def _forget(self, number: int) -> None:
         """Let messages linger again, although a stage may still have the barrier in its hands."""

@@ -320,7 +320,8 @@ class Pipeline:
         if self.dispatcher.held:
             self._take_held()
         for worker in self.brokers.all():
-            worker.put(FlushStarted())
+            if worker.batcher.waiting:  # the others look at what they get later when it arrives
+                worker.put(FlushStarted())
 
     def flush(self, deadline: float | None) -> int:
         """Wait until everything that was accepted before is settled and reported.

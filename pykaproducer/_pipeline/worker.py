@@ -208,6 +208,14 @@ class Worker:
             self.wake()
             raise
 
+    def put_now(self, item: Any) -> None:
+        """Hand *item* to the stage, for a stage that has nothing to do before it is handled.
+
+        Items that are before it in the inbox are handled inline, too, unless the stage is running.
+        """
+        if not (this_thread.is_stage and self._try_inline(item, catch_up=True)):
+            self.put(item)
+
     def put_all(self, items: list[Any]) -> None:
         """Put *items*, from another stage. None is handled inline."""
         self._items.extend(items)
@@ -235,17 +243,19 @@ class Worker:
             _kernel.stage_wanted()
         self._need_thread(on_stop)
 
-    def _try_inline(self, item: Any) -> bool:
+    def _try_inline(self, item: Any, *, catch_up: bool = False) -> bool:
         """Handle *item* inline if no thread runs the stage and no item is before it.
 
-        Return whether it was handled.
+        *catch_up*: handle those before it first. Return whether it was handled.
         """
         if not self._running.acquire(blocking=False):
             return False
         try:
-            if self._items or not self.can_run_inline(item):
-                return False
             try:
+                if catch_up:
+                    self._catch_up()
+                if self._items or not self.can_run_inline(item):
+                    return False
                 self.handle(item)
                 self.on_inbox_drained()
             except BaseException as error:  # the crash policy, as in the stage's own thread
@@ -275,7 +285,10 @@ class Worker:
             ask()
         finally:
             self._puller = None
-        # Other threads may put items all the time.
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Handle what is in the inbox now. Other threads may put items all the time."""
         for _ in range(len(self._items)):
             if self._held_up or self._items[0] is STOP:
                 break

@@ -127,6 +127,8 @@ class Stage:
     def put(self, item: Any) -> None:
         self.items.append(item)
 
+    put_now = put
+
 
 def test_barriers_of_a_transaction_are_gone_when_they_are_met(rows: Rows) -> None:
     """While there is one, messages do not linger."""

@@ -113,6 +113,24 @@ def test_items_put_while_a_stage_is_borrowed_are_handled_afterwards() -> None:
         assert stage.join(clock.monotonic() + SOON)
 
 
+def test_put_now_handles_what_is_before_the_item_in_the_inbox() -> None:
+    clock = FakeClock()
+    recorder = _Recorder(clock)
+    handled: list[list[str]] = []
+
+    def put() -> None:
+        recorder._items.append("before")  # from a thread that has not woken the stage yet
+        recorder.put_now("item")
+        handled.append([*recorder.items])
+
+    caller = _Caller("caller", stage_context(clock))
+    caller.put(put)
+    caller.stop()
+    assert caller.join(clock.monotonic() + SOON)
+    assert handled == [["before", "item"]]
+    assert recorder.thread is None
+
+
 class _BesideABusyStage(deque[int]):
     """An inbox that a stage changes during each copy, as is possible without the GIL."""
 
