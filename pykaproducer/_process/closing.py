@@ -194,6 +194,9 @@ def end_transaction(
         unsure = ended is not None and ended.outcome is CommitOutcome.POSSIBLY_COMMITTED
         text = "its commit was not confirmed" if unsure else _left_open(config)
         log.warning("close(): transactional id %r: %s", coordinator.transactional_id, text)
+    elif state in ENDING and coordinator.state is TransactionState.PREPARED:
+        text = f"prepare_transaction() did not return its transaction; {_left_open(config)}"
+        log.warning("close(): transactional id %r: %s", coordinator.transactional_id, text)
     elif ended.failure is not None:
         log.warning("close(): %s", error_of(ended.failure, coordinator.transactional_id))
     elif state in _OPEN and ended.outcome is not CommitOutcome.COMMITTED:

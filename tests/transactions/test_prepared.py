@@ -200,6 +200,24 @@ def test_a_failed_message_prevents_it(kafka: Kafka, topic: str) -> None:
         producer.flush()  # the failure was reported
 
 
+def test_close_reports_one_whose_caller_has_given_up(
+    kafka: Kafka, topic: str, control: TransactionControl, caplog: pytest.LogCaptureFixture
+) -> None:
+    with kafka.producer(proxied=True, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"value", partition=0).result(PATIENCE)
+        kafka.proxy.black_hole()
+        producer.send(topic, b"value", partition=0)
+        with pytest.raises(TransactionTimeoutError):
+            producer.prepare_transaction(0.2)
+        kafka.proxy.restore()
+    text = "prepare_transaction() did not return its transaction; a transaction is left open"
+    assert text in caplog.text
+    assert control.fence([topic]) == (topic,)
+    assert kafka.committed(topic) == []
+
+
 CALLS: dict[str, Callable[[Producer], Any]] = {
     "begin_transaction": Producer.begin_transaction,
     "commit_transaction": Producer.commit_transaction,
