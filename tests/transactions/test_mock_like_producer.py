@@ -15,6 +15,13 @@ from pykaproducer.testing import MockProducer
 from pykaproducer.testing._processes import tick
 from tests.transactions.helper import PATIENCE, Kafka
 
+#: A partition that no topic has here.
+NOWHERE = 99
+
+
+def state_of(producer: Producer) -> Any:
+    return producer.stats()["transactions"]["state"]
+
 
 @dataclass
 class Scene:
@@ -56,6 +63,8 @@ class Scene:
         def call() -> None:
             self.producer.send(self.topic, value, partition=partition, on_delivery=report)
             assert reported.wait(PATIENCE)
+            while partition == NOWHERE and state_of(self.producer) == "open":
+                tick()  # the coordinator's stage is informed of the failure at the same time
 
         self.do(f"send {value!r}", call)
 
@@ -86,8 +95,8 @@ def commits_and_aborts(scene: Scene) -> None:
 def a_message_without_a_partition(scene: Scene) -> None:
     scene.try_each("init_transactions", "begin_transaction")
     scene.send(b"in time")
-    scene.producer.send(scene.topic, b"nowhere", partition=99)
-    while scene.producer.stats()["transactions"]["state"] == "open":
+    scene.producer.send(scene.topic, b"nowhere", partition=NOWHERE)
+    while state_of(scene.producer) == "open":
         tick()
     # The stage of the coordinator answers it after it has refused further messages.
     scene.try_each("commit_transaction")
@@ -101,14 +110,14 @@ def a_message_without_a_partition(scene: Scene) -> None:
 def blocks_of_messages(scene: Scene) -> None:
     producer, topic = scene.producer, scene.topic
     producer.init_transactions()
-    for partitions in ([0, 1, 0], [2, 99, 2], [1, 1, 1]):
+    for partitions in ([0, 1, 0], [2, NOWHERE, 2], [1, 1, 1]):
         producer.begin_transaction()
         block = producer.send_many(topic, [b"1", b"2", b"3"], partitions=partitions)
         # The rows before and after the one that fails may be delivered, or not.
         failed = block.outcome(PATIENCE).failed
-        scene.said += [str(error) for row, error in failed if partitions[row] == 99]
+        scene.said += [str(error) for row, error in failed if partitions[row] == NOWHERE]
         scene.try_each("commit_transaction")
-        if 99 in partitions:
+        if NOWHERE in partitions:
             scene.try_each("abort_transaction")
 
 
@@ -131,7 +140,7 @@ def blocks_of_code(scene: Scene) -> None:
 
     def send_nowhere() -> None:
         with producer.transaction():
-            scene.send(b"nowhere", partition=99)
+            scene.send(b"nowhere", partition=NOWHERE)
 
     for call in (commit, abort, fail, send_nowhere, commit):
         scene.do(call.__name__, call)
