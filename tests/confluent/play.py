@@ -39,6 +39,9 @@ class Play:
         """Return a producer with an id of its own, unless one is given."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         servers = self._cluster.proxied_servers if reachable else "127.0.0.1:1"
+        if "transaction.timeout.ms" not in given:  # librdkafka relates it to this one
+            # A request that a proxy has swallowed is sent again before a test's patience ends.
+            given.setdefault("socket.timeout.ms", 5_000)
         made = self.library.Producer(
             {
                 "bootstrap.servers": servers,
