@@ -170,8 +170,9 @@ class Stress:
             if handle.when_settled(lambda _delivery: self._called.append(None)):
                 self._asked.append(None)
         elif what == 2:
-            assert handle.value is None or len(handle.value) == handle.serialized_value_size
-            assert handle.key is None or handle.key in (b"", handle.key)
+            value, key = handle.value, handle.key  # both may be gone at the next look
+            assert value is None or len(value) == handle.serialized_value_size
+            assert key is None or key in (b"", key)
         elif what == 3 and handle.failed():
             assert isinstance(handle.failure(), OSError)
         else:
