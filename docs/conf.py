@@ -7,6 +7,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from pykaproducer._config.java import java_table
 from pykaproducer._config.schema import settings_table
 from pykaproducer._version import VERSION
 from pykaproducer.config import SETTINGS
@@ -40,13 +41,26 @@ class SettingsTable(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """The table's nodes."""
+        return self.parsed(settings_table(SETTINGS))
+
+    def parsed(self, text: str) -> list[nodes.Node]:
+        """The nodes of a text that the code has made."""
         container = nodes.container()
-        lines = StringList(settings_table(SETTINGS).splitlines(), source="config.py")
+        lines = StringList(text.splitlines(), source="config.py")
         self.state.nested_parse(lines, self.content_offset, container)
         return container.children
+
+
+class JavaTable(SettingsTable):
+    """``.. java-table::``: the Java client's settings that are not in the other table."""
+
+    def run(self) -> list[nodes.Node]:
+        """The table's nodes."""
+        return self.parsed(java_table())
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_directive("settings-table", SettingsTable)
+    app.add_directive("java-table", JavaTable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -23,7 +23,7 @@ from pykaproducer import partitioners
 from pykaproducer._config import security_validation
 from pykaproducer._config.network import NetworkSettings, in_order
 from pykaproducer._config.properties_file import read_properties
-from pykaproducer._config.resolve import ignored_settings, resolve_settings
+from pykaproducer._config.resolve import Resolved, ignored_settings, resolve_settings
 from pykaproducer._config.schema import (
     ACKS,
     COMPRESSION,
@@ -364,8 +364,10 @@ class Config(SecuritySettings, NetworkSettings):
     @classmethod
     def from_kwargs(cls, settings: Mapping[str, object]) -> Self:
         """Return the configuration for a user's settings, and log warnings about them."""
-        found = resolve_settings(settings, _NAMES, texts=False, file=False)
+        resolved = resolve_settings(settings, _NAMES, texts=False, file=False)
+        found = resolved.values
         config = cls(**_fields_of(found))
+        resolved.log_without_effect(f"{config.client_id}: ")
         for warning in ignored_settings(found, _NAMES, lambda name: getattr(config, name, None)):
             log.warning("%s: %s", config.client_id, warning)
         conflicts = idempotence_conflicts(config)
@@ -432,8 +434,15 @@ def resolve(
     names may be. With *file*, they come from a properties file, where names that belong to other
     programs are not errors.
     """
-    found = resolve_settings(settings, _NAMES, texts=texts, file=file)
-    return _fields_of(found)
+    resolved = resolve_settings(settings, _NAMES, texts=texts, file=file)
+    resolved.log_without_effect()
+    return _fields_of(resolved.values)
+
+
+def resolve_options(texts: Mapping[str, str]) -> Resolved:
+    """Return *texts*, as on a command line, by our own names; ``given`` has the texts."""
+    found = resolve_settings(texts, _NAMES, texts=True, file=False)
+    return Resolved(_fields_of(found.values), _fields_of(found.given), found.without_effect)
 
 
 def _fields_of(found: Mapping[str, Any]) -> dict[str, Any]:

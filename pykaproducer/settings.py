@@ -108,6 +108,7 @@ class ProducerSettings(TypedDict, total=False):
     ssl_certificate_pem: str | None
     ssl_key_pem: str | None
     ssl_crlfile: str | None
+    ssl_enabled_protocols: str | Sequence[str] | None
     ssl_ciphers: str | None
     sasl_mechanism: str | None
     sasl_plain_username: str | None

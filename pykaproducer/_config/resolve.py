@@ -2,7 +2,8 @@
 
 An unknown name is an error, and all unknown names are reported together. In a properties file it
 is a warning, as in the Java client, because such files are shared with other programs and contain
-their settings. A name that requires an unsupported feature is an error there, too.
+their settings. A name that requires an unsupported feature is an error there, too. Settings that
+only the Java client has are in ``_config/java.py``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from pykaproducer._config.java import translate
 from pykaproducer._config.librdkafka import LIBRDKAFKA, is_of_consumers
 from pykaproducer._config.schema import Setting, shown
 from pykaproducer.errors import ConfigurationError, UnsupportedFeatureError
@@ -23,41 +26,48 @@ _NEAR = 0.72
 
 _CONSUMER = "it is a consumer setting"
 _REGISTRY = "it is a serializer setting; configure the serializer itself"
-_CLASS = "it names a Java class; use a callable instead"
 
 #: Reason -> names of the Java client, and of programs that share its files, accepted in a file.
 _NOT_MEANT_FOR_US = {
     _CONSUMER: "group_id auto_offset_reset consumer_timeout_ms max.poll.records "
-    "auto.include.jmx.reporter default.api.timeout.ms exclude.internal.topics "
+    "default.api.timeout.ms exclude.internal.topics "
     "enable_auto_commit key_deserializer value_deserializer key.deserializer value.deserializer",
     _REGISTRY: "schema.registry.url basic.auth.credentials.source basic.auth.user.info "
     "schema.registry.basic.auth.user.info auto.register.schemas use.latest.version",
-    _CLASS: "partitioner.class interceptor.classes config.providers security.providers "
-    "sasl.client.callback.handler.class sasl.login.class sasl.oauthbearer.jwt.validator.class "
-    "ssl.engine.factory.class",
-    "set compression_level, which applies to every compression_type": "compression.gzip.level "
-    "compression.lz4.level compression.zstd.level",
-    "the partitioner sticky ignores keys": "partitioner.ignore.keys",
-    "use partitioner_adaptive_partitioning_enable": "partitioner.availability.timeout.ms",
-    "there is only one level": "metrics.recording.level",
-    "two-phase commit (KIP-939) is not supported": "transaction.two.phase.commit.enable",
-    "Python's ssl and its OpenSSL decide": "ssl.protocol ssl.provider ssl.enabled.protocols "
-    "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",
-    "tokens are renewed after 80 to 85 % of their lifetime": "sasl.login.refresh.window.factor "
-    "sasl.login.refresh.window.jitter sasl.login.refresh.min.period.seconds "
-    "sasl.login.refresh.buffer.seconds",
-    "brokers validate tokens": "sasl.oauthbearer.clock.skew.seconds "
-    "sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer "
-    "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwks.endpoint.refresh.ms "
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms "
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.scope.claim.name "
-    "sasl.oauthbearer.sub.claim.name",
-    "the Kerberos library renews tickets": ""
-    "sasl.kerberos.ticket.renew.window.factor sasl.kerberos.ticket.renew.jitter",
 }
 
 #: Name -> why it is not a producer setting.
 _FOREIGN = {name: reason for reason, names in _NOT_MEANT_FOR_US.items() for name in names.split()}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A program's settings, by our own names."""
+
+    #: Validated.
+    values: dict[str, Any] = field(default_factory=dict, repr=False)
+    #: As given, or translated, for :func:`resolve_settings`.
+    given: dict[str, Any] = field(default_factory=dict, repr=False)
+    #: Settings of the Java client that have no effect, by the name that was given, with the reason.
+    without_effect: dict[str, str] = field(default_factory=dict)
+
+    def log_line(self, what: str = "settings", prefix: str = "") -> str:
+        """Return the line that lists the settings without effect; empty if there are none.
+
+        Args:
+            what: what the program calls them.
+            prefix: of their names.
+        """
+        names: dict[str, list[str]] = {}
+        for name, reason in self.without_effect.items():
+            names.setdefault(reason, []).append(prefix + name)
+        texts = [f"{', '.join(each)} ({reason})" for reason, each in names.items()]
+        return f"{what} without effect: {'; '.join(texts)}" if texts else ""
+
+    def log_without_effect(self, who: str = "") -> None:
+        """Log the line, if there is one; it begins with *who*."""
+        if self.without_effect:
+            log.info("%s%s", who, self.log_line())
 
 
 def resolve_settings(
@@ -66,27 +76,36 @@ def resolve_settings(
     *,
     texts: bool,
     file: bool,
-) -> dict[str, Any]:
+) -> Resolved:
     """Return *settings* by our own names, validated; *known* has the rows by every name."""
-    found: dict[str, Any] = {}
+    java = translate(settings, known)
+    found = Resolved(without_effect=java.without_effect)
     given_as: dict[str, str] = {}
-    unknown = [name for name in settings if name not in known]
+    unknown = [name for _, name, _ in java.settings if name not in known]
     if file:
-        unknown += [name for name in settings if name not in unknown and not known[name].kind.read]
-    _report_unknown(unknown, known, file=file)
-    for name, given in settings.items():
-        if name in unknown:
+        unknown += [name for _, name, _ in java.settings if _is_object(known.get(name))]
+    _report_unknown(unknown, java.refused, known, file=file)
+    for name, own, given in java.settings:
+        if own in unknown:
             continue
-        row = known[name]
+        row = known[own]
         as_text = isinstance(given, str) and (texts or name != row.name)
         value = row.read(given, name) if as_text else row.parse(given, name)
-        if row.name in found and found[row.name] != value:
-            _refuse_two(row, given_as[row.name], name, found[row.name], value)
+        if row.name in found.values and found.values[row.name] != value:
+            _refuse_two(row, given_as[row.name], name, found.values[row.name], value)
         if row.refused and value != row.default:
             raise UnsupportedFeatureError(f"setting {name}: {row.refused}")
-        found[row.name] = value
+        if row.no_effect and name != row.name:
+            found.without_effect[name] = row.no_effect
+        found.values[row.name] = value
+        found.given[row.name] = given
         given_as[row.name] = name
     return found
+
+
+def _is_object(row: Setting | None) -> bool:
+    """Return whether the values of a setting cannot be given as strings."""
+    return row is not None and row.kind.read is None
 
 
 def _refuse_two(row: Setting, first: str, second: str, one: Any, other: Any) -> None:
@@ -100,8 +119,16 @@ def _refuse_two(row: Setting, first: str, second: str, one: Any, other: Any) -> 
 # Unknown names ------------------------------------------------------------------------------------
 
 
-def _report_unknown(names: Iterable[Any], known: Mapping[str, Setting], *, file: bool) -> None:
+def _report_unknown(
+    names: Iterable[Any],
+    refused: Mapping[str, str],
+    known: Mapping[str, Setting],
+    *,
+    file: bool,
+) -> None:
+    """Raise for *names*, and for Java's that are *refused*; in a file, log those that may stay."""
     reasons = {name: _reason(name, known) for name in names}
+    reasons |= {name: (text, True) for name, text in refused.items()}
     wrong = {name: text for name, (text, may_stay) in reasons.items() if not (file and may_stay)}
     if wrong:
         raise ConfigurationError(_sentence(wrong))
@@ -132,7 +159,7 @@ def _reason(name: Any, known: Mapping[str, Setting]) -> tuple[str, bool]:
     if not isinstance(name, str):
         return f"is unknown: a name is a string, not {type(name).__name__}", False
     if name in known:
-        return f"is ignored: {_CLASS}", True
+        return "is ignored: it cannot be given as a string", True
     bare = name.removeprefix("kafka.").removeprefix("producer.")
     if bare in known:
         return f"is unknown; without the prefix it is a setting: {bare}", True

@@ -398,7 +398,15 @@ TRANSACTIONAL_ID = Kind(
     "a non-empty string of at most 32767 bytes in UTF-8", _parse_transactional_id, str
 )
 ANYTHING = Kind("anything", lambda value: value, str)
-BYTES = optional(integer(1), "None for the system's default")
+#: Java's default is -1 or its own; here it is the system's.
+BYTES = optional(
+    replace(
+        integer(1),
+        parse=lambda value: None if value == -1 else integer(1).parse(value),
+        allowed=f"an integer from 1 to {INT_MAX}, -1",
+    ),
+    "None for the system's default",
+)
 ACKS = Kind("0, 1 or 'all' (also as -1)", _parse_acks, str, choices=("0", "1", "all"))
 RETRIES = Kind(f"an integer from 0 to {INT_MAX}", _parse_retries, int)
 COMPRESSION = Kind(

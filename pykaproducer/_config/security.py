@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykaproducer._config.oauth_settings import OAuthSettings, sends_secrets_in_clear
 from pykaproducer._config.schema import FLAG, TEXT, Kind, optional, setting
-from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, path, upper
+from pykaproducer._config.security_kinds import PASSWORD, PATH, PEM, TLS_VERSIONS, path, upper
 from pykaproducer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -141,6 +141,12 @@ class SecuritySettings(OAuthSettings):
         PATH,
         "Certificate revocation list of the authority, in PEM format.",
         aliases=("ssl.crl.location",),
+    )
+    ssl_enabled_protocols: tuple[str, ...] | None = setting(
+        None,
+        TLS_VERSIONS,
+        "Versions of TLS that may be used: TLSv1.2, TLSv1.3, or both, which is the default. Older "
+        "ones in the list are not used.",
     )
     ssl_ciphers: str | None = setting(
         None,

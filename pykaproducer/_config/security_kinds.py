@@ -16,6 +16,9 @@ from pykaproducer._config.schema import (
 
 #: The beginning of text in PEM format that does not continue on another line.
 _ONE_LINE: Final = re.compile(r"-----BEGIN [^-\n]*-----(?![ \t\r]*(?:\n|\Z))")
+#: The versions of TLS that may be used, and older ones that Java has.
+_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_OLD_VERSIONS: Final = ("SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1")
 #: A JWT: three parts in base64, of which the first is a JSON object.
 _JWT: Final = re.compile(r"\s*eyJ[\w-]*\.[\w-]+\.[\w-]*\s*\Z")
 
@@ -77,6 +80,16 @@ def _parse_pem(value: Any) -> str:
     return text
 
 
+def _parse_versions(value: Any) -> tuple[str, ...] | None:
+    given = {*map(str.strip, value.split(",") if isinstance(value, str) else value)}
+    if not given <= {*_VERSIONS, *_OLD_VERSIONS}:
+        raise ValueError
+    used = tuple(each for each in _VERSIONS if each in given)
+    if not used:
+        raise WrongValueError("older versions are not supported, because they are not secure")
+    return None if used == _VERSIONS else used
+
+
 #: The path of a file, or None.
 PATH: Final = path("")
 #: Does not use optional(), because a password may be the string "none".
@@ -84,6 +97,10 @@ PASSWORD: Final = Kind(
     "a non-empty string, or None",
     lambda value: None if value is None else parse_text(value),
     lambda text: text or None,
+)
+#: Versions of TLS; None is all that are supported.
+TLS_VERSIONS: Final = optional(
+    Kind("'TLSv1.2', 'TLSv1.3' or 'TLSv1.2,TLSv1.3'", _parse_versions, str)
 )
 #: Certificates or a key in PEM format, as text.
 PEM: Final = optional(Kind("text in PEM format", _parse_pem, str))

@@ -65,16 +65,22 @@ _LOGIN_MODULES: Final[dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {
     ),
     "IAMLoginModule": (("AWS_MSK_IAM",), {}),
 }
-#: Options of Java's Kerberos that have no effect here, with the values that are accepted.
-_KERBEROS_FLAGS: Final = {
-    "useKeyTab": ("true", "false"),
-    "useTicketCache": ("true", "false"),
-    "storeKey": ("true", "false"),
-    "renewTGT": ("true", "false"),
-    "refreshKrb5Config": ("true", "false"),
-    "doNotPrompt": ("true",),
-    "debug": ("false",),
-    "isInitiator": ("true",),
+_EITHER: Final = ("true", "false")
+#: Options of login modules that have no effect here, with the values that are accepted.
+_WITHOUT_EFFECT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "Krb5LoginModule": {
+        "useKeyTab": _EITHER,
+        "useTicketCache": _EITHER,
+        "storeKey": _EITHER,
+        "renewTGT": _EITHER,
+        "refreshKrb5Config": _EITHER,
+        "doNotPrompt": ("true",),
+        "debug": ("false",),
+        "isInitiator": ("true",),
+    },
+    # Of the connections to the token endpoint.
+    "OAuthBearerLoginModule": {"ssl.protocol": ("ssl", "tls", "tlsv1.2", "tlsv1.3")},
+    "IAMLoginModule": {"awsDebugCreds": _EITHER},
 }
 #: The replacement for options of login modules that have no equivalent here.
 _INSTEAD: Final = {
@@ -141,11 +147,16 @@ def login_settings(text: str, mechanism: str | None = None) -> dict[str, str]:
             f"setting sasl_jaas_config: its {module.name} is for {' and '.join(mechanisms)}, but "
             f"sasl_mechanism is {mechanism!r}"
         )
-    options = dict(module.options)
+    without_effect = _WITHOUT_EFFECT.get(module.name, {})
+    options = {
+        name: value
+        for name, value in module.options.items()
+        if value.lower() not in without_effect.get(name, ())
+    }
     if module.name == "OAuthBearerLoginModule":
         options = login_options(options)
-    elif module.name == "Krb5LoginModule":
-        options = _kerberos_options(options)
+    elif module.options.get("useKeyTab", "").lower() == "false":
+        options.pop("keyTab", None)
     others = sorted(name for name in options if name not in settings)
     if others:
         instead = _INSTEAD.get(module.name, f"allowed: {' and '.join(settings)}")
@@ -153,18 +164,6 @@ def login_settings(text: str, mechanism: str | None = None) -> dict[str, str]:
             f"setting sasl_jaas_config: its option {others[0]!r} is not supported; {instead}"
         )
     return {settings[name]: value for name, value in options.items()}
-
-
-def _kerberos_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return *options* without those that ask for what is the case anyway."""
-    kept = {
-        name: value
-        for name, value in options.items()
-        if value.lower() not in _KERBEROS_FLAGS.get(name, ())
-    }
-    if options.get("useKeyTab", "").lower() == "false":
-        kept.pop("keyTab", None)
-    return kept
 
 
 # Conflicts ------------------------------------------------------------------------------------

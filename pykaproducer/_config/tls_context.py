@@ -30,6 +30,8 @@ _KEY: Final = b"PRIVATE KEY-----"
 _CRL: Final = b"-----BEGIN X509 CRL-----"
 #: The first bytes of a Java keystore.
 _JAVA: Final = (MAGIC, JCEKS)
+#: The versions of TLS, of which there are two.
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 #: The name of a file in OpenSSL's layout of a directory.
 _HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+\Z")
 
@@ -70,6 +72,8 @@ class TlsSettings(Protocol):
     @property
     def ssl_crlfile(self) -> str | None: ...
     @property
+    def ssl_enabled_protocols(self) -> tuple[str, ...] | None: ...
+    @property
     def ssl_ciphers(self) -> str | None: ...
 
 
@@ -87,6 +91,9 @@ def tls_context(settings: TlsSettings, *, to_check: bool = False) -> ssl.SSLCont
         return settings.ssl_context
     context = client_context()
     context.check_hostname = settings.ssl_check_hostname
+    if settings.ssl_enabled_protocols is not None:
+        (only,) = (_VERSIONS[name] for name in settings.ssl_enabled_protocols)
+        context.minimum_version = context.maximum_version = only
     if settings.ssl_truststore_location is not None and settings.ssl_cafile is None:
         pem = trusted_certificates(_truststore(settings))
         load_authorities(context, None, pem, ("", "ssl_truststore_location"))

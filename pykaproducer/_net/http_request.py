@@ -1,4 +1,4 @@
-"""One HTTP request with a bounded answer and bounded time, for token endpoints.
+"""One HTTP request with a bounded answer and bounded time, for token endpoints and the like.
 
 ``urllib.request`` is not used: it follows redirects, to which secrets would be sent again, and has
 one timeout for each read instead of one for the answer, so that a server that sends a byte now and
@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import re
 import socket
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +24,10 @@ from pykaproducer._util.openssl import reason_of
 #: The largest answer that is accepted (bytes). Tokens have a few thousand.
 LARGEST: Final = 1 << 20
 _CHUNK: Final = 1 << 16
+#: How much of a server's text is shown.
+_MOST_TEXT: Final = 200
+#: A signed JWT in a server's text.
+_JWT: Final = re.compile(r"[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
 
 
 class RequestFailed(Exception):
@@ -74,7 +79,8 @@ class HttpRequest:
     Args:
         context: makes the TLS context; called for https only.
         connect_timeout, read_timeout (float): seconds.
-        names: the settings of both timeouts, and of the trusted certificates, for errors.
+        names: the settings of both timeouts, and of the trusted certificates, for errors. Without
+            those of the timeouts these are not mentioned.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class HttpRequest:
         context: Callable[[], ssl.SSLContext],
         connect_timeout: float,
         read_timeout: float,
-        names: tuple[str, str, str],
+        names: tuple[str | None, str | None, str],
     ) -> None:
         self._parts = urllib.parse.urlsplit(url)
         self._context = context
@@ -143,7 +149,7 @@ class HttpRequest:
                 content = _bounded(answer)
             except TimeoutError:
                 raise RequestFailed(
-                    f"it did not answer within {self._read_timeout:g} s ({self._names[1]})"
+                    f"it did not answer within {self._read_timeout:g} s{_named(self._names[1])}"
                 ) from None
             except OSError as error:
                 raise RequestFailed(f"the connection was lost: {_text(error)}") from None
@@ -153,7 +159,7 @@ class HttpRequest:
     def _connect(self, host: str, port: int, is_secure: bool) -> socket.socket:
         where, timeout = f"{host}:{port}", self._connect_timeout
         late = RequestFailed(
-            f"it did not accept the connection within {timeout:g} s ({self._names[0]})"
+            f"it did not accept the connection within {timeout:g} s{_named(self._names[0])}"
         )
         deadline = time.monotonic() + timeout
         try:
@@ -227,6 +233,25 @@ def _bounded(answer: http.client.HTTPResponse) -> bytes:
     if answer.length:  # read() with a size does not report it
         raise RequestFailed("the answer is incomplete")
     return bytes(content)
+
+
+def shown(text: object, secrets: Sequence[str]) -> str:
+    """Return a server's text on one line, without *secrets* of ours that it may repeat."""
+    found = str(text)
+    # First as it is, because a secret may contain white space, then as a server folds it.
+    for secret in secrets:
+        found = found.replace(secret, "<not shown>")
+    found = " ".join(found.split())
+    for secret in secrets:
+        if folded := " ".join(secret.split()):
+            found = found.replace(folded, "<not shown>")
+    found = _JWT.sub("<not shown>", found)
+    found = "".join(letter for letter in found if letter.isprintable())
+    return found if len(found) <= _MOST_TEXT else found[: _MOST_TEXT - 3] + "..."
+
+
+def _named(setting: str | None) -> str:
+    return "" if setting is None else f" ({setting})"
 
 
 def _text(error: Exception) -> str:

@@ -126,8 +126,8 @@ def handshake_text(error: ssl.SSLError, peer: Peer) -> str:
             else ""
         )
         return (
-            f"no TLS version and cipher that both sides support (ssl_ciphers, ssl_context)"
-            f"{certificate}: {reason_of(error)}"
+            "no TLS version and cipher that both sides support (ssl_enabled_protocols, "
+            f"ssl_ciphers, ssl_context){certificate}: {reason_of(error)}"
         )
     return later_text(error, peer)
 

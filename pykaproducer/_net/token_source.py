@@ -27,13 +27,11 @@ from pykaproducer._config.oauth_settings import (
     OAuthSettings,
 )
 from pykaproducer._config.oauth_validation import endpoint_context, file_url_path, metadata_query
-from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed
+from pykaproducer._net.http_request import HttpAnswer, HttpRequest, RequestFailed, shown
 from pykaproducer.errors import ConfigurationError
 
 #: RFC 6750: the characters of a token.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
-#: A signed JWT in a server's text.
-_JWT: Final = re.compile(r"[\w-]{8,}\.[\w-]{8,}\.[\w-]+")
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 #: The lifetime of a token that does not state any (seconds).
 _UNKNOWN_LIFETIME: Final = 300.0
@@ -46,8 +44,6 @@ _NAMES: Final = (
     "sasl_login_read_timeout_ms",
     "sasl_oauthbearer_ca_file",
 )
-#: How much of a server's error text is shown.
-_MOST_TEXT: Final = 200
 
 
 class NoToken(Exception):
@@ -225,17 +221,7 @@ class TokenSource:
 
     def _shown(self, text: object) -> str:
         """Return a server's text on one line, without a secret of ours that it may repeat."""
-        shown, secrets = str(text), self._secrets()
-        # First as it is, because a secret may contain white space, then as a server folds it.
-        for secret in secrets:
-            shown = shown.replace(secret, "<not shown>")
-        shown = " ".join(shown.split())
-        for secret in secrets:
-            if folded := " ".join(secret.split()):
-                shown = shown.replace(folded, "<not shown>")
-        shown = _JWT.sub("<not shown>", shown)
-        shown = "".join(letter for letter in shown if letter.isprintable())
-        return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 3] + "..."
+        return shown(text, self._secrets())
 
     def _secrets(self) -> list[str]:
         settings = self._settings

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pykaproducer._config.java import java_support
 from pykaproducer._config.schema import Setting
 from pykaproducer.cli.common import UserError, parser_like
 from pykaproducer.config import SETTINGS, canonical_name, resolve
@@ -48,7 +49,12 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the settings."""
-    print("\n\n".join("\n".join(_lines(row)) for row in _chosen(options.names)))
+    javas = java_support()
+    only_java = [name for name in javas if name in options.names and canonical_name(name) is None]
+    names = [name for name in options.names if name not in only_java]
+    shown = [_lines(row) for row in _chosen(names)] if names or not only_java else []
+    shown += [_java_lines(name, javas[name]) for name in only_java]
+    print("\n\n".join("\n".join(each) for each in shown))
     return 0
 
 
@@ -86,6 +92,11 @@ def _lines(row: Setting) -> Iterator[str]:
         yield from _wrapped(f"also: {', '.join(others)}")
     about = row.doc if row.support == "honoured" else f"{row.doc} {row.support}"
     yield from _wrapped(about.replace("``", "").strip().rstrip(".") + ".")
+
+
+def _java_lines(name: str, support: str) -> Iterator[str]:
+    yield name
+    yield from _wrapped(f"only in the Java client. {support.replace('``', '')}")
 
 
 def _wrapped(text: str) -> list[str]:

@@ -55,3 +55,12 @@ def test_an_unknown_name(name: str, text: str, capsys: pytest.CaptureFixture[str
 def test_a_setting_without_effect_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     row = next(row for row in SETTINGS if row.no_effect)
     assert "No effect: " in told(capsys, row.name)
+
+
+def test_a_setting_that_only_the_java_client_has(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, "ssl.provider", "ssl.provider")
+    assert out.startswith("ssl.provider\n    only in the Java client. No effect: ")
+    assert out.count("only in the Java client") == 1
+    lines = told(capsys, "partitioner.class", "acks", "interceptor.classes").splitlines()
+    names = [line for line in lines if line and line[0] != " "]
+    assert names == ["acks", "interceptors", "partitioner.class"]

@@ -104,6 +104,9 @@ def test_both_are_read_from_a_file_of_the_java_client(
         "transaction.two.phase.commit.enable=false\n"
     )
     assert read_settings(file) == {"transactional_id": "app-1", "transaction_timeout_ms": 5_000}
+    assert not caplog.text
+    file.write_text("transactional.id=app-1\ntransaction.two.phase.commit.enable=true\n")
+    assert read_settings(file) == {"transactional_id": "app-1"}
     assert "two-phase commit (KIP-939) is not supported" in caplog.text
 
 

@@ -192,6 +192,28 @@ def refusal(server: Server, host: str = "localhost", **settings: Any) -> str:
     return str(caught.value)
 
 
+def test_the_versions_that_are_enabled(
+    echoing: Server, version: ssl.TLSVersion, files: Files
+) -> None:
+    names = {ssl.TLSVersion.TLSv1_2: "TLSv1.2", ssl.TLSVersion.TLSv1_3: "TLSv1.3"}
+    used = network(ssl_cafile=files.ca, ssl_enabled_protocols=names[version])
+    connect(used, echoing.endpoint()).close()
+    if version is ssl.TLSVersion.TLSv1_2:
+        text = refusal(echoing, ssl_cafile=files.ca, ssl_enabled_protocols="TLSv1.3")
+        assert "no TLS version and cipher that both sides support (ssl_enabled_protocols" in text
+
+
+def test_an_old_version_is_kept_to(certificate: str, files: Files) -> None:
+    versions: list[str | None] = []
+    with Server(
+        server_context(certificate), lambda sock: versions.append(sock.version())
+    ) as server:
+        for enabled in ("TLSv1.2", "TLSv1.2,TLSv1.3"):
+            used = network(ssl_cafile=files.ca, ssl_enabled_protocols=enabled)
+            connect(used, server.endpoint()).close()
+    assert versions == ["TLSv1.2", "TLSv1.3"]
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost.", "127.0.0.1"])
 def test_the_name_is_told_and_checked(certificate: str, files: Files, host: str) -> None:
     told = []
