@@ -981,6 +981,13 @@ def columns_of_arrow(data: Any) -> list[Columns]:
     ``__arrow_c_stream__``. A stream is read to its end. Raises TypeError or ValueError.
     """
 
+def rows_checksum(data: Any) -> int:
+    """Return the sum, modulo 2**64, of a hash of each row of a record batch.
+
+    *data*: as for ``send_arrow()``, with ``__arrow_c_array__``. Rows that it would refuse have a
+    hash as well. A column that is missing counts as one of nulls.
+    """
+
 @final
 class SentBlock:
     """The result of sending a block: the chunks of its rows, and the rows not accepted."""

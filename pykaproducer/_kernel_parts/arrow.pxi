@@ -142,8 +142,12 @@ cdef list column_names(ArrowSchema *schema):
     return names
 
 
-cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int64_t base):
-    """Return the columns of a record batch for ``send_arrow``. *base*: number of rows before it."""
+cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int64_t base,
+                              bint check=True):
+    """Return the columns of a record batch for ``send_arrow``. *base*: number of rows before it.
+
+    *check*: raise a ValueError because of a row that cannot be sent.
+    """
     cdef Columns columns = Columns.__new__(Columns)
     cdef int64_t i, shift = array.offset, count = array.length
     cdef ArrowSchema *s
@@ -154,7 +158,8 @@ cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int
                         "a single array to send_many()")
     check_array(schema, array, 0, "the record batch")
     columns.count = count
-    refuse_null_rows(array, base)
+    if check:
+        refuse_null_rows(array, base)
     for i, name in enumerate(column_names(schema)):
         s = child_schema(schema, i)
         a = child_array(array, i)
@@ -166,13 +171,16 @@ cdef Columns columns_of_batch(ArrowSchema *schema, ArrowArray *array, owner, int
             arrow_cells(columns, &columns.topic, s, a, shift, count, name)
         elif name == "headers":
             arrow_headers(columns, &columns.headers, s, a, shift, count)
-            check_names(&columns.headers, count, base)
+            if check:
+                check_names(&columns.headers, count, base)
         elif name == "partition":
             arrow_numbers(columns, &columns.partition, s, a, shift, count, name)
-            check_numbers(&columns.partition, count, name, _MOST_PARTITION, base)
+            if check:
+                check_numbers(&columns.partition, count, name, _MOST_PARTITION, base)
         else:
             arrow_numbers(columns, &columns.timestamp, s, a, shift, count, name)
-            check_numbers(&columns.timestamp, count, name, _MOST_TIMESTAMP, base)
+            if check:
+                check_numbers(&columns.timestamp, count, name, _MOST_TIMESTAMP, base)
     return columns
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pykaproducer._machines.coordination import TV1, CommitOutcome, Coordination, Delays
+from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, Coordination, Delays
 from pykaproducer._machines.introduction_hold import IntroductionHold
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_calls import ControlCalls
@@ -80,7 +80,6 @@ class TransactionBase:
         self._delays = Delays(backoff_first, backoff_most)
         self._retry_at: float | None = None
         self._times: dict[int | None, int] = {}
-        self._not_before = 0.0
         # The last transaction was of TV2, which does not wait for answers before an abort.
         self._had_tv2 = False
 
@@ -131,9 +130,10 @@ class TransactionBase:
             self.producer,
             self.protocol,
             self._transaction.added,
-            self._not_before,
+            self.hold.not_before if self.protocol == TV2 else 0.0,
             self._transaction.touch,
             self.transactional_id,
+            self._transaction.turn,
         )
         if view != self.view:
             self.view = view

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from pykaproducer._machines.coordination import CommitOutcome
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     Effect,
     Preparation,
-    TellCaller,
 )
 from pykaproducer._machines.transaction_states import (
     ACCEPTED,
@@ -66,7 +66,7 @@ class ControlCalls:
         self.under_way: ControlCall | None = None
         self._unread: ControlCall | None = None
         # The last call that succeeded, and the callers that may not have read its result yet.
-        self._told: ControlCall | None = None
+        self._succeeded: ControlCall | None = None
         self._readers: set[Any] = set()
         self._closers: dict[Any, tuple[float, bool]] = {}
 
@@ -142,8 +142,8 @@ class ControlCalls:
         """Let *caller* wait for *other* too, or give it the result that no caller has read."""
         if other is self._unread:
             self._unread = None
-            self._tell(caller, other)
-            self._told, self._readers = other, {caller}
+            self._answer(caller, other)
+            self._succeeded, self._readers = other, {caller}
         else:
             other.callers[caller] = None if patient and other.awaits_callbacks else deadline
             if patient:
@@ -151,7 +151,7 @@ class ControlCalls:
 
     def forget_unread(self) -> None:
         """Forget a result that no caller has read, as the next transaction begins."""
-        self._unread = self._told = None
+        self._unread = self._succeeded = None
 
     # Waiting -------------------------------------------------------------------------------------
 
@@ -176,10 +176,10 @@ class ControlCalls:
         self._closers.pop(caller, None)
         if self.under_way is not None:
             self.under_way.callers.pop(caller, None)
-        if self._told is not None and caller in self._readers:
+        if self._succeeded is not None and caller in self._readers:
             self._readers.discard(caller)
             if not self._readers and self._unread is None:
-                self._unread, self._told = self._told, None
+                self._unread, self._succeeded = self._succeeded, None
 
     def next_due(self) -> float | None:
         """Return when the next caller gives up."""
@@ -198,14 +198,14 @@ class ControlCalls:
                 del call.callers[caller]
                 if call.outcome is CommitOutcome.COMMITTED and not call.awaits_callbacks:
                     call.was_read = True  # it waits only for what the next transaction needs
-                    self._tell(caller, call)
+                    self._answer(caller, call)
                 else:
-                    self._tell(caller, call, describe(call.call))
+                    self._answer(caller, call, describe(call.call))
         for caller, (when, _) in [*self._closers.items()]:
             if when <= now:
                 del self._closers[caller]
                 failure = describe(_C.CLOSE)
-                self._effects.append(TellCaller(caller, failure, failure.outcome))
+                self._effects.append(AnswerCaller(caller, failure, failure.outcome))
 
     # Ending --------------------------------------------------------------------------------------
 
@@ -220,20 +220,20 @@ class ControlCalls:
         ):
             failure = None
         for caller in call.callers:
-            self._tell(caller, call, failure)
+            self._answer(caller, call, failure)
         if failure is None and call.callers:
-            self._told, self._readers = call, {*call.callers}
+            self._succeeded, self._readers = call, {*call.callers}
         if failure is None and not call.callers and not call.was_read and self._unread is None:
             self._unread = call
 
-    def _tell(
+    def _answer(
         self, caller: Any, call: ControlCall, failure: TransactionFailure | None = None
     ) -> None:
         outcome = call.outcome if failure is None else failure.outcome
         prepared = call.prepared if failure is None else None
         if failure is not None and failure.call is not call.call:
             failure = with_changes(failure, call=call.call)
-        self._effects.append(TellCaller(caller, failure, outcome, prepared))
+        self._effects.append(AnswerCaller(caller, failure, outcome, prepared))
 
     # Closing -------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class ControlCalls:
     def closed(self, outcome: CommitOutcome | None, failure: TransactionFailure | None) -> None:
         """End all calls of ``close()``."""
         for caller, (_, ends) in self._closers.items():
-            self._effects.append(TellCaller(caller, failure, outcome if ends else None))
+            self._effects.append(AnswerCaller(caller, failure, outcome if ends else None))
         self._closers.clear()
 
     def stop(self, describe: Callable[[TransactionCall], TransactionFailure]) -> None:

@@ -23,7 +23,7 @@ from pykaproducer._machines.coordination import (
     coordinate_all,
 )
 from pykaproducer._machines.sequencing import ProducerId
-from pykaproducer._machines.transaction_base import TransactionBase
+from pykaproducer._machines.transaction_completion import TransactionCompletion
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
     DrainBatches,
@@ -35,12 +35,14 @@ from pykaproducer._machines.transaction_effects import (
     Request,
     SendAddOffsets,
     SendAddPartitions,
+    SendDescribeTransactions,
     SendEndTxn,
     SendFindCoordinator,
     SendInitProducerId,
     WatchReports,
 )
 from pykaproducer._machines.transaction_states import (
+    ENDS,
     OPEN,
     FailureKind,
     IllegalTransactionMove,
@@ -53,13 +55,11 @@ from pykaproducer._machines.transaction_states import (
 
 _C, _M, _S = TransactionCall, TransactionMove, TransactionState
 
-#: The calls that end a transaction.
-_ENDS: Final = frozenset({_C.COMMIT, _C.PREPARE, _C.ABORT})
 #: No request is sent in these states, and answers to earlier ones decide nothing: the abort does.
-_UNASKED: Final = frozenset({_S.ABORTABLE, _S.DRAINING, _S.FATAL})
+_WITHOUT_REQUESTS: Final = frozenset({_S.ABORTABLE, _S.DRAINING, _S.FATAL})
 
 
-class TransactionCore(TransactionBase):
+class TransactionCore(TransactionCompletion):
     """The requests to the coordinator, and the ends of transactions."""
 
     # Events of the coordinator -------------------------------------------------------------------
@@ -84,6 +84,8 @@ class TransactionCore(TransactionBase):
     ) -> list[Effect]:
         """Handle the answer to the request under way. *producer*: the one in it, if any."""
         request = self._expect(api_key)
+        if isinstance(request, SendDescribeTransactions):
+            return self._not_described(now, refused=True)
         self._note_write(request)
         return self._handle(request, self._judge(request, code, written=True), now, producer)
 
@@ -111,12 +113,31 @@ class TransactionCore(TransactionBase):
         request = self._request
         if request is None or isinstance(request, SendFindCoordinator):
             return self._run(now)
+        if isinstance(request, SendDescribeTransactions):
+            return self._not_described(now, refused=False)
         if written:
             self._note_write(request)
             if isinstance(request, SendAddPartitions | SendAddOffsets):
                 # It may be carried out after EndTxn, and then begin a transaction.
                 self._transaction.spent = True
         return self._handle(request, self._judge(request, NO_ANSWER, written=written), now)
+
+    def described(self, *, complete: bool, now: float) -> list[Effect]:
+        """Handle the answer to DescribeTransactions: whether the last transaction has ended."""
+        self._expect(SendDescribeTransactions.api_key)
+        self._request = None
+        self.hold.answered(now, complete=complete)
+        self._publish_hold()
+        return self._run(now)
+
+    def _not_described(self, now: float, *, refused: bool) -> list[Effect]:
+        self._request = None
+        if refused:
+            self.hold.refused(now)
+        else:
+            self.hold.lost(now)
+        self._publish_hold()
+        return self._run(now)
 
     def _expect(self, api_key: int) -> Request:
         request = self._request
@@ -164,7 +185,7 @@ class TransactionCore(TransactionBase):
         self._request = None
         if found.reaction is Reaction.FIND:
             self._connected = False
-        if self.state in _UNASKED:
+        if self.state in _WITHOUT_REQUESTS:
             return self._run(now)
         if found.again:
             if isinstance(request, SendEndTxn) and request.commit and found.unconfirmed:
@@ -207,7 +228,7 @@ class TransactionCore(TransactionBase):
         """Make the moves that are due, send what is needed, and return all effects."""
         self._make_due_moves(now)
         if self._request is None and (self._retry_at is None or now >= self._retry_at):
-            request = self._needed()
+            request = self._needed() or self._question(now)
             if request is not None and not self._connected:
                 request = SendFindCoordinator(self.transactional_id)
             if request is not None:
@@ -229,18 +250,18 @@ class TransactionCore(TransactionBase):
         if self.state in OPEN and self.protocol == TV1:
             if transaction.wanted:
                 return SendAddPartitions(name, producer, tuple(transaction.wanted))
-            for ask in transaction.asks.values():
-                if ask.group not in transaction.added_groups:
-                    return SendAddOffsets(name, producer, ask.group)
+            for pending in transaction.pending_offsets.values():
+                if pending.group not in transaction.added_groups:
+                    return SendAddOffsets(name, producer, pending.group)
         return None
 
     def _make_due_moves(self, now: float) -> None:
         transaction = self._transaction
         if self.state is _S.ABORTABLE and self._calls.are_closing:
             self._start_abort(now)
-        if self._request is not None:
+        if self._request is not None and not isinstance(self._request, SendDescribeTransactions):
             return  # a transaction does not end while AddPartitionsToTxn is unanswered
-        if self.state is _S.FLUSHING and transaction.settled and not transaction.asks:
+        if self.state is _S.FLUSHING and transaction.settled and not transaction.pending_offsets:
             if transaction.preparing:
                 self._prepared()
             elif transaction.touch.at is None:
@@ -257,21 +278,23 @@ class TransactionCore(TransactionBase):
         """Give the groups the offsets that they may commit now."""
         transaction = self._transaction
         assert self.producer is not None, "there is no transaction without a producer id"
-        for number, ask in transaction.asks.items():
-            if ask.given or (self.protocol == TV1 and ask.group not in transaction.added_groups):
+        for number, pending in transaction.pending_offsets.items():
+            if pending.given or (
+                self.protocol == TV1 and pending.group not in transaction.added_groups
+            ):
                 continue
-            ask.given = True
-            transaction.touch.set(ask.asked_at)
+            pending.given = True
+            transaction.touch.set(pending.asked_at)
             self._effects.append(
                 CommitOffsets(
                     self.serial,
                     number,
                     self.transactional_id,
-                    ask.group,
-                    ask.offsets,
+                    pending.group,
+                    pending.offsets,
                     self.producer,
                     self.protocol,
-                    ask.deadline,
+                    pending.deadline,
                 )
             )
 
@@ -283,7 +306,8 @@ class TransactionCore(TransactionBase):
         """End the transaction, with what is known about it."""
         if producer is not None and producer.producer_id >= 0:
             self.producer = producer
-        self._adapt_hold(now)
+        if self.protocol == TV2:
+            self._end_for_hold(now)
         self._calls_know(outcome)
         aborted = self.state in (_S.DRAINING, _S.ENDING_ABORT)
         if aborted and self.protocol == TV1 and self._transaction.spent:
@@ -295,13 +319,6 @@ class TransactionCore(TransactionBase):
             self._move(_M.INITIALIZE)  # EndTxn of TV1 has bumped no epoch
         elif not self._renew_if_protocol_changed():
             self._tell_end()
-
-    def _adapt_hold(self, now: float) -> None:
-        """Decide when the first Produce of the next transaction may be written."""
-        took = self._transaction.touch.took
-        if self.protocol == TV2 and took is not None:
-            self.hold.observed(took)
-        self._not_before = now + self.hold.seconds if self.protocol == TV2 else 0.0
 
     def _renew_if_protocol_changed(self) -> bool:
         """Get a new epoch before the first transaction with another protocol (KIP-890)."""
@@ -322,7 +339,7 @@ class TransactionCore(TransactionBase):
     def _tell_end(self) -> None:
         """End the call under way, unless callbacks of the transaction have to run before that."""
         call = self._calls.under_way
-        ends = call is not None and call.call in _ENDS
+        ends = call is not None and call.call in ENDS
         if ends and self._waits_for_callbacks and not self._transaction.reported:
             self._transaction.has_ended = True
             self._calls.await_callbacks()
@@ -336,9 +353,9 @@ class TransactionCore(TransactionBase):
 
     def _start_abort(self, now: float) -> None:
         was_open = self.state in OPEN
-        failure = self._describe(
-            FailureKind.ABORTABLE, now, call=_C.ABORT, outcome=CommitOutcome.NOT_COMMITTED
-        )
+        call = _C.CLOSE if self._calls.are_closing else _C.ABORT
+        outcome = CommitOutcome.NOT_COMMITTED
+        failure = self._describe(FailureKind.ABORTABLE, now, call=call, outcome=outcome)
         self._move(_M.DRAIN if self.protocol == TV1 else _M.END_ABORT)
         if was_open:
             self._give_up_rows(failure)
@@ -390,7 +407,7 @@ class TransactionCore(TransactionBase):
     def _give_up_rows(self, failure: TransactionFailure) -> None:
         transaction = self._transaction
         self._effects.append(FailRows(self.serial, failure))
-        if any(ask.given for ask in transaction.asks.values()):
+        if any(pending.given for pending in transaction.pending_offsets.values()):
             self._effects.append(GiveUpOffsets(self.serial))
             transaction.spent = True  # a TxnOffsetCommit may still arrive
-        transaction.asks.clear()
+        transaction.pending_offsets.clear()

@@ -78,6 +78,19 @@ class SendEndTxn:
     api_key: ClassVar[int] = ApiKey.END_TXN
 
 
+@dataclass(frozen=True, slots=True)
+class SendDescribeTransactions:
+    """Ask whether the last transaction of *transactional_id* has been ended on the brokers."""
+
+    transactional_id: str
+    api_key: ClassVar[int] = ApiKey.DESCRIBE_TRANSACTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveCoordinator:
+    """Close the connection to the coordinator. The answer to a request under way is ignored."""
+
+
 # Effects: other stages ---------------------------------------------------------------------------
 
 
@@ -93,6 +106,11 @@ class PartitionsAdded:
     """Wake the stages that wait for *partitions*; ``machine.view`` has them."""
 
     partitions: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndHold:
+    """Wake the stages that wait for ``not_before``; ``machine.view`` has an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ class GiveUpOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class TellCaller:
+class AnswerCaller:
     """End a call: it returns, or raises the error described by *failure*."""
 
     caller: Any
@@ -170,11 +188,20 @@ class TellCaller:
     prepared: Preparation | None = None
 
 
-Request = SendFindCoordinator | SendInitProducerId | SendAddPartitions | SendAddOffsets | SendEndTxn
+Request = (
+    SendFindCoordinator
+    | SendInitProducerId
+    | SendAddPartitions
+    | SendAddOffsets
+    | SendEndTxn
+    | SendDescribeTransactions
+)
 Effect = (
     Request
+    | LeaveCoordinator
     | PublishView
     | PartitionsAdded
+    | EndHold
     | OpenAdmission
     | ShutAdmission
     | WatchRows
@@ -183,5 +210,5 @@ Effect = (
     | DrainBatches
     | CommitOffsets
     | GiveUpOffsets
-    | TellCaller
+    | AnswerCaller
 )

@@ -11,6 +11,7 @@ from dataclasses import replace as with_changes
 from typing import Any, Final
 
 from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, Coordination
+from pykaproducer._machines.introduction_turn import IntroductionTurn
 from pykaproducer._machines.sequencing import ProducerId
 
 #: A topic and the number of a partition.
@@ -160,7 +161,8 @@ class FailureKind(enum.Enum):
     FATAL = enum.auto()
 
 
-_ENDS: Final = frozenset({_C.COMMIT, _C.PREPARE, _C.ABORT})
+#: The calls that end a transaction.
+ENDS: Final = frozenset({_C.COMMIT, _C.PREPARE, _C.ABORT})
 _ABOUT_MESSAGES: Final = frozenset({FailureKind.ABORTABLE, FailureKind.FENCED, FailureKind.FATAL})
 
 
@@ -205,7 +207,7 @@ def reports_failed_messages(call: TransactionCall, failure: TransactionFailure |
 
     Then neither ``flush()`` nor the end of a ``with`` block reports them again.
     """
-    return call in _ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES)
+    return call in ENDS and (failure is None or failure.kind in _ABOUT_MESSAGES)
 
 
 class CallRefused(Exception):
@@ -222,10 +224,11 @@ class Touch:
     The stages that write set it. Nothing ever clears it.
     """
 
-    __slots__ = ("at", "took")
+    __slots__ = ("_is_claimed", "at", "took")
 
     def __init__(self) -> None:
         self.at: float | None = None
+        self._is_claimed = False
         #: ``TV2``: how long the answer to the first Produce took (seconds). Set before rows of that
         #: request are settled, by the stage that has sent it.
         self.took: float | None = None
@@ -234,6 +237,14 @@ class Touch:
         """Record a write at *now*. Call this before the connection gets the request."""
         if self.at is None:
             self.at = now
+
+    def claim_produce(self) -> bool:
+        """Return whether the next Produce is the first one, also if offsets have been written.
+
+        Of two stages that ask at the same time both may be told so. Then the later answer counts.
+        """
+        is_first, self._is_claimed = not self._is_claimed, True
+        return is_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +264,12 @@ class TransactionView:
     not_before: float = 0.0
     touch: Touch = field(default_factory=Touch, compare=False)
     transactional_id: str | None = None
+    #: ``TV2``: whose Produce may add partitions.
+    turn: IntroductionTurn = field(default_factory=IntroductionTurn, compare=False)
 
 
 @dataclass(slots=True)
-class OffsetsAsk:
+class PendingOffsets:
     """Offsets of one ``send_offsets_to_transaction()``. Times are monotonic seconds."""
 
     group: str
@@ -275,16 +288,17 @@ class TransactionRecord:
 
     begun_at: float = 0.0
     touch: Touch = field(default_factory=Touch)
+    turn: IntroductionTurn = field(default_factory=IntroductionTurn)
     #: ``TV1``: partitions in the order in which they were wanted.
     wanted: dict[Place, None] = field(default_factory=dict)
     #: ``TV1``: the partitions and groups that the coordinator has added.
     added: frozenset[Place] = frozenset()
     added_groups: set[str] = field(default_factory=set)
     #: Number -> offsets without a result.
-    asks: dict[int, OffsetsAsk] = field(default_factory=dict)
+    pending_offsets: dict[int, PendingOffsets] = field(default_factory=dict)
     #: The number of those for which a call waits.
     waited_for: int | None = None
-    number_of_asks: int = 0
+    number_of_offsets: int = 0
     #: All groups, in the order of their first offsets.
     groups: dict[str, None] = field(default_factory=dict)
     preparing: bool = False

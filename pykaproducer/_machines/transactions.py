@@ -12,7 +12,7 @@ performs the effects returned, in their order. Events are:
 =====================================  =============================================================
 ``init``, ``begin``, ``commit``,       A call of the program. ``CallRefused``: it does not fit the
 ``prepare``, ``abort``, ``offsets``,   state, nothing has changed, and the stage gives the caller
-``close``, ``caller_left``             its failure. Otherwise there is one ``TellCaller`` for it, at
+``close``, ``caller_left``             its failure. Otherwise one ``AnswerCaller`` follows, at
                                        once or later; none after ``caller_left``, and none for
                                        ``begin``.
 ``unsupported``                        In place of an answer, while it initializes.
@@ -21,6 +21,8 @@ performs the effects returned, in their order. Events are:
                                        has connected for another reason. Not found: a code, or None
                                        if the connection failed.
 ``answered``, ``partitions_answered``  The answer to the request under way.
+``described``                          The answer to ``SendDescribeTransactions``; ``answered`` if
+                                       it is an error.
 ``connection_lost``                    The connection to the coordinator found last, not one that
                                        the stage has closed. *written*: a part of the request under
                                        way may have been written.
@@ -59,9 +61,9 @@ from typing import Any
 from pykaproducer._machines.coordination import CommitOutcome, Coordination, Reaction
 from pykaproducer._machines.transaction_core import TransactionCore
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     Effect,
     SendEndTxn,
-    TellCaller,
     WatchRows,
 )
 from pykaproducer._machines.transaction_states import (
@@ -70,7 +72,7 @@ from pykaproducer._machines.transaction_states import (
     CallRefused,
     FailureKind,
     IllegalTransactionMove,
-    OffsetsAsk,
+    PendingOffsets,
     TransactionCall,
     TransactionFailure,
     TransactionMove,
@@ -104,14 +106,16 @@ class TransactionMachine(TransactionCore):
         if not self._accept(_C.INIT, caller, now, deadline, key=name, keeps_unread=keeps_unread):
             return self._take()
         if self.state is _S.READY and not other:
-            self._effects.append(TellCaller(caller))
+            self._effects.append(AnswerCaller(caller))
             return self._take()
         until = self._deadline(_C.INIT, deadline, now)
         self._calls.begin(_C.INIT, name, caller, until, keeps_unread=keeps_unread)
         if self.state is not _S.INITIALIZING:
             self.transactional_id = name
             self.producer = self.outcome = None
-            self._connected &= not other
+            if other:
+                self._forget_last(now)
+                self._connected = False
             self._move(_M.INITIALIZE)
         return self._run(now)
 
@@ -140,10 +144,10 @@ class TransactionMachine(TransactionCore):
             return self._take()
         until = now + self._max_block if deadline is None else deadline
         transaction = self._transaction
-        number = transaction.number_of_asks = transaction.number_of_asks + 1
+        number = transaction.number_of_offsets = transaction.number_of_offsets + 1
         # Wait for an unknown partition for half of the time: then the caller gets the reason.
         known_by = now + min(until - now, self._timeout) / 2
-        transaction.asks[number] = OffsetsAsk(group, offsets, known_by, asked_at=now)
+        transaction.pending_offsets[number] = PendingOffsets(group, offsets, known_by, asked_at=now)
         transaction.groups[group] = None
         if caller is not None:
             transaction.waited_for = number
@@ -241,11 +245,11 @@ class TransactionMachine(TransactionCore):
         self, serial: int, number: int, found: Coordination, now: float
     ) -> list[Effect]:
         """Handle the final result of ``CommitOffsets``."""
-        asks = self._transaction.asks
-        if serial != self.serial or self.state not in OPEN or number not in asks:
+        pending = self._transaction.pending_offsets
+        if serial != self.serial or self.state not in OPEN or number not in pending:
             return []
         assert not found.again, "its stage sends it again"
-        del asks[number]
+        del pending[number]
         if found.reaction is Reaction.DONE:
             if number == self._transaction.waited_for:
                 self._transaction.waited_for = None
@@ -312,6 +316,9 @@ class TransactionMachine(TransactionCore):
         due = [self._retry_at if self._request is None else None, self._calls.next_due()]
         if self.state in OPEN:
             due.append(self._times_out_at())
+        if self._request is None and self.hold.ask_at is not None and self._may_ask():
+            # A request that waits to be retried comes first.
+            due.append(max(self.hold.ask_at, self._retry_at or 0.0))
         return min((when for when in due if when is not None), default=None)
 
     def _times_out_at(self) -> float:
@@ -349,7 +356,7 @@ class TransactionMachine(TransactionCore):
 
     def has_offsets_of(self, group: str) -> bool:
         """Return whether offsets of *group* have no result yet."""
-        return any(ask.group == group for ask in self._transaction.asks.values())
+        return any(pending.group == group for pending in self._transaction.pending_offsets.values())
 
     def known_outcome(self) -> CommitOutcome | None:
         """Return what is known about the transaction. From any thread, after the stage's end."""

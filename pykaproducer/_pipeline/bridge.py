@@ -21,6 +21,7 @@ import pykaproducer._kernel as _kernel
 from pykaproducer._kernel import CallerLink, CallerRequest
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1, TV2
+from pykaproducer._machines.introduction_turn import IntroductionTurn
 from pykaproducer._machines.session import LAST_VERSION
 from pykaproducer._machines.transaction_states import Touch
 from pykaproducer._machines.window import MIN_REQUEST_TIMEOUT
@@ -63,8 +64,9 @@ class ProduceRequest:
     #: The protocol of the transaction to which they belong; None: to none.
     protocol: int | None = None
     transactional_id: str | None = None
-    #: It is the first one of this transaction.
+    #: It is the first one of this transaction; it adds partitions to a transaction in this turn.
     first_of: Touch | None = None
+    turn: IntroductionTurn | None = None
 
 
 @dataclass(frozen=True, slots=True)

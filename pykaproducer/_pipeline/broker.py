@@ -237,6 +237,8 @@ class BrokerWorker(Worker):
             due = check
         if self._up and self._throttle.until is None:
             due = earlier(due, self._held.opens_later(self.clock.monotonic()))
+        if self._transactional:
+            due = earlier(due, self._builder.turn_at)
         return due if self._end_at is None else earlier(due, self._end_at)
 
     def _next_seal(self) -> float | None:
@@ -348,9 +350,10 @@ class BrokerWorker(Worker):
 
     def _seal_due(self) -> None:
         """Take what is held and can be used, then seal and send requests until none is due."""
+        # The window first, then what is held: see Dispatcher._hold.
+        self._builder.look()
         if self._up:
             self._held.pull()
-        self._builder.look()
         if self._buffers.to_check:
             self._check_leaders()
         if not self._up:
@@ -416,7 +419,7 @@ class BrokerWorker(Worker):
 
     def _reported(self, request: ProduceRequest) -> None:
         self._requests -= 1
-        self._builder.answered()
+        self._builder.reported(request)
         self._watch.reported(request)
         self._ahead.reported(request.batches)
 

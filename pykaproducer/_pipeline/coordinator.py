@@ -21,20 +21,23 @@ from pykaproducer._machines.batch_tally import BatchTallies
 from pykaproducer._machines.coordination import CommitOutcome
 from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     CommitOffsets,
     DrainBatches,
     Effect,
+    EndHold,
     FailRows,
     GiveUpOffsets,
+    LeaveCoordinator,
     OpenAdmission,
     PartitionsAdded,
     SendAddOffsets,
     SendAddPartitions,
+    SendDescribeTransactions,
     SendEndTxn,
     SendFindCoordinator,
     SendInitProducerId,
     ShutAdmission,
-    TellCaller,
     WatchReports,
     WatchRows,
 )
@@ -64,7 +67,7 @@ from pykaproducer._pipeline.coordinator_items import (
     TransactionChanged,
     WantPartition,
 )
-from pykaproducer._pipeline.coordinator_requests import request_of, tell_answer
+from pykaproducer._pipeline.coordinator_requests import CoordinatorRequest, request_of, tell_answer
 from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._pipeline.transaction_observer import TransactionObserver
@@ -125,7 +128,7 @@ class Coordinator(CoordinatorConnection):
         # call returns.
         self._failing: int | None = None
         self._held_up_calls: list[Control] = []
-        self._held_up_results: list[TellCaller] = []
+        self._held_up_results: list[AnswerCaller] = []
         # The stages of the groups whose offsets were sent, by name.
         self._groups: dict[str, Worker] = {}
         self._number_of_groups = 0
@@ -136,7 +139,7 @@ class Coordinator(CoordinatorConnection):
         self._waiting = WaitingCallers(self.clock, self.put, self._given_up)
         self._has_ended = self._has_forked = False
         # The callers that got a result since the last control call.
-        self._told: list[ControlCaller] = []
+        self._answered: list[ControlCaller] = []
 
     @property
     def view(self) -> TransactionView:
@@ -179,7 +182,7 @@ class Coordinator(CoordinatorConnection):
 
     # Calls ---------------------------------------------------------------------------------------
 
-    def call(self, control: Control, until: float | None = None) -> TellCaller | None:
+    def call(self, control: Control, until: float | None = None) -> AnswerCaller | None:
         """Hand over a control call, and return its result; None if *until* passes. By its caller.
 
         The stage keeps the deadline of a call, unless a name server or a token provider blocks it.
@@ -272,13 +275,13 @@ class Coordinator(CoordinatorConnection):
                         caller, now, item.deadline, transactional_id=item.transactional_id
                     )
                 case TransactionCall.BEGIN:
-                    effects = [*machine.begin(now), TellCaller(caller)]
+                    effects = [*machine.begin(now), AnswerCaller(caller)]
                 case TransactionCall.OFFSETS:
                     assert item.asked is not None, "there are offsets"
                     waiting, group = caller if item.waits else None, item.asked.group.group_id
                     effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
                     if waiting is None:
-                        effects.append(TellCaller(caller))
+                        effects.append(AnswerCaller(caller))
                 case TransactionCall.COMMIT:
                     effects = machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:
@@ -291,18 +294,18 @@ class Coordinator(CoordinatorConnection):
                 case call:
                     raise AssertionError(f"{call} is no control call")
         except CallRefused as refused:
-            effects = [TellCaller(caller, refused.failure)]
+            effects = [AnswerCaller(caller, refused.failure)]
         self._perform(effects)
 
     def _see_who_left(self) -> None:
         """Report the callers that have not read their result to the machine; see :meth:`leave`."""
-        told, self._told = self._told, []
-        for caller in told:
+        callers, self._answered = self._answered, []
+        for caller in callers:
             if caller.left:
                 self.machine.caller_left(caller)
 
-    def _tell(self, result: TellCaller) -> None:
-        self._told.append(result.caller)
+    def _answer(self, result: AnswerCaller) -> None:
+        self._answered.append(result.caller)
         result.caller.tell(result)
 
     def _rows_failed(self, serial: int) -> None:
@@ -317,7 +320,7 @@ class Coordinator(CoordinatorConnection):
         self._failing = None
         results, self._held_up_results = self._held_up_results, []
         for result in results:
-            self._tell(result)
+            self._answer(result)
 
     def deadline(self) -> float | None:
         return self.machine.next_due()
@@ -339,10 +342,10 @@ class Coordinator(CoordinatorConnection):
         self.observer.look(self.clock.monotonic())
         for effect in effects:
             match effect:
-                case TellCaller() if self._failing is not None:
+                case AnswerCaller() if self._failing is not None:
                     self._held_up_results.append(effect)
-                case TellCaller():
-                    self._tell(effect)
+                case AnswerCaller():
+                    self._answer(effect)
                 case OpenAdmission():
                     self._admission.open_transaction(self.machine.serial)
                 case ShutAdmission():
@@ -359,24 +362,29 @@ class Coordinator(CoordinatorConnection):
                     )
                 case DrainBatches():
                     self._drain(effect.serial)
-                case PartitionsAdded():
+                case PartitionsAdded() | EndHold():
                     for worker in self._broker_workers():
                         worker.put(TransactionChanged())
                 case SendFindCoordinator():
                     self.look_up(effect.transactional_id)
+                case LeaveCoordinator():
+                    self.disconnect("the transactional id is another one")
                 case CommitOffsets():
                     self._group_stage(effect.group).put(effect)
                 case GiveUpOffsets():
                     for stage in self._groups.values():
                         stage.put(effect)
-                case SendInitProducerId() | SendAddPartitions() | SendAddOffsets() | SendEndTxn():
-                    wanted = request_of(effect)
-                    self.send(
-                        wanted.api_key,
-                        wanted.encode,
-                        at_least=wanted.at_least,
-                        at_most=wanted.at_most,
-                    )
+                case (
+                    SendInitProducerId()
+                    | SendAddPartitions()
+                    | SendAddOffsets()
+                    | SendEndTxn()
+                    | SendDescribeTransactions()
+                ):
+                    self._send(request_of(effect))
+
+    def _send(self, wanted: CoordinatorRequest) -> None:
+        self.send(wanted.api_key, wanted.encode, at_least=wanted.at_least, at_most=wanted.at_most)
 
     def _drain(self, serial: int) -> None:
         """Wait until no BrokerWorker has a batch in flight.

@@ -92,10 +92,18 @@ class CoordinatorConnection(SocketWorker):
             self._finding = False
             self.found(now)
             return
+        self.disconnect("the coordinator is another broker")
         self._address = address
+
+    def disconnect(self, reason: str) -> None:
+        """Close the connection. Neither :meth:`lost` nor :meth:`not_found` is called."""
+        was_ready = self.ready
+        self._address = None
         self._leaving = True
-        self.drop("the coordinator is another broker")
+        self.drop(reason)
         self._leaving = False
+        if was_ready:
+            self.next_server_at_once()  # the backoff is for a server that is not reachable
 
     def send(
         self,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pykaproducer._machines.transaction_effects import TellCaller
+from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import TransactionCall
-from pykaproducer._pipeline.group import AskedOffsets, GroupUnused, OffsetsAnswered
+from pykaproducer._pipeline.group import GroupUnused, OffsetsAnswered, OffsetsToSend
 from pykaproducer._pipeline.metadata_events import CoordinatorCame
 from pykaproducer._util.clock import held_lock
 
@@ -21,16 +21,16 @@ class ControlCaller:
 
     def __init__(self) -> None:
         # The result under a fixed key. If two threads set it at once, setdefault() keeps one.
-        self._results: dict[str, TellCaller] = {}
+        self._results: dict[str, AnswerCaller] = {}
         # A raw lock, so that a signal can interrupt the wait.
         self.done = held_lock()
 
     @property
-    def result(self) -> TellCaller | None:
+    def result(self) -> AnswerCaller | None:
         """The result; None while the call is under way."""
         return self._results.get("result")
 
-    def tell(self, result: TellCaller) -> None:
+    def tell(self, result: AnswerCaller) -> None:
         """End the wait. From any thread; only the first result counts."""
         if self._results.setdefault("result", result) is result:
             self.done.release()
@@ -47,7 +47,7 @@ class Control:
     #: init_transactions(): the id from now on; None: as it is.
     transactional_id: str | None = None
     #: send_offsets_to_transaction(): its arguments.
-    asked: AskedOffsets | None = None
+    asked: OffsetsToSend | None = None
     #: send_offsets_to_transaction(): whether the caller waits for the result.
     waits: bool = True
 

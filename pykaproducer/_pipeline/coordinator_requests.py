@@ -12,15 +12,22 @@ from pykaproducer._machines.transaction_effects import (
     Effect,
     SendAddOffsets,
     SendAddPartitions,
+    SendDescribeTransactions,
     SendEndTxn,
     SendInitProducerId,
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._net.connection import Answered
+from pykaproducer._wire import WireError
 from pykaproducer._wire.messages import (
     ApiKey,
     decode_init_producer_id,
     init_producer_id_request,
+)
+from pykaproducer._wire.transaction_queries import (
+    DescribeTransactionsAnswer,
+    decode_describe_transactions,
+    describe_transactions_request,
 )
 from pykaproducer._wire.transactions import (
     add_offsets_to_txn_request,
@@ -30,6 +37,9 @@ from pykaproducer._wire.transactions import (
     decode_end_txn,
     end_txn_request,
 )
+
+#: The states of a transaction whose markers are being written begin with this.
+_UNENDED = "Prepare"
 
 #: Returns the bytes for a version, a correlation id and a client id.
 Encode = Callable[[int, int, str | None], bytes]
@@ -46,7 +56,11 @@ class CoordinatorRequest:
 
 
 def request_of(
-    effect: SendInitProducerId | SendAddPartitions | SendAddOffsets | SendEndTxn,
+    effect: SendInitProducerId
+    | SendAddPartitions
+    | SendAddOffsets
+    | SendEndTxn
+    | SendDescribeTransactions,
 ) -> CoordinatorRequest:
     """Return the request for *effect*."""
     match effect:
@@ -57,6 +71,8 @@ def request_of(
             return CoordinatorRequest(effect.api_key, _add_partitions(effect))
         case SendAddOffsets():
             return CoordinatorRequest(effect.api_key, _add_offsets(effect))
+        case SendDescribeTransactions():
+            return CoordinatorRequest(effect.api_key, _describe(effect))
         case _ if effect.protocol == TV2:
             # Version 5 ends a transaction of the second protocol, and bumps the epoch (KIP-890).
             return CoordinatorRequest(effect.api_key, _end(effect), 5)
@@ -101,6 +117,12 @@ def _add_offsets(effect: SendAddOffsets) -> Encode:
     )
 
 
+def _describe(effect: SendDescribeTransactions) -> Encode:
+    return lambda version, correlation_id, client_id: describe_transactions_request(
+        version, correlation_id, client_id, [effect.transactional_id]
+    )
+
+
 def _end(effect: SendEndTxn) -> Encode:
     return lambda version, correlation_id, client_id: end_txn_request(
         version,
@@ -128,8 +150,21 @@ def tell_answer(machine: TransactionMachine, event: Answered, now: float) -> lis
         return machine.answered(
             api_key, decode_add_offsets_to_txn(version, payload).error_code, now
         )
+    if api_key == ApiKey.DESCRIBE_TRANSACTIONS:
+        return _tell_description(machine, decode_describe_transactions(version, payload), now)
     ended = decode_end_txn(version, payload)
     next_one = ProducerId(ended.producer_id, ended.producer_epoch)
     return machine.answered(
         api_key, ended.error_code, now, producer=next_one if ended.producer_id >= 0 else None
     )
+
+
+def _tell_description(
+    machine: TransactionMachine, answer: DescribeTransactionsAnswer, now: float
+) -> list[Effect]:
+    if len(answer.transactions) != 1:
+        raise WireError(f"{len(answer.transactions)} descriptions of one transactional id")
+    (found,) = answer.transactions
+    if found.error_code:
+        return machine.answered(ApiKey.DESCRIBE_TRANSACTIONS, found.error_code, now)
+    return machine.described(complete=not found.state.startswith(_UNENDED), now=now)

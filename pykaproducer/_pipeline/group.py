@@ -47,7 +47,7 @@ _ADDS_GROUP = 5
 
 
 @dataclass(frozen=True, slots=True)
-class AskedOffsets:
+class OffsetsToSend:
     """The arguments of one ``send_offsets_to_transaction()``."""
 
     group: GroupMetadata
@@ -159,7 +159,7 @@ class GroupCoordinator(CoordinatorConnection):
                     self._report(OffsetsAnswered(effect.serial, effect.number, effect.found))
 
     def _commit(self, ask: CommitOffsets) -> None:
-        asked: AskedOffsets = ask.offsets
+        asked: OffsetsToSend = ask.offsets
 
         def encode(version: int, correlation_id: int, client_id: str | None) -> bytes:
             return txn_offset_commit_request(

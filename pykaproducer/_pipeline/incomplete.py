@@ -10,6 +10,7 @@ barrier is settled and reported. Later chunks do not extend the wait.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -48,6 +49,7 @@ class IncompleteChunks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._process = os.getpid()
         # Guards all of the following among stages; never held during a call of other code. User
         # threads avoid it while the dispatcher runs: a signal handler in such a thread might flush,
         # and wait for the dispatcher, which would wait for the lock.
@@ -137,8 +139,13 @@ class IncompleteChunks:
             self.leave(chunk)
 
     def wait(self, barrier: FlushBarrier, deadline: float | None) -> bool:
-        """Wait until the chunks of *barrier* are complete; return False if *deadline* passes."""
-        while not threads.acquire(self._clock, barrier.done, deadline):
+        """Wait until the chunks of *barrier* are complete; return False if *deadline* passes.
+
+        Return True in the child of a fork, where no chunk is incomplete.
+        """
+        if self._process != os.getpid():
+            return True
+        while not threads.acquire_or_fork(self._clock, barrier.done, deadline):
             if deadline is not None and self._clock.monotonic() >= deadline:
                 return False
         return True

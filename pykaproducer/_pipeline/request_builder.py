@@ -16,12 +16,13 @@ from pykaproducer._errors.formatting import format_partition
 from pykaproducer._kernel import BATCH_OVERHEAD, Batcher, RequestSealer
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.coordination import TV1
+from pykaproducer._machines.introduction_turn import IntroductionTurn
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer._machines.transaction_states import Touch, TransactionView
 from pykaproducer._machines.window import Window
 from pykaproducer._pipeline.bridge import ProduceRequest
 from pykaproducer._pipeline.coordinator import Coordinator
-from pykaproducer._pipeline.coordinator_items import WantPartition
+from pykaproducer._pipeline.coordinator_items import TransactionChanged, WantPartition
 from pykaproducer._pipeline.last_errors import LastErrors
 from pykaproducer._pipeline.metadata import Metadata
 from pykaproducer._pipeline.metrics import ProducerMetrics
@@ -78,8 +79,11 @@ class RequestBuilder:
         self._coordinator = coordinator
         # The transaction to which new batches belong.
         self._view: TransactionView | None = None
-        # The touch of the transaction, if this worker will send its first request.
+        # The touch of the transaction, if this worker will send its first Produce.
         self._first_of: Touch | None = None
+        # The turn that was taken for the next request; when to try again to take it.
+        self._turn: IntroductionTurn | None = None
+        self.turn_at: float | None = None
         self._responses = responses
         self._metadata = metadata
         self._last_errors = last_errors
@@ -160,6 +164,9 @@ class RequestBuilder:
             request.protocol = self._view.protocol
             request.transactional_id = self._view.transactional_id
             request.first_of, self._first_of = self._first_of, None
+            if self._turn is not None:
+                self._turn.sent(self._worker)
+                request.turn, self._turn = self._turn, None
         return request
 
     def _no_memory(self, buffer: PartitionBuffer, error: MemoryError) -> None:
@@ -191,18 +198,22 @@ class RequestBuilder:
         """Seal the batches of the transaction that is open now; none if none is open.
 
         Called before each attempt to seal. Buffers that wait are tried again when the view has
-        changed, for example because the next transaction has begun.
+        changed, for example because the next transaction has begun, and when the turn of another
+        broker has ended.
         """
-        if self._coordinator is None or self._coordinator.view is self._view:
+        if self._coordinator is None:
+            return
+        if self._coordinator.view is self._view:
+            if self.turn_at is not None and self._clock.monotonic() >= self.turn_at:
+                self.producer_id_came()
             return
         view = self._view = self._coordinator.view
-        self._first_of = None
+        self._first_of = self._turn = None
         # The object, not its value, tells the partitions of this transaction from those of the last
         # one, which may have had the same id and epoch. It is the same one for all brokers: a
         # partition may move.
         self._sealer.transaction = view.producer if view.is_open else None
-        if self._without_id:
-            self.producer_id_came()
+        self.producer_id_came()
 
     @property
     def not_before(self) -> float:
@@ -233,8 +244,10 @@ class RequestBuilder:
         elif view.protocol == TV1 and place not in view.added:
             self._coordinator.put(WantPartition(view.serial, *place))
             self._wait(buffer)
+        elif view.protocol != TV1 and not self._takes_turn(view.turn, now):
+            self._wait(buffer)
         else:
-            if view.touch.at is None:
+            if view.touch.claim_produce():
                 self._first_of = view.touch
             view.touch.set(now)
             if self._coordinator.view.serial != view.serial or not self._coordinator.view.is_open:
@@ -245,9 +258,28 @@ class RequestBuilder:
             return True
         return False
 
-    def answered(self) -> None:
-        """Let the buffers try again that waited for the answer to a batch of another epoch."""
-        if self._coordinator is not None and self._without_id:
+    def _takes_turn(self, turn: IntroductionTurn, now: float) -> bool:
+        """Return whether the next request may add partitions to the transaction."""
+        try_at = turn.take(self._worker, now)
+        if try_at is None:
+            # Another buffer may still wait, so turn_at stays.
+            self._turn = turn
+            return True
+        self.turn_at = try_at
+        return False
+
+    def reported(self, request: ProduceRequest) -> None:
+        """Handle the report of *request*: it was answered, or lost.
+
+        Buffers try again that waited for the answer to a batch of another epoch, and the workers
+        that waited for the turn of this one.
+        """
+        if self._coordinator is None:
+            return
+        if request.turn is not None:
+            for worker in request.turn.reported(self._worker):
+                worker.put(TransactionChanged())
+        if self._without_id:
             self.producer_id_came()
 
     def _wait(self, buffer: PartitionBuffer) -> None:
@@ -260,6 +292,7 @@ class RequestBuilder:
     def producer_id_came(self) -> None:
         """Let the buffers that waited for a producer id try again."""
         # A buffer that cannot use this id requests another one.
+        self.turn_at = None
         buffers, self._without_id = self._without_id, {}
         for buffer in buffers:
             buffer.waits_for_id = False

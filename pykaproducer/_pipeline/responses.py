@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from pykaproducer._errors.formatting import format_error_code, format_partition
+from pykaproducer._errors.hints import ADVICE_IN_TRANSACTIONS
 from pykaproducer._kernel import (
     Batcher,
     Chunk,
@@ -201,9 +202,9 @@ class ProduceResponseHandler:
                 if self._tally is not None:
                     self._tally.confirmed += 1
                 self._settler.deliver(batch, answer.base_offset, answer.log_append_time_ms, now)
-            case Action.SPLIT_IN_PLACE if self._split_in_place(buffer, batch):
-                pass
-            case Action.FAILED | Action.SPLIT_IN_PLACE if self._coordinator is not None:
+            case Action.SPLIT_IN_PLACE:
+                self._split_in_place(buffer, batch)
+            case Action.FAILED if self._coordinator is not None:
                 self._fail_in_transaction(self._coordinator, batch, answer, verdict)
             case Action.RETRY_SOON:
                 self._retry_soon(buffer, batch, answer)
@@ -252,22 +253,22 @@ class ProduceResponseHandler:
         batch.split()
         self._fail_buffer(buffer, batch)
 
-    def _split_in_place(self, buffer: PartitionBuffer, batch: Batch) -> bool:
+    def _split_in_place(self, buffer: PartitionBuffer, batch: Batch) -> None:
         """Seal *batch* again as two batches over its numbers, and have these sent in its place.
 
-        The broker has not appended it, and those behind it are out of order until they are. Return
-        False if one of its rows has failed. Then its number is missing, and the transaction has to
-        be aborted anyway.
+        The broker has not appended it, and those behind it are out of order until they are.
         """
         try:
             halves = self._sealer.split(batch)
         except MemoryError:
-            self._fail_buffer(buffer, batch, needs_backoff=True)  # it is refused again, and split
-            return True
+            halves = None
         if halves is None:
-            return False
-        self._fail_buffer(buffer, *halves)
-        return True
+            # There is no memory now: it is refused again, and split. Or one of its rows has failed,
+            # so its number is missing, and the coordinator is about to fail the others with the
+            # transaction. They are not too large, and must not get the error of this answer.
+            self._fail_buffer(buffer, batch, needs_backoff=True)
+        else:
+            self._fail_buffer(buffer, *halves)
 
     # Failures ------------------------------------------------------------------------------------
 
@@ -299,7 +300,8 @@ class ProduceResponseHandler:
         verdict: Verdict,
     ) -> None:
         """Fail *batch*. The transaction must be aborted, so no sequence number is corrected."""
-        make_error = _rejection(batch, answer, answer.error_message)
+        advice = ADVICE_IN_TRANSACTIONS.get(answer.error_code)
+        make_error = _rejection(batch, answer, answer.error_message, advice=advice)
         if verdict.fatal and (batch.producer_id, batch.producer_epoch) == coordinator.current:
             error = make_error(Status.POSSIBLY_PERSISTED)
             coordinator.put(
@@ -417,6 +419,7 @@ def _rejection(
     answer: ProducedPartition,
     detail: str | None,
     retries_used: int | None = None,
+    advice: str | None = None,
 ) -> MakeError:
     return lambda status: delivery_error_for(
         answer.error_code,
@@ -425,4 +428,5 @@ def _rejection(
         status=status,
         detail=detail,
         retries_used=retries_used,
+        advice=advice,
     )

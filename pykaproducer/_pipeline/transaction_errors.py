@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code, format_partition
 from pykaproducer._errors.transaction_hints import coordinator_advice
 from pykaproducer._machines.transaction_states import (
     ACCEPTED,
+    ENDING,
     FailureKind,
     TransactionCall,
     TransactionFailure,
@@ -50,6 +53,8 @@ _NEXT = {
     _S.READY: _C.BEGIN,
     _S.ABORTABLE: _C.ABORT,
 }
+#: ``send()`` does not fit, until a call under way has ended.
+_PASSING = ENDING | {_S.INITIALIZING}
 #: Error codes that are about one partition. Others are about the group or the transaction.
 _ABOUT_PARTITIONS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -62,6 +67,8 @@ _REMEDY = {
     FailureKind.FENCED: "; close this producer",
     FailureKind.FATAL: "; close it, and create a new one",
 }
+_TOO_OLD = "transactions need Kafka 2.5 or newer"
+_NOT_COMMITTED = CommitOutcome.NOT_COMMITTED
 _KINDS: dict[FailureKind, type[TransactionError]] = {
     FailureKind.STATE: TransactionStateError,
     FailureKind.CONFLICT: TransactionStateError,
@@ -88,8 +95,8 @@ def error_of(
         return closed
     if failure.kind is FailureKind.UNSUPPORTED:
         return UnsupportedFeatureError(
-            f"transactional id {transactional_id!r}: transactions need Kafka 2.5 or newer; "
-            f"{failure.cause}; upgrade the brokers, or remove transactional_id"
+            f"transactional id {transactional_id!r}: {_TOO_OLD}; {failure.cause}; "
+            f"upgrade the brokers, or remove transactional_id"
         )
     kind, cause, code = _KINDS[failure.kind], failure.cause, failure.code
     if isinstance(cause, TransactionFailure):
@@ -114,7 +121,7 @@ def _text(failure: TransactionFailure, unreachable: str | None) -> str:
     call = _call(failure.call)
     match failure.kind:
         case FailureKind.STATE:
-            return f"{call}: {_STATES[failure.state]}{_advice(failure.state)}"
+            return f"{call}: {_state(failure)}{_advice(failure)}"
         case FailureKind.CONFLICT:
             return f"{call}: {_call(failure.other)} is under way; call that again first"
         case FailureKind.FORKED:
@@ -125,13 +132,19 @@ def _text(failure: TransactionFailure, unreachable: str | None) -> str:
                 f"callbacks of its messages have not returned; call it again to wait for them"
             )
         case FailureKind.TIMEOUT:
-            text = f"{call} has not ended within its timeout; it continues{_outcome(failure)}"
+            text = f"{call} has not ended within its timeout; it continues"
+            if failure.call is TransactionCall.COMMIT and failure.outcome is _NOT_COMMITTED:
+                text += ", and may still commit the transaction"
+            text += _outcome(failure)
             reason = f"; {unreachable}" if unreachable else _waiting(failure)
-            return f"{text}{reason}; call it again to wait on"
+            return f"{text}{reason}; call it again to keep waiting"
         case FailureKind.ABORTABLE:
             text = "the transaction must be aborted"
         case FailureKind.FENCED:
-            text = "another producer has taken over the transactional id"
+            text = (
+                "another producer has taken over the transactional id, or an administrator has "
+                "fenced it"
+            )
         case FailureKind.INITIALIZATION:
             text = f"{call} failed"
         case _:
@@ -145,7 +158,20 @@ def _text(failure: TransactionFailure, unreachable: str | None) -> str:
             text += f"; {advice}"
     elif isinstance(failure.cause, BaseException):
         text += f": {failure.cause}"
-    return text + _outcome(failure) + _REMEDY.get(failure.kind, "")
+    text += _outcome(failure)
+    if failure.timed_out and failure.kind in (FailureKind.ABORTABLE, FailureKind.FENCED):
+        text += "; make transactions smaller, or raise transaction_timeout_ms"
+    return text + _REMEDY.get(failure.kind, "")
+
+
+def _state(failure: TransactionFailure) -> str:
+    """Return the state that a call does not fit, with the reason if a failure led to it."""
+    cause = failure.cause
+    if failure.state is not _S.UNINITIALIZED or not isinstance(cause, TransactionFailure):
+        return _STATES[failure.state]
+    if cause.kind is FailureKind.UNSUPPORTED:
+        return f"init_transactions() failed: {_TOO_OLD}; {cause.cause}"
+    return _text(replace(cause, call=_C.INIT), None)
 
 
 def _resource(failure: TransactionFailure) -> str:
@@ -174,7 +200,12 @@ def _call(call: TransactionCall | None) -> str:
     return "the call" if call is None else f"{call.value}()"
 
 
-def _advice(state: TransactionState) -> str:
+def _advice(failure: TransactionFailure) -> str:
+    state = failure.state
+    if failure.call is _C.SEND and state in _PASSING:
+        return "; wait until that call has returned, and send in the next transaction"
+    if state is _S.UNINITIALIZED and failure.cause is not None:
+        return "; call it again"
     if state is _S.IN_TRANSACTION:
         return "; call commit_transaction() or abort_transaction() first"
     if state is _S.PREPARED:
@@ -207,4 +238,6 @@ def aborted_error(
     text = f"{format_partition(topic)}: its transaction was aborted"
     if cause is not None:
         text += f", because another message failed: {cause}"
+    elif failure.call is _C.CLOSE:
+        text += " when the producer was closed; call commit_transaction() before close()"
     return TransactionAbortedError(text, status=status, topic=topic, cause=cause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykaproducer._machines.transaction_effects import TellCaller
+from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import TransactionCall, TransactionFailure
 from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
 from pykaproducer._util import threads
@@ -29,7 +29,7 @@ class WaitingCallers:
         self._callers: dict[ControlCaller, TransactionCall] = {}
         self._gave_up = False
 
-    def call(self, control: Control, until: float | None) -> TellCaller | None:
+    def call(self, control: Control, until: float | None) -> AnswerCaller | None:
         """Hand over a control call, and return its result; None if *until* passes. By its caller.
 
         No call waits forever: this method (1) adds the caller, (2) reads ``_gave_up``;
@@ -67,4 +67,4 @@ class WaitingCallers:
         self._gave_up = True
         for caller, call in list(self._callers.items()):
             failure = self._failure_of(call)
-            caller.tell(TellCaller(caller, failure, failure.outcome))
+            caller.tell(AnswerCaller(caller, failure, failure.outcome))

@@ -6,10 +6,10 @@ import pytest
 
 from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     DrainBatches,
     FailRows,
     SendEndTxn,
-    TellCaller,
     WatchReports,
     WatchRows,
 )
@@ -42,12 +42,12 @@ def test_a_commit_is_told_after_callbacks_and_end(protocol: int) -> None:
     assert isinstance(driver.request, SendEndTxn)
     driver.end()
     assert driver.machine.state is S.READY
-    assert not driver.has(TellCaller)
+    assert not driver.has(AnswerCaller)
     with pytest.raises(CallRefused) as refused:
         driver.machine.begin(driver.now)
     assert refused.value.failure.kind is FailureKind.CONFLICT
     report(driver)
-    assert driver.told["commit"].outcome is CommitOutcome.COMMITTED
+    assert driver.answers["commit"].outcome is CommitOutcome.COMMITTED
     driver.begin()
 
 
@@ -55,9 +55,9 @@ def test_a_commit_is_told_after_callbacks_and_end(protocol: int) -> None:
 def test_callbacks_that_have_run_before_the_end(protocol: int) -> None:
     driver = commit(begun(protocol)).settle()
     report(driver)
-    assert not driver.has(TellCaller)
+    assert not driver.has(AnswerCaller)
     driver.end()
-    assert driver.told["commit"].failure is None
+    assert driver.answers["commit"].failure is None
 
 
 @BOTH
@@ -67,9 +67,9 @@ def test_a_patient_caller_waits_as_long_as_callbacks_take(protocol: int) -> None
     assert driver.machine.next_due() is None
     driver.now += 10 * (MAX_BLOCK + TIMEOUT)
     driver.do(driver.machine.time_passed(driver.now))
-    assert not driver.has(TellCaller)
+    assert not driver.has(AnswerCaller)
     report(driver)
-    assert driver.told["commit"].failure is None
+    assert driver.answers["commit"].failure is None
 
 
 @BOTH
@@ -77,13 +77,13 @@ def test_a_caller_with_a_timeout_is_told_that_it_is_committed(protocol: int) -> 
     driver = commit(begun(protocol), 5.0).settle()
     driver.end()
     driver.wait()
-    failure = driver.told["commit"].failure
+    failure = driver.answers["commit"].failure
     assert failure is not None
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, CommitOutcome.COMMITTED)
     driver.do(driver.machine.commit("again", driver.now))
-    assert not driver.has(TellCaller)
+    assert not driver.has(AnswerCaller)
     report(driver)
-    assert driver.told["again"].failure is None
+    assert driver.answers["again"].failure is None
     driver.begin()
 
 
@@ -100,9 +100,9 @@ def test_an_abort_waits_for_the_callbacks_of_the_failures(protocol: int) -> None
         driver.do(driver.machine.drained(driver.machine.serial, driver.now, spent=False))
     driver.end()
     assert driver.machine.state is S.READY
-    assert "abort" not in driver.told
+    assert "abort" not in driver.answers
     report(driver)
-    assert driver.told["abort"].failure is None
+    assert driver.answers["abort"].failure is None
 
 
 @BOTH
@@ -112,23 +112,23 @@ def test_an_abort_of_nothing_waits_for_callbacks_as_well(protocol: int) -> None:
     if protocol == TV1:
         driver.do(driver.machine.drained(driver.machine.serial, driver.now, spent=False))
     assert driver.machine.state is S.READY
-    assert "abort" not in driver.told
+    assert "abort" not in driver.answers
     report(driver)
-    assert driver.told["abort"].failure is None
+    assert driver.answers["abort"].failure is None
 
 
 @BOTH
 def test_a_failure_is_told_at_once(protocol: int) -> None:
     driver = commit(begun(protocol)).spoil()
-    failure = driver.told["commit"].failure
+    failure = driver.answers["commit"].failure
     assert failure is not None
     assert failure.kind is FailureKind.ABORTABLE
     # Callbacks of the failed commit do not count for the abort.
     driver.abort()
     driver.end()
-    assert "abort" not in driver.told
+    assert "abort" not in driver.answers
     report(driver)
-    assert driver.told["abort"].failure is None
+    assert driver.answers["abort"].failure is None
 
 
 @BOTH
@@ -137,9 +137,9 @@ def test_a_prepared_transaction_is_told_after_callbacks(protocol: int) -> None:
     driver.do(driver.machine.prepare("prepare", driver.now))
     driver.settle()
     assert driver.machine.state is S.PREPARED
-    assert "prepare" not in driver.told
+    assert "prepare" not in driver.answers
     report(driver)
-    assert driver.told["prepare"].prepared is not None
+    assert driver.answers["prepare"].prepared is not None
 
 
 @BOTH
@@ -147,7 +147,7 @@ def test_callbacks_of_another_transaction_mean_nothing(protocol: int) -> None:
     driver = commit(begun(protocol)).settle()
     driver.end()
     assert not driver.machine.all_reported(driver.machine.serial - 1, driver.now)
-    assert "commit" not in driver.told
+    assert "commit" not in driver.answers
 
 
 # Callers that are interrupted ---------------------------------------------------------------------
@@ -159,13 +159,13 @@ def test_a_caller_that_did_not_read_its_result(protocol: int) -> None:
     driver = commit(begun(protocol)).settle()
     driver.end()
     report(driver)
-    assert driver.told["commit"].failure is None
+    assert driver.answers["commit"].failure is None
     driver.machine.caller_left("commit")
     with pytest.raises(CallRefused) as refused:
         driver.machine.begin(driver.now)
     assert refused.value.failure.kind is FailureKind.CONFLICT
     driver.do(driver.machine.commit("again", driver.now))
-    assert driver.told["again"].outcome is CommitOutcome.COMMITTED
+    assert driver.answers["again"].outcome is CommitOutcome.COMMITTED
     driver.begin()
 
 
@@ -180,7 +180,7 @@ def test_one_of_two_callers_has_read_the_result(protocol: int) -> None:
     # Too late: it belongs to a transaction that is over.
     driver.machine.caller_left("other")
     driver.do(driver.machine.commit("next", driver.now))
-    assert "next" not in driver.told
+    assert "next" not in driver.answers
 
 
 @BOTH
@@ -191,10 +191,10 @@ def test_an_interrupted_reader_leaves_the_result_to_the_next_one(protocol: int) 
     report(driver)
     for name in ("second", "third"):
         driver.do(driver.machine.commit(name, driver.now))
-        assert driver.told[name].failure is None
+        assert driver.answers[name].failure is None
         driver.machine.caller_left(name)
     driver.do(driver.machine.commit("fourth", driver.now))
-    assert driver.told["fourth"].failure is None
+    assert driver.answers["fourth"].failure is None
 
 
 # TV1: an epoch continues --------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_after_the_second_protocol_an_abort_takes_another_epoch_once() -> None:
     driver.answer()
     assert (driver.machine.state, driver.machine.protocol) == (S.READY, TV1)
     for bumps in (True, False):
-        driver.told.clear()
+        driver.answers.clear()
         driver.begin().abort()
         driver.end()
         assert (driver.machine.state is S.INITIALIZING) == bumps

@@ -39,12 +39,12 @@ def test_equal_calls_share_the_outcome(protocol: int) -> None:
     driver.do(driver.machine.commit("other", 0.0))
     assert not driver.effects
     driver.end()
-    assert {driver.told[caller].outcome for caller in ("commit", "other")} == {COMMITTED}
+    assert {driver.answers[caller].outcome for caller in ("commit", "other")} == {COMMITTED}
     driver.begin().abort()
     driver.do(driver.machine.abort("other abort", 0.0))
     driver.end(49)
     for caller in ("abort", "other abort"):
-        failure = driver.told[caller].failure
+        failure = driver.answers[caller].failure
         assert failure is not None
         assert (failure.kind, failure.call) == (FailureKind.FATAL, C.ABORT)
 
@@ -76,7 +76,7 @@ def test_offsets_are_a_call_like_the_others(protocol: int) -> None:
     ):
         assert refused(call).kind is FailureKind.CONFLICT
     driver.do(machine.offsets_answered(1, number, DONE, 0.0))
-    assert {driver.told[caller].failure for caller in "ab"} == {None}
+    assert {driver.answers[caller].failure for caller in "ab"} == {None}
     driver.do(machine.commit("c", 0.0))
 
 
@@ -91,9 +91,9 @@ def test_equal_offsets_have_results_of_their_own(protocol: int) -> None:
     driver.do(machine.offsets("a", "g", {"t": 1}, 0.0))
     second = driver.only(CommitOffsets).number
     driver.do(machine.offsets_answered(1, first, DONE, 0.0))
-    assert "a" not in driver.told
+    assert "a" not in driver.answers
     driver.do(machine.offsets_answered(1, second, DONE, 0.0))
-    assert driver.told["a"].failure is None
+    assert driver.answers["a"].failure is None
 
 
 # Time -------------------------------------------------------------------------------------------
@@ -105,13 +105,13 @@ def test_init_goes_on_after_its_time(protocol: int) -> None:
     driver.do(driver.machine.init("a", 0.0, 5.0))
     driver.wait()
     assert driver.now == 5.0
-    failure = driver.told["a"].failure
+    failure = driver.answers["a"].failure
     assert failure is not None
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, None)
     driver.do(driver.machine.init("b", 6.0))
     driver.answer()
     driver.answer()
-    assert driver.told["b"].failure is None
+    assert driver.answers["b"].failure is None
 
 
 @BOTH
@@ -123,9 +123,9 @@ def test_a_commit_waits_for_its_rows_and_then_for_the_coordinator(protocol: int)
     assert driver.machine.next_due() == 50.0 + MAX_BLOCK
     driver.do(driver.machine.commit("late", 60.0))
     driver.wait()
-    assert set(driver.told) == {"init", "commit"}
+    assert set(driver.answers) == {"init", "commit"}
     driver.wait()
-    assert (set(driver.told), driver.now) == ({"init", "commit", "late"}, 60.0 + MAX_BLOCK)
+    assert (set(driver.answers), driver.now) == ({"init", "commit", "late"}, 60.0 + MAX_BLOCK)
 
 
 @BOTH
@@ -149,7 +149,7 @@ def test_a_commit_goes_on_after_its_time(
     if lost:
         driver.lose(written=lost == "written")
     driver.wait()
-    failure = driver.told["commit"].failure
+    failure = driver.answers["commit"].failure
     assert failure is not None
     assert (failure.kind, failure.outcome) == (FailureKind.TIMEOUT, outcome)
     for call in (
@@ -164,7 +164,7 @@ def test_a_commit_goes_on_after_its_time(
         driver.settle()
     driver.retry()
     driver.end()
-    assert driver.told["again"].outcome is COMMITTED
+    assert driver.answers["again"].outcome is COMMITTED
 
 
 @BOTH
@@ -176,13 +176,13 @@ def test_offsets_go_on_after_their_time(protocol: int) -> None:
         driver.answer()
     number = driver.only(CommitOffsets).number
     driver.wait()
-    failure = driver.told["a"].failure
+    failure = driver.answers["a"].failure
     assert failure is not None
     assert failure.kind is FailureKind.TIMEOUT
     assert refused(lambda: machine.commit("x", 6.0)).kind is FailureKind.CONFLICT
     driver.do(machine.offsets_answered(1, number, DONE, 6.0))
     driver.do(machine.offsets("b", "g", {"t": 1}, 7.0))
-    assert driver.told["b"].failure is None
+    assert driver.answers["b"].failure is None
     assert not driver.has(CommitOffsets), "they are not sent twice"
     driver.do(machine.commit("c", 6.0))
 
@@ -216,15 +216,15 @@ def test_a_result_that_no_caller_has_read_is_kept(protocol: int, what: C) -> Non
         driver.settle()
         if what is C.COMMIT:
             driver.end()
-    assert "a" not in driver.told
+    assert "a" not in driver.answers
     if what is C.COMMIT:
         failure = refused(lambda: driver.machine.begin(1.0))
         assert (failure.kind, failure.other) == (FailureKind.CONFLICT, what)
         driver.do(driver.machine.init("i", 1.0))
-        assert driver.told["i"].failure is None
+        assert driver.answers["i"].failure is None
     driver.do(call("b", 1.0))
-    assert driver.told["b"].failure is None
-    assert (driver.told["b"].prepared is not None) is (what is C.PREPARE)
+    assert driver.answers["b"].failure is None
+    assert (driver.answers["b"].prepared is not None) is (what is C.PREPARE)
     failure = refused(lambda: call("c", 1.0))
     assert failure.kind is FailureKind.STATE, "it is read once"
     if what is not C.PREPARE:
@@ -248,7 +248,7 @@ def test_no_result_is_forgotten_for_another_id(protocol: int, what: C, name: str
         failure = refused(lambda: machine.init("i", 1.0, transactional_id=name))
         assert (failure.kind, failure.other) == (FailureKind.CONFLICT, what)
     driver.do(call("b", 1.0))
-    assert driver.told["b"].failure is None
+    assert driver.answers["b"].failure is None
     driver.do(machine.init("j", 1.0, transactional_id=name))
     renewed = what is C.PREPARE or name is not None
     assert machine.state is (S.INITIALIZING if renewed else S.READY)
@@ -271,10 +271,10 @@ def test_a_commit_has_succeeded_while_the_next_epoch_is_awaited() -> None:
     driver.protocol = TV2
     assert driver.machine.state is S.INITIALIZING
     driver.wait()
-    assert (driver.told["commit"].failure, driver.told["commit"].outcome) == (None, COMMITTED)
+    assert (driver.answers["commit"].failure, driver.answers["commit"].outcome) == (None, COMMITTED)
     driver.do(driver.machine.init("i", 6.0))
     driver.answer()
-    assert driver.told["i"].failure is None
+    assert driver.answers["i"].failure is None
     driver.begin()
 
 
@@ -285,10 +285,10 @@ def test_a_result_is_not_forgotten_because_of_a_new_epoch() -> None:
     driver.do(driver.machine.coordinator_found(TV2, 0.0))
     driver.do(driver.machine.init("i", 0.0))
     driver.answer()
-    assert driver.told["i"].failure is None
+    assert driver.answers["i"].failure is None
     assert refused(lambda: driver.machine.begin(0.0)).kind is FailureKind.CONFLICT
     driver.do(driver.machine.commit("again", 0.0))
-    assert driver.told["again"].outcome is COMMITTED
+    assert driver.answers["again"].outcome is COMMITTED
     driver.protocol = TV2
     driver.begin()
 
@@ -303,14 +303,14 @@ def test_a_result_is_not_forgotten_because_a_new_epoch_is_refused() -> None:
     driver.answer()
     assert refused(lambda: driver.machine.begin(0.0)).kind is FailureKind.CONFLICT
     driver.do(driver.machine.commit("again", 0.0))
-    assert driver.told["again"].outcome is COMMITTED
+    assert driver.answers["again"].outcome is COMMITTED
 
 
 def test_a_new_epoch_after_an_abort_may_be_refused() -> None:
     driver = at(S.ENDING_ABORT, TV1)
     driver.end(47)
     driver.answer(53)
-    failure = driver.told["abort"].failure
+    failure = driver.answers["abort"].failure
     assert failure is not None
     assert (failure.kind, failure.outcome) == (FailureKind.INITIALIZATION, NOT)
     assert driver.machine.state is S.UNINITIALIZED
@@ -324,10 +324,10 @@ def test_a_new_epoch_after_an_abort_may_be_refused() -> None:
 def test_close_has_nothing_to_end(protocol: int, state: S) -> None:
     driver = at(state, protocol)
     driver.do(driver.machine.close("close", 0.0, 5.0))
-    assert (driver.told["close"].failure, driver.told["close"].outcome) == (None, None)
+    assert (driver.answers["close"].failure, driver.answers["close"].outcome) == (None, None)
     assert driver.machine.state is state
     if state is S.INITIALIZING:
-        failure = driver.told["init"].failure
+        failure = driver.answers["init"].failure
         assert failure is not None
         assert failure.kind is FailureKind.CLOSED
 
@@ -338,11 +338,11 @@ def test_close_has_nothing_to_end(protocol: int, state: S) -> None:
 def test_close_waits_for_a_commit(protocol: int, state: S, code: int) -> None:
     driver = at(state, protocol)
     driver.do(driver.machine.close("close", 0.0, 5.0))
-    assert "close" not in driver.told
+    assert "close" not in driver.answers
     if state is S.FLUSHING:
         driver.settle()
     driver.end(code)
-    told = driver.told["close"]
+    told = driver.answers["close"]
     assert told.outcome is (NOT if code else COMMITTED)
     assert (told.failure is None) is (code == 0)
 
@@ -356,12 +356,12 @@ def test_what_cannot_be_committed_any_more_is_closed_with_an_abort(protocol: int
         driver.spoil()
     else:
         driver.end(48)
-    assert driver.told["commit"].failure is not None
+    assert driver.answers["commit"].failure is not None
     if protocol == TV1:
         driver.do(driver.machine.drained(1, 0.0, spent=False))
     assert isinstance(driver.request, SendEndTxn)
     driver.end()
-    assert (driver.told["close"].failure, driver.told["close"].outcome) == (None, NOT)
+    assert (driver.answers["close"].failure, driver.answers["close"].outcome) == (None, NOT)
 
 
 @BOTH
@@ -369,7 +369,7 @@ def test_close_ends_a_call_about_offsets(protocol: int) -> None:
     driver = at(S.IN_TRANSACTION, protocol)
     driver.do(driver.machine.offsets("a", "g", {}, 0.0))
     driver.do(driver.machine.close("close", 0.0, 5.0))
-    failure = driver.told["a"].failure
+    failure = driver.answers["a"].failure
     assert failure is not None
     assert failure.kind is FailureKind.CLOSED
 
@@ -383,7 +383,7 @@ def test_close_waits_no_longer_than_it_may(protocol: int, state: S, outcome: Com
     driver = at(state, protocol)
     driver.do(driver.machine.close("close", 0.0, 5.0))
     driver.wait()
-    told = driver.told["close"]
+    told = driver.answers["close"]
     assert told.failure is not None
     assert (told.failure.kind, told.outcome) == (FailureKind.TIMEOUT, outcome)
 
@@ -395,10 +395,10 @@ def test_all_callers_are_told_when_the_stage_ends(protocol: int) -> None:
             continue
         driver = at(state, protocol)
         waiting = state in (S.INITIALIZING, S.FLUSHING, S.ENDING_COMMIT, S.DRAINING, S.ENDING_ABORT)
-        before = set(driver.told)
+        before = set(driver.answers)
         driver.do(driver.machine.stop(1.0))
-        assert len(set(driver.told) - before) == waiting
+        assert len(set(driver.answers) - before) == waiting
         if state is S.ENDING_COMMIT:
-            failure = driver.told["commit"].failure
+            failure = driver.answers["commit"].failure
             assert failure is not None
             assert (failure.kind, failure.outcome) == (FailureKind.CLOSED, POSSIBLY)

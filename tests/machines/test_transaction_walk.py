@@ -14,6 +14,7 @@ import pytest
 
 from pykaproducer._machines.coordination import TV1, TV2, CommitOutcome, coordinate
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     CommitOffsets,
     DrainBatches,
     Effect,
@@ -26,7 +27,6 @@ from pykaproducer._machines.transaction_effects import (
     SendFindCoordinator,
     SendInitProducerId,
     ShutAdmission,
-    TellCaller,
     WatchRows,
 )
 from pykaproducer._machines.transaction_states import OPEN, CallRefused, FailureKind
@@ -291,7 +291,7 @@ class Walk:
                     self.offsets.append(effect)
                 case GiveUpOffsets():
                     self.offsets = [a for a in self.offsets if a.serial != effect.serial]
-                case TellCaller():
+                case AnswerCaller():
                     self.tell(effect)
         if machine.state is S.ABORTABLE:
             self.spoiled.add(serial)
@@ -301,7 +301,7 @@ class Walk:
         if isinstance(self.driver.request, SendAddPartitions | SendAddOffsets):
             assert machine.state in OPEN | {S.ABORTABLE, S.DRAINING, S.FATAL}
 
-    def tell(self, effect: TellCaller) -> None:
+    def tell(self, effect: AnswerCaller) -> None:
         serial = self.waiting.pop(effect.caller)
         outcome, failure = effect.outcome, effect.failure
         if outcome is None or serial != self.machine.serial or not serial:
@@ -360,6 +360,7 @@ def test_whatever_happens(protocol: int, part: int) -> None:
     chance = random.Random(f"{SEED} {protocol} {part}")
     for _ in range(250):
         walk = Walk(protocol)
+        walk.machine.hold.guesses = chance.random() < 0.5
         walk.call("init")
         for _ in range(chance.choice([20, 60, 150])):
             if chance.random() < 0.3 and walk.duty():

@@ -15,7 +15,6 @@ from pykaproducer._machines.coordination import (
     Reaction,
     coordinate,
 )
-from pykaproducer._machines.introduction_hold import IntroductionHold
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
     CommitOffsets,
@@ -55,7 +54,7 @@ BOTH = pytest.mark.parametrize("protocol", [TV1, TV2])
 
 
 def failure_of(driver: Driver, caller: Any) -> tuple[FailureKind, CommitOutcome | None]:
-    found = driver.told[caller].failure
+    found = driver.answers[caller].failure
     assert found is not None
     return found.kind, found.outcome
 
@@ -73,7 +72,7 @@ def test_init_finds_the_coordinator_and_gets_a_producer_id(protocol: int) -> Non
     assert driver.only(SendInitProducerId) == SendInitProducerId("orders", TIMEOUT, None)
     driver.answer()
     assert driver.machine.state is S.READY
-    assert driver.told["caller"].failure is None
+    assert driver.answers["caller"].failure is None
     view = driver.only(PublishView).view
     assert (view.producer, view.protocol, view.is_open) == (GIVEN, protocol, False)
 
@@ -88,7 +87,7 @@ def test_init_is_repeated_after_a_temporary_error(protocol: int, code: int) -> N
         assert driver.machine.state is S.INITIALIZING
         driver.retry()
         assert isinstance(driver.request, SendInitProducerId)
-    assert not driver.told
+    assert not driver.answers
     driver.answer()
     assert driver.machine.state is S.READY
 
@@ -100,7 +99,7 @@ def test_init_may_be_called_again_after_it_was_refused(protocol: int, code: int)
     driver.answer()
     driver.answer(code)
     assert driver.machine.state is S.UNINITIALIZED
-    found = driver.told["init"].failure
+    found = driver.answers["init"].failure
     assert found is not None
     assert (found.kind, found.code, found.api_key) == (FailureKind.INITIALIZATION, code, INIT)
     with pytest.raises(CallRefused) as refused:
@@ -108,7 +107,7 @@ def test_init_may_be_called_again_after_it_was_refused(protocol: int, code: int)
     assert refused.value.failure.cause.code == code, "why the producer is not initialized"
     driver.do(driver.machine.init("again", 0.0))
     driver.answer()
-    assert driver.told["again"].failure is None
+    assert driver.answers["again"].failure is None
 
 
 @BOTH
@@ -155,7 +154,7 @@ def test_an_unused_connection_is_made_again_when_it_is_needed(protocol: int) -> 
     assert isinstance(driver.request, SendFindCoordinator)
     driver.answer()
     driver.end()
-    assert driver.told["commit"].outcome is COMMITTED
+    assert driver.answers["commit"].outcome is COMMITTED
 
 
 # READY ------------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ def test_begin_opens_admission(protocol: int) -> None:
 def test_init_again_has_no_effect(protocol: int) -> None:
     driver = at(S.READY, protocol)
     driver.do(driver.machine.init("again", 1.0))
-    assert driver.told["again"].failure is None
+    assert driver.answers["again"].failure is None
     assert (driver.machine.state, driver.request) == (S.READY, None)
 
 
@@ -189,7 +188,7 @@ def test_init_with_another_id_is_another_producer(protocol: int, state: S) -> No
     driver.answer()
     assert driver.only(SendInitProducerId) == SendInitProducerId("other", TIMEOUT, None)
     driver.answer()
-    assert driver.told["again"].failure is None
+    assert driver.answers["again"].failure is None
 
 
 @pytest.mark.parametrize(("before", "after"), [(TV1, TV2), (TV2, TV1)])
@@ -220,11 +219,11 @@ def test_the_protocol_does_not_change_within_a_transaction(
     driver.end()
     # The callers wait until the next transaction can begin.
     assert driver.machine.state is S.INITIALIZING
-    assert set(driver.told) == {"init"}
+    assert set(driver.answers) == {"init"}
     driver.answer()
     assert (driver.machine.state, driver.machine.protocol) == (S.READY, after)
     caller = "commit" if commit else "abort"
-    assert driver.told[caller].failure is None
+    assert driver.answers[caller].failure is None
 
 
 def test_an_unconfirmed_commit_is_repeated_as_it_was() -> None:
@@ -248,7 +247,7 @@ def test_an_unconfirmed_commit_is_repeated_as_it_was() -> None:
     driver.answer()
     assert driver.machine.state is S.READY
     assert driver.machine.view.producer == ProducerId(7, 1)
-    assert driver.told["commit"].failure is None
+    assert driver.answers["commit"].failure is None
     driver.begin()
     driver.do(driver.machine.abort("abort", driver.now))
     assert driver.request == SendEndTxn("orders", ProducerId(7, 1), False, TV2)
@@ -262,7 +261,7 @@ def test_a_commit_does_not_fail_because_the_next_epoch_is_refused() -> None:
     driver.end()
     driver.answer(53)
     assert driver.machine.state is S.UNINITIALIZED
-    assert (driver.told["commit"].failure, driver.told["commit"].outcome) == (None, COMMITTED)
+    assert (driver.answers["commit"].failure, driver.answers["commit"].outcome) == (None, COMMITTED)
 
 
 # IN_TRANSACTION ---------------------------------------------------------------------------------
@@ -336,9 +335,9 @@ def test_offsets_are_committed_by_the_group(protocol: int) -> None:
     # An unknown partition is waited for in half of the time that the call has.
     assert (given.protocol, given.deadline) == (protocol, 5.0 + MAX_BLOCK / 2)
     assert driver.machine.view.touch.at is not None
-    assert "caller" not in driver.told
+    assert "caller" not in driver.answers
     driver.do(driver.machine.offsets_answered(1, given.number, DONE, 6.0))
-    assert driver.told["caller"].failure is None
+    assert driver.answers["caller"].failure is None
     # A group is added once.
     driver.do(driver.machine.offsets(None, "g", {"t": 2}, 7.0))
     assert (driver.has(CommitOffsets), driver.has(SendAddOffsets)) == (True, False)
@@ -354,7 +353,7 @@ def test_offsets_that_are_refused_make_it_abortable(protocol: int) -> None:
     found = coordinate(ApiKey.TXN_OFFSET_COMMIT, 22)
     driver.do(driver.machine.offsets_answered(1, number, found, 6.0))
     assert driver.machine.state is S.ABORTABLE
-    failure = driver.told["caller"].failure
+    failure = driver.answers["caller"].failure
     assert failure is not None
     assert (failure.kind, failure.code, failure.groups) == (FailureKind.ABORTABLE, 22, ("g",))
     assert not driver.has(GiveUpOffsets)
@@ -447,7 +446,7 @@ def test_abort_and_close_fail_the_rows_and_drain_or_end(
     assert driver.only(SendEndTxn) == SendEndTxn("orders", GIVEN, False, protocol)
     driver.end()
     assert driver.machine.state is S.READY
-    assert (driver.told["caller"].failure, driver.told["caller"].outcome) == (None, NOT)
+    assert (driver.answers["caller"].failure, driver.answers["caller"].outcome) == (None, NOT)
 
 
 # FLUSHING ---------------------------------------------------------------------------------------
@@ -474,11 +473,11 @@ def test_a_transaction_without_a_write_is_not_ended(protocol: int) -> None:
     driver.do(driver.machine.commit("commit", 0.0))
     driver.settle()
     assert (driver.machine.state, driver.request) == (S.READY, None)
-    assert driver.told["commit"].failure is None
+    assert driver.answers["commit"].failure is None
     driver.begin(write=False)
     driver.abort()
     assert (driver.machine.state, driver.request) == (S.READY, None)
-    assert driver.told["abort"].failure is None
+    assert driver.answers["abort"].failure is None
     assert driver.machine.producer == GIVEN
 
 
@@ -489,7 +488,7 @@ def test_a_prepared_transaction_is_left_to_others(protocol: int, empty: bool) ->
     driver.do(driver.machine.prepare("prepare", 0.0))
     driver.settle()
     assert (driver.machine.state, driver.request) == (S.PREPARED, None)
-    assert driver.told["prepare"].prepared == Preparation("orders", GIVEN, protocol, empty)
+    assert driver.answers["prepare"].prepared == Preparation("orders", GIVEN, protocol, empty)
     driver.do(driver.machine.init("again", 0.0))
     assert driver.only(SendInitProducerId).producer is None
     driver.answer()
@@ -514,7 +513,7 @@ def test_a_commit_is_over_when_it_is_confirmed(protocol: int) -> None:
     driver = at(S.ENDING_COMMIT, protocol)
     driver.end()
     assert driver.machine.state is S.READY
-    assert (driver.told["commit"].failure, driver.told["commit"].outcome) == (None, COMMITTED)
+    assert (driver.answers["commit"].failure, driver.answers["commit"].outcome) == (None, COMMITTED)
     epoch = 0 if protocol == TV1 else 1
     assert driver.machine.view.producer == ProducerId(7, epoch)
     assert not driver.machine.view.is_open
@@ -566,7 +565,7 @@ def test_a_commit_is_repeated(protocol: int, code: int) -> None:
     assert driver.machine.state is S.ENDING_COMMIT
     driver.retry()
     driver.end()
-    assert driver.told["commit"].outcome is COMMITTED
+    assert driver.answers["commit"].outcome is COMMITTED
 
 
 @BOTH
@@ -575,7 +574,7 @@ def test_a_commit_in_doubt_may_be_confirmed(protocol: int) -> None:
     driver.lose()
     driver.retry()
     driver.end()
-    assert driver.told["commit"].failure is None
+    assert driver.answers["commit"].failure is None
 
 
 # ABORTABLE, DRAINING, ENDING_ABORT --------------------------------------------------------------
@@ -604,9 +603,9 @@ def test_an_abort_after_a_lost_add_bumps_the_epoch() -> None:
     driver.answer()
     driver.end()
     assert driver.only(SendInitProducerId).producer == GIVEN
-    assert "abort" not in driver.told
+    assert "abort" not in driver.answers
     driver.answer()
-    assert driver.told["abort"].failure is None
+    assert driver.answers["abort"].failure is None
 
 
 def test_an_abort_after_an_add_that_was_not_written_has_nothing_to_end() -> None:
@@ -653,7 +652,7 @@ def test_a_timeout_is_told_from_another_instance_by_a_new_epoch(code: int) -> No
     assert driver.machine.state is S.INITIALIZING
     assert driver.only(SendInitProducerId).producer == GIVEN
     driver.answer()
-    assert (driver.machine.state, driver.told["abort"].failure) == (S.READY, None)
+    assert (driver.machine.state, driver.answers["abort"].failure) == (S.READY, None)
     driver = at(S.ENDING_ABORT, TV1)
     driver.end(code)
     driver.answer(90)
@@ -687,7 +686,7 @@ def test_what_a_fence_and_the_clock_say_together() -> None:
     driver = at(S.ENDING_COMMIT, TV1)
     driver.now = TIMEOUT + 1
     driver.end(90)
-    failure = driver.told["commit"].failure
+    failure = driver.answers["commit"].failure
     assert failure is not None
     assert (failure.kind, failure.timed_out) == (FailureKind.FENCED, True)
 
@@ -807,25 +806,3 @@ def test_send_is_refused_with_the_reason(protocol: int) -> None:
         else:
             assert failure is not None
             assert failure.kind is KINDS.get(state, FailureKind.STATE)
-
-
-def test_how_long_the_first_produce_of_a_transaction_waits() -> None:
-    hold = IntroductionHold()
-    hold.observed(0.003)
-    assert hold.seconds == 0.0
-    found = []
-    for took in [0.018] * 7:
-        hold.observed(took)
-        found.append(hold.seconds)
-    assert found == [0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02]
-    for _ in range(100):
-        hold.observed(0.003)
-    assert hold.seconds == 0.0
-
-
-def test_the_view_says_when_the_first_produce_may_be_written() -> None:
-    driver = at(S.ENDING_COMMIT, TV2)
-    driver.machine.view.touch.took = 0.023
-    driver.now = 5.0
-    driver.end()
-    assert driver.machine.view.not_before == 5.001

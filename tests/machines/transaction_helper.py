@@ -8,15 +8,17 @@ from typing import Any
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     Effect,
+    LeaveCoordinator,
     PublishView,
     Request,
     SendAddOffsets,
     SendAddPartitions,
+    SendDescribeTransactions,
     SendEndTxn,
     SendFindCoordinator,
     SendInitProducerId,
-    TellCaller,
 )
 from pykaproducer._machines.transaction_states import TransactionState as S
 from pykaproducer._machines.transactions import TransactionMachine
@@ -28,6 +30,7 @@ REQUESTS = (
     SendAddPartitions,
     SendAddOffsets,
     SendEndTxn,
+    SendDescribeTransactions,
 )
 TIMEOUT = 60.0
 MAX_BLOCK = 30.0
@@ -52,18 +55,20 @@ class Driver:
         self.now = 0.0
         self.request: Request | None = None
         self.effects: list[Effect] = []
-        self.told: dict[Any, TellCaller] = {}
+        self.answers: dict[Any, AnswerCaller] = {}
 
     def do(self, effects: list[Effect]) -> list[Effect]:
         """Check and note *effects*."""
         self.effects = effects
         for effect in effects:
-            if isinstance(effect, REQUESTS):
+            if isinstance(effect, LeaveCoordinator):
+                self.request = None
+            elif isinstance(effect, REQUESTS):
                 assert self.request is None, f"{effect} while {self.request} is under way"
                 self.request = effect
-            elif isinstance(effect, TellCaller):
-                assert effect.caller not in self.told, "told twice"
-                self.told[effect.caller] = effect
+            elif isinstance(effect, AnswerCaller):
+                assert effect.caller not in self.answers, "answered twice"
+                self.answers[effect.caller] = effect
             elif isinstance(effect, PublishView):
                 last = effect.view
         if any(isinstance(effect, PublishView) for effect in effects):
@@ -84,6 +89,8 @@ class Driver:
         if isinstance(request, SendInitProducerId) and producer is None:
             before = request.producer
             producer = GIVEN if before is None else ProducerId(before.producer_id, before.epoch + 1)
+        if isinstance(request, SendDescribeTransactions) and not code:
+            return self.do(self.machine.described(complete=True, now=self.now))
         return self.do(self.machine.answered(request.api_key, code, self.now, producer=producer))
 
     def end(self, code: int = 0) -> list[Effect]:
@@ -94,6 +101,12 @@ class Driver:
         return self.answer(
             code, ProducerId(before.producer_id, before.epoch + 1) if bumped else None
         )
+
+    def describe(self, *, complete: bool) -> list[Effect]:
+        """Answer the question whether the last transaction has ended."""
+        assert isinstance(self.request, SendDescribeTransactions)
+        self.request = None
+        return self.do(self.machine.described(complete=complete, now=self.now))
 
     def lose(self, *, written: bool = True) -> list[Effect]:
         """Lose the connection to the coordinator, or fail to connect."""

@@ -17,6 +17,8 @@ from pykaproducer.testing._transaction_messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     FindCoordinatorRequest,
@@ -27,6 +29,7 @@ from pykaproducer.testing._transaction_messages import (
 from tests.kernel.helper import TOPIC
 
 from .cluster import Fate, Kind
+from .coordinator import State
 from .transactional_log import TransactionalCluster
 
 #: From this version on EndTxn bumps the epoch (KIP-890).
@@ -110,12 +113,17 @@ def _commit_offsets(cluster: TransactionalCluster, request: Any) -> tuple[int, i
     return code, -1, -1
 
 
+def _describe(cluster: TransactionalCluster, request: Any) -> tuple[int, int, int]:
+    return 0, cluster.coordinator.state.value, -1
+
+
 _HANDLERS: dict[int, tuple[Any, Any]] = {
     ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, _init),
     ApiKey.ADD_PARTITIONS_TO_TXN: (AddPartitionsToTxnRequest, _add_partitions),
     ApiKey.ADD_OFFSETS_TO_TXN: (AddOffsetsToTxnRequest, _add_offsets),
     ApiKey.END_TXN: (EndTxnRequest, _end),
     ApiKey.TXN_OFFSET_COMMIT: (TxnOffsetCommitRequest, _commit_offsets),
+    ApiKey.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, _describe),
 }
 
 
@@ -165,12 +173,28 @@ def _offsets_answer(request: Any, code: int, *_: int) -> Any:
     )
 
 
+def _description(request: Any, code: int, state: int, *_: int) -> Any:
+    (name,) = request.transactional_ids
+    found = DescribeTransactionsResponse.TransactionState(
+        error_code=code,
+        transactional_id=name,
+        transaction_state="" if code else State(state).name.title().replace("_", ""),
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[],
+    )
+    return DescribeTransactionsResponse(version=request.API_VERSION, transaction_states=[found])
+
+
 _RESPONSES: dict[int, Any] = {
     ApiKey.INIT_PRODUCER_ID: _init_answer,
     ApiKey.ADD_PARTITIONS_TO_TXN: _partitions_answer,
     ApiKey.ADD_OFFSETS_TO_TXN: _code_answer,
     ApiKey.END_TXN: _end_answer,
     ApiKey.TXN_OFFSET_COMMIT: _offsets_answer,
+    ApiKey.DESCRIBE_TRANSACTIONS: _description,
 }
 
 

@@ -99,7 +99,7 @@ class CarelessMachine(TransactionMachine):
 
     def offsets(self, *args: Any, **options: Any) -> list[Effect]:
         effects = super().offsets(*args, **options)
-        self._transaction.asks.clear()
+        self._transaction.pending_offsets.clear()
         self._calls.finish()
         return [*effects, *self._take()]
 

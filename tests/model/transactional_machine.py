@@ -53,6 +53,7 @@ REQUESTS = (
     ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.END_TXN,
     ApiKey.END_TXN,
+    ApiKey.DESCRIBE_TRANSACTIONS,
 )
 EVENTS = (
     ("lost",),
@@ -91,6 +92,7 @@ class TransactionalModel(TransactionalWorld, Model):
         stage_threads=st.sampled_from(["shared", "shared", "own"]),
         warm=st.sampled_from([True, True, False]),
         timeout_ms=st.sampled_from([6_000, 600_000, 600_000]),
+        asks=st.booleans(),
     )
     def make(  # type: ignore[override]
         self,
@@ -102,8 +104,12 @@ class TransactionalModel(TransactionalWorld, Model):
         stage_threads: str,
         warm: bool,
         timeout_ms: int,
+        asks: bool,
     ) -> None:
-        """Create the producer; with *warm*, it has committed a transaction."""
+        """Create the producer; with *warm*, it has committed a transaction.
+
+        *asks*: it asks the coordinator whether the last transaction has ended.
+        """
         chosen: dict[str, Any] = {
             "linger_ms": linger_ms,
             "retries": retries,
@@ -113,6 +119,7 @@ class TransactionalModel(TransactionalWorld, Model):
             "transaction_timeout_ms": timeout_ms,
         }
         self.begin(leaders, self.transitions, **chosen | self.fixed)
+        self.machine.hold.guesses = not asks
         self.begun = True
         if warm:
             self.call(_C.INIT)

@@ -11,7 +11,7 @@ from unittest import mock
 
 from pykaproducer._machines.coordination import TV1, TV2
 from pykaproducer._machines.ordering import Transitions
-from pykaproducer._machines.transaction_effects import Preparation, TellCaller
+from pykaproducer._machines.transaction_effects import AnswerCaller, Preparation
 from pykaproducer._machines.transaction_states import (
     ENDING,
     OPEN,
@@ -22,7 +22,7 @@ from pykaproducer._machines.transaction_states import (
 )
 from pykaproducer._machines.transactions import TransactionMachine
 from pykaproducer._pipeline.coordinator_items import CallerLeft, Control, ControlCaller
-from pykaproducer._pipeline.group import AskedOffsets
+from pykaproducer._pipeline.group import OffsetsToSend
 from pykaproducer._util.group_offsets import GroupMetadata, GroupOffset
 from pykaproducer._wire.messages import ApiKey
 from pykaproducer.config import Config
@@ -61,7 +61,7 @@ class Caller(ControlCaller):
         self.open: list[Message] = []
         self.unreported: list[Message] = []
 
-    def tell(self, result: TellCaller) -> None:
+    def tell(self, result: AnswerCaller) -> None:
         self.unreported = [message for message in self._messages if not message.told]
         self.open = [each for each in self.unreported if each.handle and not each.handle.settled()]
         super().tell(result)
@@ -76,7 +76,7 @@ class Pending:
     #: The transaction that was open, or the last one.
     told: Told | None
     deadline: float | None
-    asked: AskedOffsets | None = None
+    asked: OffsetsToSend | None = None
 
 
 @dataclass(eq=False)
@@ -161,7 +161,7 @@ class TransactionalWorld(World):
         return self.transactions[-1]
 
     def user_calls(
-        self, call: TransactionCall, seconds: float | None, asked: AskedOffsets | None = None
+        self, call: TransactionCall, seconds: float | None, asked: OffsetsToSend | None = None
     ) -> None:
         """Make a control call that waits for *seconds*; None: as long as it takes."""
         deadline = None if seconds is None else self.clock.monotonic() + seconds
@@ -188,7 +188,7 @@ class TransactionalWorld(World):
     def user_sends_offsets(self, group: str, partition: int, seconds: float | None) -> None:
         """Call send_offsets_to_transaction() with an offset that is greater than all before."""
         self.offset += 1
-        asked = AskedOffsets(GroupMetadata(group), (GroupOffset(TOPIC, partition, self.offset),))
+        asked = OffsetsToSend(GroupMetadata(group), (GroupOffset(TOPIC, partition, self.offset),))
         self.user_calls(_C.OFFSETS, seconds, asked)
 
     def learn(self) -> None:
@@ -211,7 +211,7 @@ class TransactionalWorld(World):
     def _is_unfinished(self, call: TransactionCall) -> bool:
         return self.unfinished is not None and self.unfinished.call is call
 
-    def _succeeded(self, pending: Pending, result: TellCaller) -> None:
+    def _succeeded(self, pending: Pending, result: AnswerCaller) -> None:
         told, outcome = pending.told, result.outcome
         if pending.call in (_C.COMMIT, _C.PREPARE):
             waits = pending.caller.unreported

@@ -68,6 +68,8 @@ def lose_the_cluster(cluster: ScriptedCluster, producer: Producer, clock: FakeCl
     clock.jump(1.5)
     metadata.want()
     until(lambda: not metadata.view.brokers)
+    # From here on no message is written to a broker that was known before.
+    until(lambda: not any(worker._up for worker in pipeline_of(producer).brokers.all()))
 
 
 def connections(cluster: ScriptedCluster, api: str, since: int = 0) -> dict[int, set[int]]:

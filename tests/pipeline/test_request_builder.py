@@ -49,22 +49,34 @@ class Transactions:
         return part
 
 
+class FakeWorker(SimpleNamespace):
+    """What a RequestBuilder uses of its BrokerWorker."""
+
+    __hash__ = object.__hash__
+
+    def put(self, item: Any) -> None:
+        self.items.append(item)
+
+
 class Broker:
     """The batches of one broker."""
 
     def __init__(self, transactions: Transactions) -> None:
         self.transactions = transactions
         clock = transactions.door.clock
-        worker: Any = SimpleNamespace(
-            clock=clock, metrics=ProducerMetrics(30.0, 2), shortage=Shortage("broker", clock)
+        self.worker: Any = FakeWorker(
+            clock=clock,
+            metrics=ProducerMetrics(30.0, 2),
+            shortage=Shortage("broker", clock),
+            items=[],
         )
         self.batcher = batcher_for(CONFIG, 16384)
         self.builder = RequestBuilder(
-            worker,
+            self.worker,
             config=CONFIG,
             batcher=self.batcher,
             window=Window(limit=5, most=1 << 20, timeout=30.0),
-            sealer=new_sealer(CONFIG, self.batcher, None, worker.metrics),
+            sealer=new_sealer(CONFIG, self.batcher, None, self.worker.metrics),
             responses=None,  # type: ignore[arg-type]
             metadata=None,  # type: ignore[arg-type]
             last_errors=None,  # type: ignore[arg-type]
@@ -173,7 +185,7 @@ def test_what_was_to_be_measured_is_forgotten_with_its_transaction(
     broker.add(new_buffer(Sequencer()), transactions.part())
     assert broker.seal()
     transactions.begin(ProducerId(7, 4))
-    transactions.view.touch.set(0.0)  # by another broker
+    assert transactions.view.touch.claim_produce()  # by another broker
     broker.add(new_buffer(Sequencer()), transactions.part())
     assert broker.builder.request(broker.seal()).first_of is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pykaproducer._machines.transaction_effects import TellCaller
+from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import (
     FailureKind,
     TransactionCall,
@@ -30,7 +30,7 @@ def test_a_result_that_comes_as_the_time_is_over_is_read_once() -> None:
     def put(item: Any) -> None:
         if isinstance(item, CallerLeft):
             left.append(item.caller)
-            item.caller.tell(TellCaller(caller))
+            item.caller.tell(AnswerCaller(caller))
 
     def failure_of(call: TransactionCall) -> TransactionFailure:
         return TransactionFailure(FailureKind.CLOSED, TransactionState.READY, call)
