@@ -113,11 +113,13 @@ def wait(delivery: Delivery, timeout: float | None, waited: float = 0.0) -> bool
         return True
     try:
         # The loop is needed because a wait longer than the platform's limit is split.
-        while not threads.acquire(clock, lock, deadline):
+        while not threads.acquire_or_fork(clock, lock, deadline):
             if deadline is not None and clock.monotonic() >= deadline:
                 return delivery.settled()
     finally:
         delivery.unwatch(lock)
+    if not delivery.settled():  # a signal handler has forked
+        context.check_may_wait(delivery)
     return True
 
 

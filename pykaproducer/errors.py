@@ -79,6 +79,9 @@ class CallbackThreadError(PykaproducerError, kafka_errors.IllegalStateError):
     Raised immediately by ``flush()``, ``partitions_for()`` and ``result()`` of a pending handle
     when they are called from a callback or a partitioner, where they would deadlock. Use
     ``add_done_callback``, or wait in another thread.
+
+    The calls for transactions also raise it in serializers and interceptors. The transaction of a
+    message must not change while they handle it.
     """
 
 
@@ -265,9 +268,9 @@ class ProducerBrokenError(DeliveryError):
 class TransactionAbortedError(AbortedError, TheirAbortedError):
     """The message's transaction was aborted before it was delivered.
 
-    Either on request, or because another message of the transaction failed; then that failure is
-    the cause. Readers with ``isolation.level=read_committed`` never see the message, whatever its
-    ``status`` is.
+    On request, or by ``close()`` because it was not committed, or because another message of the
+    transaction failed; then that failure is the cause. Readers with
+    ``isolation.level=read_committed`` never see the message, whatever its ``status`` is.
     """
 
 
@@ -346,7 +349,8 @@ class TransactionTimeoutError(TransactionError, kafka_errors.KafkaTimeoutError, 
 
     Repeat the same call to wait for it; no other is accepted, except ``abort_transaction()`` after
     ``send_offsets_to_transaction()``. For a commit, ``outcome`` is ``POSSIBLY_COMMITTED`` if the
-    coordinator may have received the request.
+    coordinator may have received the request. ``NOT_COMMITTED`` holds only so far: the commit
+    continues, also while ``close()`` waits.
     """
 
     retriable = True
@@ -375,9 +379,11 @@ class TransactionFatalError(TransactionError):
 
 
 class ProducerFencedError(TransactionFatalError, kafka_errors.ProducerFencedError):
-    """Another producer uses the transactional id, or the transaction took too long.
+    """The transactional id was taken over, or the transaction took too long.
 
-    Close this producer. Create another one only if it is to replace the one that took over.
+    Either another producer uses the id, or an administrator has fenced this one, for example with
+    ``pykaproducer transactions fence``. Close this producer. Create another one if no other is to
+    have the id.
     """
 
 
@@ -389,11 +395,12 @@ def delivery_error_for(
     status: Status,
     detail: str | None = None,
     retries_used: int | None = None,
+    advice: str | None = None,
 ) -> BrokerRejectedError:
     """Return the error for a message that a broker rejected with Kafka's error *code*.
 
-    *detail* is the broker's message besides the code. With *retries_used* the error is a
-    :class:`RetriesExhaustedError`.
+    *detail* is the broker's message besides the code, *advice* what to do. With *retries_used* the
+    error is a :class:`RetriesExhaustedError`.
     """
     base = BrokerRejectedError if retries_used is None else RetriesExhaustedError
     kind = kafka_class(code)
@@ -403,8 +410,8 @@ def delivery_error_for(
         text += f": {detail}"
     if retries_used is not None:
         text += f" (after {retries_used} retries)"
-    if code in ADVICE:
-        text += f"; {ADVICE[code]}"
+    if advice := advice or ADVICE.get(code):
+        text += f"; {advice}"
     error = combined(base, code, named_by_code=base is BrokerRejectedError)(
         text,
         status=status,

@@ -10,6 +10,7 @@ rare occasions, such as starting the threads, are in ``_process/admission_hooks.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -204,7 +205,10 @@ class Producer(AdmissionHooks, TransactionalMethods):
             self._flushed(pipeline.unreported.take())
             return
         self._announce_missed_slots()
+        process = os.getpid()
         pending = pipeline.flush(deadline)
+        if os.getpid() != process:
+            return  # a signal handler has forked: in the child, no message is pending
         if pending:
             raise closing.flush_timeout(pending, timeout or 0.0, pipeline.why_pending())
         self._flushed(pipeline.unreported.take())
@@ -314,11 +318,11 @@ class Producer(AdmissionHooks, TransactionalMethods):
             )
 
     def _check_may_control(self, what: str) -> None:
-        self._check_may_wait(what)
-        if user_code.runs_in_send(self, self._interceptors):
+        if self._ref.in_own_thread() or user_code.runs_in_send(self, self._interceptors):
             raise CallbackThreadError(
-                f"{what} was called from a serializer, an interceptor or a callback of a send that "
-                f"has not returned yet, whose transaction it could end; call it after the send"
+                f"{what} was called from a callback, partitioner, serializer or interceptor; the "
+                f"transaction of a message must not change while they handle it; make the call "
+                f"elsewhere, after send() has returned"
             )
 
     # Cluster information -------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from pykaproducer._control.arguments import (
     token_of,
     tokens_of,
 )
+from pykaproducer._control.control_request import Address, ControlRequest
 from pykaproducer._control.exchange import ControlExchange
-from pykaproducer._control.question import Address, ControlRequest
-from pykaproducer._control.refusals import error_of, refused
+from pykaproducer._control.refusals import error_of, refused, why_unsure
 from pykaproducer._control.requests import (
     AddGroupRequest,
     BrokersRequest,
@@ -39,7 +39,6 @@ from pykaproducer._control.requests import (
     ListRequest,
 )
 from pykaproducer._errors.codes import ErrorCode
-from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._machines.coordination import TV1, CommitOutcome
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._net.networks import network_for
@@ -449,5 +448,4 @@ def _ended(request: EndRequest) -> Ended:
         return Ended(EndState.UNSURE, None, request.reason or "there was no answer in time")
     code = request.found.code
     assert code is not None, "the lack of an answer is temporary"
-    reason = f"{ApiKey(request.found.api_key).name} returned {format_error_code(code)}"
-    return Ended(EndState.UNSURE, code, reason)
+    return Ended(EndState.UNSURE, code, why_unsure(request.found.api_key, code))

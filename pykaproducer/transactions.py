@@ -6,8 +6,7 @@ calls to the stage Coordinator and wait for the results. ``docs/transactions.rst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -19,20 +18,20 @@ from pykaproducer._machines.transaction_states import (
     reports_failed_messages,
 )
 from pykaproducer._pipeline.coordinator_items import Control, ControlCaller
-from pykaproducer._pipeline.group import AskedOffsets
+from pykaproducer._pipeline.group import OffsetsToSend
 from pykaproducer._pipeline.transaction_errors import error_of
+from pykaproducer._process.transaction_block import BEFORE_FIRST, TransactionBlocks
+from pykaproducer._process.transaction_block import Transaction as Transaction
 from pykaproducer._util.group_offsets import group_metadata, group_offsets
 from pykaproducer.config import resolve
 from pykaproducer.errors import (
     ProducerBrokenError,
     ProducerClosedError,
-    TransactionAbortableError,
-    TransactionError,
     TransactionStateError,
 )
 
 if TYPE_CHECKING:
-    from pykaproducer._machines.transaction_effects import TellCaller
+    from pykaproducer._machines.transaction_effects import AnswerCaller
     from pykaproducer._pipeline.buffer_space import BufferSpaceWaiters
     from pykaproducer._pipeline.wiring import Pipeline
     from pykaproducer._util.clock import Clock
@@ -41,10 +40,8 @@ if TYPE_CHECKING:
 _UNINITIALIZED = TransactionFailure(
     FailureKind.STATE, TransactionState.UNINITIALIZED, TransactionCall.SEND
 )
-#: Before the first transaction.
-_INITIAL = frozenset({TransactionState.UNINITIALIZED, TransactionState.INITIALIZING})
 #: ``init_transactions()`` is needed before the next transaction.
-NEEDS_INIT = _INITIAL | {TransactionState.PREPARED}
+NEEDS_INIT = BEFORE_FIRST | {TransactionState.PREPARED}
 #: Calls that an interrupt does not stop, and whose result the program must read.
 _CONTINUE = (TransactionCall.COMMIT, TransactionCall.PREPARE)
 #: How long after its deadline a call stops waiting for the coordinator's stage (seconds).
@@ -67,28 +64,7 @@ class PreparedTransaction(NamedTuple):
     empty: bool = False
 
 
-class Transaction:
-    """The transaction of a ``with producer.transaction()`` block."""
-
-    def __init__(self, producer: TransactionalMethods) -> None:
-        self._producer = producer
-        #: Whether :meth:`abort` was called.
-        self.aborted = False
-
-    def send_offsets(self, offsets: object, group: object) -> None:
-        """Commit offsets of a consumer together with the messages.
-
-        The same as ``producer.send_offsets_to_transaction(offsets, group, wait=False)``: it does
-        not wait for the brokers. If they refuse the offsets, the end of the block raises.
-        """
-        self._producer.send_offsets_to_transaction(offsets, group, wait=False)
-
-    def abort(self) -> None:
-        """End the block with an abort instead of a commit, without an error."""
-        self.aborted = True
-
-
-class TransactionalMethods:
+class TransactionalMethods(TransactionBlocks):
     """The methods for transactions. ``Producer`` inherits them.
 
     In addition to the errors that are listed with each method, all of them raise:
@@ -142,7 +118,7 @@ class TransactionalMethods:
                 a transaction is open.
 
         Raises:
-            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionTimeoutError: it is still under way; call it again to keep waiting.
             TransactionStateError: a transaction is open; or this is a copy, and no other id was
                 given.
             TransactionError: the coordinator refused it, for example because a right is missing.
@@ -162,6 +138,9 @@ class TransactionalMethods:
             TransactionStateError: ``init_transactions()`` has not been called, or a transaction is
                 open.
         """
+        block = self._block
+        if block is not None:
+            block.ended_by = None
         self._control(TransactionCall.BEGIN, None)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
@@ -175,11 +154,14 @@ class TransactionalMethods:
 
         Raises:
             TransactionAbortableError: a message failed: the transaction can only be aborted.
-            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionTimeoutError: it is still under way; call it again to keep waiting.
             TransactionFatalError: the producer cannot be used any more; ``outcome`` says what is
                 known about the transaction.
         """
         self._control(TransactionCall.COMMIT, timeout)
+        block = self._block
+        if block is not None:
+            block.ended_by = TransactionCall.COMMIT
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Fail all messages of the transaction that are not delivered, and abort it.
@@ -188,10 +170,13 @@ class TransactionalMethods:
             timeout (float): seconds; None: ``max_block_ms``.
 
         Raises:
-            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionTimeoutError: it is still under way; call it again to keep waiting.
             TransactionFatalError: the producer cannot be used any more.
         """
         self._control(TransactionCall.ABORT, timeout)
+        block = self._block
+        if block is not None:
+            block.ended_by = TransactionCall.ABORT
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
         """Wait until all messages of the transaction are delivered, and leave its end to others.
@@ -209,66 +194,15 @@ class TransactionalMethods:
 
         Raises:
             TransactionAbortableError: a message failed: the transaction can only be aborted.
-            TransactionTimeoutError: it is still under way; call it again to wait on.
+            TransactionTimeoutError: it is still under way; call it again to keep waiting.
             TransactionFatalError: the producer cannot be used any more.
         """
         prepared = self._control(TransactionCall.PREPARE, timeout)
+        block = self._block
+        if block is not None:
+            block.ended_by = TransactionCall.PREPARE
         assert prepared is not None, "a prepared transaction is described"
         return prepared
-
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """Begin a transaction; commit it at the end of the block, or abort it on an exception.
-
-        Calls ``init_transactions()`` before the first transaction. If the transaction cannot be
-        committed, it is aborted, and the error is raised. If it cannot be aborted after an
-        exception in the block, that exception gets a note about it.
-        """
-        refused = self._refused
-        if refused is not None and refused.state in _INITIAL:
-            self.init_transactions()
-        transaction = Transaction(self)
-        try:
-            self.begin_transaction()
-        except (KeyboardInterrupt, SystemExit):
-            self._abort_if_open(self.config.exit_flush_timeout_ms / 1000)
-            raise
-        try:
-            yield transaction
-        except BaseException as error:
-            try:
-                self.abort_transaction(self.config.exit_flush_timeout_ms / 1000)
-            except (TransactionError, ProducerClosedError) as failed:
-                error.add_note(f"the transaction was not aborted: {failed}")
-            except (KeyboardInterrupt, SystemExit):
-                self._abort_if_open(0.0)
-                raise
-            raise
-        try:
-            if transaction.aborted:
-                self.abort_transaction()
-            else:
-                self._commit_or_abort()
-        except (KeyboardInterrupt, SystemExit):
-            # It may have come before the stage was asked for the end.
-            self._abort_if_open(self.config.exit_flush_timeout_ms / 1000)
-            raise
-
-    def _commit_or_abort(self) -> None:
-        try:
-            self.commit_transaction()
-        except TransactionAbortableError:
-            self.abort_transaction()
-            raise
-
-    def _abort_if_open(self, timeout: float) -> None:
-        """Abort the transaction of a block that was interrupted, which nobody else would end.
-
-        The coordinator's stage refuses that at once if it was asked for a commit before. The abort
-        continues after *timeout*, in seconds.
-        """
-        with suppress(TransactionError, ProducerClosedError):
-            self.abort_transaction(timeout)
 
     def send_offsets_to_transaction(
         self,
@@ -283,7 +217,8 @@ class TransactionalMethods:
         Args:
             offsets: ``{TopicPartition: int or OffsetAndMetadata}``, as kafka-python's consumer
                 takes them, or a list of confluent-kafka's ``TopicPartition``. The offset is that of
-                the next message to be read. Empty: no effect.
+                the next message to be read. Empty: no effect, in any state. The offset of an
+                unknown partition is refused after half of the timeout.
             group: the name of a group; the group metadata of a consumer of kafka-python or
                 confluent-kafka, taken anew for each transaction (KIP-447); or the consumer.
             timeout (float): seconds; None: ``max_block_ms``.
@@ -294,10 +229,10 @@ class TransactionalMethods:
             TypeError, ValueError: *offsets* or *group* is something else.
             TransactionAbortableError: the group refused it, for example because the consumer has
                 lost its partitions: the transaction can only be aborted.
-            TransactionTimeoutError: it is still under way; repeat the same call to wait on, or
+            TransactionTimeoutError: it is still under way; repeat the same call to keep waiting, or
                 abort the transaction.
         """
-        asked = AskedOffsets(group_metadata(group), group_offsets(offsets))
+        asked = OffsetsToSend(group_metadata(group), group_offsets(offsets))
         if asked.offsets:
             self._control(TransactionCall.OFFSETS, timeout, asked, waits=wait)
 
@@ -307,7 +242,7 @@ class TransactionalMethods:
         self,
         call: TransactionCall,
         timeout: float | None,
-        asked: AskedOffsets | None = None,
+        asked: OffsetsToSend | None = None,
         *,
         transactional_id: str | None = None,
         waits: bool = True,
@@ -431,7 +366,7 @@ class TransactionalMethods:
             raise error_of(refused, self._current_id() or "")
 
 
-def prepared_of(result: TellCaller) -> PreparedTransaction | None:
+def prepared_of(result: AnswerCaller) -> PreparedTransaction | None:
     """Return what ``prepare_transaction()`` returns, None for another call."""
     found = result.prepared
     if found is None:

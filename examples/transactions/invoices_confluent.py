@@ -13,7 +13,7 @@ import json
 import os
 
 import confluent_kafka
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from pykaproducer.confluent import KafkaException, Producer
 
@@ -59,10 +59,14 @@ def go_back(consumer: confluent_kafka.Consumer, batch: Batch) -> None:
 
 def read(consumer: confluent_kafka.Consumer) -> Batch:
     """Return the next orders; raise if the consumer has an error."""
-    batch = consumer.consume(num_messages=100, timeout=1)
-    for message in batch:
-        if message.error() is not None:
-            raise confluent_kafka.KafkaException(message.error())
+    batch = []
+    for message in consumer.consume(num_messages=100, timeout=1):
+        error = message.error()
+        if error is None:
+            batch.append(message)
+        # After a batch that took too long, the consumer rejoins its group with the next call.
+        elif error.code() != KafkaError._MAX_POLL_EXCEEDED:
+            raise confluent_kafka.KafkaException(error)
     return batch
 
 

@@ -25,7 +25,7 @@ def name_of(value: Any, what: str) -> str:
 def names_of(values: Any, what: str, example: str) -> list[str]:
     """Return the texts in *values*, each once. *example*: one of them, for errors."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise TypeError(f"{what}s must be a list, as [{example!r}], not {kind_of(values)}")
+        raise TypeError(f"{what}s must be a list, such as [{example!r}], not {kind_of(values)}")
     return list(dict.fromkeys(name_of(each, f"a {what}") for each in values))
 
 

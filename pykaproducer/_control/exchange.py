@@ -11,8 +11,13 @@ import selectors
 from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
 
+from pykaproducer._control.control_request import (
+    Address,
+    ControlRequest,
+    CoordinatorKey,
+    FindRequest,
+)
 from pykaproducer._control.link import Link
-from pykaproducer._control.question import Address, ControlRequest, CoordinatorKey, FindRequest
 from pykaproducer._errors.formatting import format_error_code
 from pykaproducer._machines.coordination import NO_ANSWER, Delays, Reaction
 from pykaproducer._net.connection import Answered, ConnectionFailed, Event, Lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Sequence
 
-from pykaproducer._control.question import Address, ControlRequest
+from pykaproducer._control.control_request import Address, ControlRequest
 from pykaproducer._machines.coordination import TV1
 from pykaproducer._machines.coordinator_queries import protocol_of
 from pykaproducer._net.connection import (

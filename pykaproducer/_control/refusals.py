@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykaproducer._control.question import ControlRequest
+from pykaproducer._control.control_request import ControlRequest
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._errors.combined import combined
 from pykaproducer._errors.formatting import format_error_code
@@ -42,6 +42,25 @@ _RIGHTS: dict[int, dict[int, str]] = {
         ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this client Read on the group",
     },
 }
+
+_USED_SINCE = (
+    "another client has used the id since, or its timeout has passed; the transaction may have "
+    "been committed before"
+)
+#: What is known about a transaction if the coordinator refuses to end it.
+_UNSURE: dict[int, str] = {
+    ErrorCode.INVALID_PRODUCER_EPOCH: _USED_SINCE,
+    ErrorCode.PRODUCER_FENCED: _USED_SINCE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: _USED_SINCE,
+    ErrorCode.INVALID_TXN_STATE: "it is not open any more, and may have been committed before",
+}
+
+
+def why_unsure(api_key: int, code: int) -> str:
+    """Return the reason why the end of a transaction is unknown after the answer *code*."""
+    text = f"{ApiKey(api_key).name} returned {format_error_code(code)}"
+    advice = _RIGHTS.get(api_key, {}).get(code) or _UNSURE.get(code) or ADVICE.get(code)
+    return text if advice is None else f"{text}; {advice}"
 
 
 def error_of(call: str, request: ControlRequest, seconds: float) -> PykaproducerError | None:

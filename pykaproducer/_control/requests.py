@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from pykaproducer._control.question import Address, ControlRequest
+from pykaproducer._control.control_request import Address, ControlRequest
 from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import (
     TV1,

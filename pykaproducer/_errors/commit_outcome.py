@@ -10,6 +10,7 @@ class CommitOutcome(enum.Enum):
 
     __module__ = "pykaproducer.errors"  # where users find it
 
+    #: Readers see none of it. In a ``TransactionTimeoutError``: so far.
     NOT_COMMITTED = enum.auto()
     #: A commit was requested, and it is unknown whether it was carried out.
     POSSIBLY_COMMITTED = enum.auto()

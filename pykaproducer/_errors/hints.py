@@ -45,3 +45,9 @@ ADVICE: Final[dict[int, str]] = {
     # INVALID_RECORD
     87: "the topic rejects such messages; a compacted topic, for example, requires keys",
 }
+#: The same for messages of a transaction.
+ADVICE_IN_TRANSACTIONS: Final[dict[int, str]] = {
+    # INVALID_PRODUCER_EPOCH
+    47: "another client has probably taken over the transactional id, or the transaction has timed "
+    "out; abort_transaction() tells which",
+}

@@ -9,8 +9,8 @@ from pykaproducer._errors.hints import ADVICE
 _FIND, _INIT, _OFFSETS = 10, 22, 28
 
 _LOST_PARTITIONS: Final = (
-    "the consumer may have lost its partitions to another member; poll it, and take its group "
-    "metadata anew for the next transaction"
+    "the consumer may have lost its partitions to another member, or has not joined its group yet; "
+    "poll it, and take its group metadata anew for the next transaction"
 )
 _NOT_THE_SAME: Final = "the coordinator has another state; a new producer settles the transaction"
 

@@ -24,7 +24,7 @@ from collections import deque
 from typing import Protocol
 
 from pykaproducer._errors.formatting import counted
-from pykaproducer._machines.transaction_effects import TellCaller
+from pykaproducer._machines.transaction_effects import AnswerCaller
 from pykaproducer._machines.transaction_states import (
     ENDING,
     FailureKind,
@@ -123,7 +123,7 @@ class TransactionEnder(Protocol):
     @property
     def state(self) -> TransactionState: ...
 
-    def call(self, control: Control, until: float | None = None) -> TellCaller | None: ...
+    def call(self, control: Control, until: float | None = None) -> AnswerCaller | None: ...
 
 
 def finish(producer: Closable, pipeline: Pipeline, timeout: float | None) -> str | None:

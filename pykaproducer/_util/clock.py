@@ -113,6 +113,8 @@ class Clock:
     def after(self, timeout: float | None) -> float | None:
         """Return the deadline for a user's *timeout* in seconds, or None for None.
 
+        A negative timeout is as 0: what is there at once counts.
+
         Raises:
             TypeError, ValueError: *timeout* is not a number.
         """
@@ -128,7 +130,7 @@ class Clock:
             ) from None
         if seconds != seconds:
             raise ValueError("timeout must be a number of seconds, or None, not NaN")
-        return self.monotonic() + seconds
+        return self.monotonic() + max(0.0, seconds)
 
     def wait(self, event: WakeEvent, deadline: float | None) -> bool:
         """Wait for *event* and consume it. Return false when *deadline* has come."""

@@ -25,14 +25,20 @@ from typing import Any, Final
 _LONGEST_TEXT: Final = 2**15 - 1
 
 
+_KEYS: Final = "the keys of offsets, of a class such as kafka.TopicPartition,"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A consumer group, and the member of it whose offsets are committed (KIP-447)."""
+    """A consumer group, and the member of it whose offsets are committed (KIP-447).
+
+    Brokers check nothing if there is neither a generation, nor a member, nor an instance.
+    """
 
     group_id: str
-    #: The generation of the group, or the epoch of the member (KIP-848). -1: not checked.
+    #: The generation of the group, or the epoch of the member (KIP-848). -1: none.
     generation: int = -1
-    #: Empty: not checked.
+    #: Empty: none.
     member_id: str = ""
     #: ``group.instance.id`` of a static member (KIP-345).
     instance_id: str | None = None
@@ -83,10 +89,10 @@ def group_offsets(offsets: object) -> tuple[GroupOffset, ...]:
 
 def _offset(place: Any, value: Any) -> GroupOffset:
     """Return the offset that *value* has for the partition *place*."""
-    topic = text_of(_attribute(place, "topic", "the keys of offsets"), "a topic's name")
+    topic = text_of(_attribute(place, "topic", _KEYS), "a topic's name")
     if not topic:
         raise ValueError("offsets: a topic's name is empty")
-    partition = _integer(_attribute(place, "partition", "the keys of offsets"), "a partition")
+    partition = _integer(_attribute(place, "partition", _KEYS), "a partition")
     where = f"offsets: {topic}-{partition}"
     _check(partition, 0, 31, f"{where}: the partition's number")
     leader_epoch, metadata = None, None
@@ -122,8 +128,38 @@ def group_metadata(group: object) -> GroupMetadata:
     for name in ("group_metadata", "consumer_group_metadata"):
         method = getattr(group, name, None)
         if callable(method) and not isinstance(group, type):
-            return _checked(_metadata(_not_awaitable(method(), name)))
+            found = _checked(_metadata(_not_awaitable(method(), name)))
+            return _of_member(found) if _subscribes(group) else found
     return _checked(_metadata(group))
+
+
+def _subscribes(consumer: Any) -> bool:
+    """Return whether its group assigns the partitions of *consumer*.
+
+    confluent-kafka's consumer cannot be asked, but need not be: if it has lost its membership, it
+    has no member id, but still a generation.
+    """
+    subscription = getattr(consumer, "subscription", None)
+    return callable(subscription) and subscription() is not None
+
+
+def _of_member(group: GroupMetadata) -> GroupMetadata:
+    """Return metadata that brokers check, for a consumer that has to be a member of its group.
+
+    They do not if there is no generation and no member, because these are the metadata of a
+    consumer with ``assign()``. But kafka-python's consumer has them, too, when it has left its
+    group:
+
+    1. The program reads a batch, and takes longer for it than ``max_poll_interval_ms``.
+    2. The consumer's heartbeats stop. It leaves the group, and forgets its generation.
+    3. Another member gets the partitions, processes the same batch, and commits it.
+    4. The program commits the batch, and its results would be there twice.
+
+    No group has a member without an id, so each refuses the generation 0 of it.
+    """
+    if group.generation < 0 and not group.member_id:
+        return GroupMetadata(group.group_id, 0, "", group.instance_id)
+    return group
 
 
 def _metadata(group: Any) -> GroupMetadata:
@@ -136,9 +172,16 @@ def _metadata(group: Any) -> GroupMetadata:
     if hasattr(group, "group_id") and hasattr(group, "member_id") and not isinstance(group, type):
         if group.group_id is None:
             raise ValueError("the consumer has no group: its group_id is None")
+        generation = _attribute(group, "generation_id", "a group's metadata")
+        if _is_integer(generation) and generation > 0 and not group.member_id:
+            # No consumer of kafka-python returns these, and its producer refuses them, too.
+            raise ValueError(
+                f"the metadata of the group have generation {generation}, but no member id: pass "
+                f"what consumer.group_metadata() returned, or the consumer"
+            )
         return GroupMetadata(
             group.group_id,
-            _attribute(group, "generation_id", "a group's metadata"),
+            generation,
             group.member_id,
             getattr(group, "group_instance_id", None),
         )
@@ -165,8 +208,7 @@ def _checked(group: GroupMetadata) -> GroupMetadata:
     generation = _integer(group.generation, "the group's generation")
     _check(generation, -(2**31), 31, "the group's generation")
     member_id = "" if group.member_id is None else text_of(group.member_id, "the member's id")
-    if generation > 0 and not member_id:
-        raise ValueError(f"the group's metadata has generation {generation}, but no member id")
+    # A generation without a member is sent: the group refuses it, so the transaction is aborted.
     instance_id = group.instance_id
     if instance_id is not None:
         text_of(instance_id, "the member's group.instance.id")

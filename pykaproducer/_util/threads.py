@@ -18,6 +18,7 @@ No missing thread is overlooked: :func:`start` (1) enters the owner, (2) wakes t
 
 from __future__ import annotations
 
+import _thread
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -44,10 +45,12 @@ class Owner(Protocol):
         """
 
 
-# Neither table has a lock, because a signal handler may interrupt its own thread here. Each
+# None of the tables has a lock, because a signal handler may interrupt its own thread here. Each
 # operation is atomic in the interpreter.
 _missing: dict[Owner, None] = {}
 _keepers: dict[object, Callable[[], None]] = {}
+#: The locks for which user threads wait in :func:`acquire_or_fork`.
+_until_fork: set[_thread.LockType] = set()
 
 
 def start(owner: Owner) -> None:
@@ -127,6 +130,19 @@ def stop_keeping(keeper: object) -> None:
     _keepers.pop(keeper, None)
 
 
+def acquire_or_fork(clock: Clock, lock: _thread.LockType, deadline: float | None) -> bool:
+    """Acquire *lock* as :func:`acquire` does, but not in the child of a fork.
+
+    If a signal handler forks during the wait, return True in the child, where no thread would ever
+    release the lock. The caller looks which process it is in.
+    """
+    _until_fork.add(lock)
+    try:
+        return acquire(clock, lock, deadline)
+    finally:
+        _until_fork.discard(lock)
+
+
 def acquire(clock: Clock, lock: Waitable, deadline: float | None) -> bool:
     """Acquire *lock* as :meth:`Clock.acquire` does; start missing threads in the meantime.
 
@@ -142,6 +158,10 @@ def acquire(clock: Clock, lock: Waitable, deadline: float | None) -> bool:
 
 
 def forget_all() -> None:
-    """Clear both tables in a forked child, where the parent's threads do not exist."""
+    """Clear the tables in a forked child, where the parent's threads do not exist."""
+    while _until_fork:
+        lock = _until_fork.pop()
+        if lock.locked():
+            lock.release()
     _missing.clear()
     _keepers.clear()

@@ -161,7 +161,8 @@ def settings_from(
     """Return the validated producer settings from a command's options.
 
     With *environment*, :data:`SERVERS_VARIABLE` applies if the options name no servers. A command
-    that *sends* messages refuses a transactional id; for the others it has no effect.
+    that *sends* messages refuses a transactional id. The others ignore that of a file, which may be
+    the configuration of a program, and refuse it as an option.
     """
     settings = resolve_settings(
         options.settings, options.bootstrap_servers, options.config, sends=sends
@@ -205,7 +206,13 @@ def resolve_settings(
         resolved = _resolved(file, config or "", sends)
         resolved = {name: value for name, value in resolved.items() if name not in given}
         resolved = _with_login_options(resolved, given)
-        own = _without_transactions(resolve(texts, texts=True), sends)
+        own = resolve(texts, texts=True)
+        if not sends and own.get("transactional_id") is not None:
+            raise UserError(
+                "setting transactional_id: it has no effect in a command that sends no messages; "
+                "remove -X transactional_id"
+            )
+        own = _without_transactions(own, sends)
         settings = {"client_id": "pykaproducer-cli", **resolved, **own}
         Config(**settings)
     except (ConfigurationError, UnsupportedFeatureError) as error:

@@ -155,10 +155,10 @@ def run_list(options: argparse.Namespace) -> int:
 
     with _control(options) as control:
         states = OPEN_STATES if options.open or options.overdue else ()
+        seen = control.list(options.prefix)
         # An older broker does not know each of the states.
-        listed = [
-            each for each in control.list(options.prefix) if not states or each.state in states
-        ]
+        listed = [each for each in seen if not states or each.state in states]
+        others = not seen and options.prefix and not options.json and control.list()
         open_ones = [each.transactional_id for each in listed if each.state in OPEN_STATES]
         described = control.describe(open_ones) if open_ones else {}
     now = time.time() * 1000
@@ -178,9 +178,17 @@ def run_list(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     elif rows:
         print("\n".join(_table(rows)))
+    elif not seen:
+        if others:
+            notify(
+                f"none of the transactional ids that this client may see (right: Describe) begins "
+                f"with {options.prefix!r}"
+            )
+        else:
+            notify("there is no transactional id that this client may see (right: Describe)")
     elif not options.overdue:
-        what = "open transaction" if options.open else "transactional id"
-        notify(f"there is no {what} that this client may see (right: Describe)")
+        of = f" of the ids that begin with {options.prefix!r}" if options.prefix else ""
+        notify(f"there is no open transaction{of}")
     if overdue:
         are = "transaction is" if len(overdue) == 1 else "transactions are"
         notify(

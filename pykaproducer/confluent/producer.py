@@ -33,6 +33,7 @@ from pykaproducer.errors import (
     DeliveryFailures,
     FlushTimeoutError,
     ProducerClosedError,
+    TransactionAbortedError,
     TransactionError,
     UnsupportedFeatureError,
 )
@@ -232,7 +233,8 @@ class Producer(RejectionHandling, ClusterMethods, TransactionMethods, PolledAdmi
             count = self._uncounted + settled - self._counted
             self._counted, self._uncounted = settled, 0
         failed, failure = channel.take_failures()
-        if failed:
+        # The call that has ended their transaction reports aborted messages.
+        if failed and not isinstance(failure, TransactionAbortedError):
             log.error("%d messages without a callback failed: %s", failed, failure)
         return count + self._events.serve()
 

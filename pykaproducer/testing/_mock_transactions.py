@@ -17,6 +17,7 @@ from pykaproducer._errors.codes import ErrorCode
 from pykaproducer._machines.coordination import TV2, coordinate_all
 from pykaproducer._machines.sequencing import ProducerId
 from pykaproducer._machines.transaction_effects import (
+    AnswerCaller,
     CommitOffsets,
     Effect,
     FailRows,
@@ -25,7 +26,6 @@ from pykaproducer._machines.transaction_effects import (
     SendFindCoordinator,
     SendInitProducerId,
     ShutAdmission,
-    TellCaller,
     WatchRows,
 )
 from pykaproducer._machines.transaction_states import (
@@ -49,7 +49,7 @@ from pykaproducer.errors import Status, TransactionStateError
 from pykaproducer.transactions import PreparedTransaction, prepared_of
 
 if TYPE_CHECKING:
-    from pykaproducer._pipeline.group import AskedOffsets
+    from pykaproducer._pipeline.group import OffsetsToSend
     from pykaproducer._pipeline.metrics import ProducerMetrics
     from pykaproducer._util.clock import Clock
     from pykaproducer.config import Config
@@ -148,7 +148,7 @@ class MockCoordinator:
 
     # Events --------------------------------------------------------------------------------------
 
-    def call(self, control: Control, until: float | None = None) -> TellCaller:
+    def call(self, control: Control, until: float | None = None) -> AnswerCaller:
         """Execute a control call, and return its result."""
         caller, machine = control.caller, self.machine
         self.handle(functools.partial(self._control, control))
@@ -166,7 +166,7 @@ class MockCoordinator:
         if caller.result is None:
             self.handle(lambda _: machine.caller_left(caller) or [])  # type: ignore[func-returns-value]
             failure = TransactionFailure(FailureKind.TIMEOUT, machine.state, control.call)
-            caller.tell(TellCaller(caller, failure))
+            caller.tell(AnswerCaller(caller, failure))
         assert caller.result is not None, "the call has a result"
         return caller.result
 
@@ -233,7 +233,7 @@ class MockCoordinator:
                         caller, now, item.deadline, transactional_id=item.transactional_id
                     )
                 case TransactionCall.BEGIN:
-                    effects = [*machine.begin(now), TellCaller(caller)]
+                    effects = [*machine.begin(now), AnswerCaller(caller)]
                     self._outcomes.drop_uncommitted()
                     self.uncommitted = {}
                     return effects
@@ -241,7 +241,7 @@ class MockCoordinator:
                     assert item.asked is not None, "there are offsets"
                     waiting, group = caller if item.waits else None, item.asked.group.group_id
                     effects = machine.offsets(waiting, group, item.asked, now, item.deadline)
-                    return effects if item.waits else [*effects, TellCaller(caller)]
+                    return effects if item.waits else [*effects, AnswerCaller(caller)]
                 case TransactionCall.COMMIT:
                     return machine.commit(caller, now, item.deadline)
                 case TransactionCall.PREPARE:
@@ -254,14 +254,14 @@ class MockCoordinator:
                 case call:
                     raise AssertionError(f"{call} is no control call")
         except CallRefused as refused:
-            return [TellCaller(caller, refused.failure)]
+            return [AnswerCaller(caller, refused.failure)]
 
     # Effects -------------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
         machine, events = self.machine, self._events
         match effect:
-            case TellCaller():
+            case AnswerCaller():
                 effect.caller.tell(effect)
             case OpenAdmission():
                 self._producer.open_transaction(machine.serial)
@@ -318,7 +318,7 @@ class MockCoordinator:
         if found.again:
             found = coordinate_all(api_key, [ErrorCode.NONE])
         if not found.code:
-            asked: AskedOffsets = effect.offsets
+            asked: OffsetsToSend = effect.offsets
             places = self.uncommitted.setdefault(effect.group, {})
             for each in asked.offsets:
                 places[TopicPartition(each.topic, each.partition)] = each.offset
@@ -425,7 +425,7 @@ class MockTransactions:
         self,
         call: TransactionCall,
         timeout: float | None,
-        asked: AskedOffsets | None = None,
+        asked: OffsetsToSend | None = None,
         *,
         transactional_id: str | None = None,
         waits: bool = True,

@@ -14,13 +14,15 @@ import pytest
 import pykaproducer.cli.transactions as command
 from pykaproducer import Producer, ProducerFencedError, TopicPartition, TransactionControl
 from pykaproducer.cli import main
-from pykaproducer.testing import KafkaCluster, Security
+from pykaproducer.testing import KafkaCluster, ScriptedCluster, Security
 
 from .helper import NOWHERE, PATIENCE
 from .terminal import on_a_terminal
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+def printed(
+    capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0
+) -> tuple[str, str]:
     """Return the output of ``transactions``, and its messages."""
     capsys.readouterr()
     assert main(["transactions", *arguments]) == status
@@ -60,7 +62,7 @@ def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_list(
     open_one: Producer, topic: str, servers: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, err = told(capsys, "list", "--prefix", f"{topic}-", *servers)
+    out, err = printed(capsys, "list", "--prefix", f"{topic}-", *servers)
     head, ended, ongoing = out.splitlines()
     assert err == ""
     assert head.split("  ")[0] == "transactional id"
@@ -68,15 +70,15 @@ def test_a_list(
     assert ended.split()[1] in ("CompleteCommit", "PrepareCommit")
     assert ongoing.split()[:2] == [f"{topic}-open", "Ongoing"]
     assert ongoing.split()[-3:] == ["60", "s", "2"]
-    out, _ = told(capsys, "list", "--open", "--prefix", f"{topic}-", *servers)
+    out, _ = printed(capsys, "list", "--open", "--prefix", f"{topic}-", *servers)
     assert [line.split()[0] for line in out.splitlines()[1:]] == [f"{topic}-open"]
-    assert told(capsys, "list", "--overdue", "--prefix", f"{topic}-", *servers) == ("", "")
+    assert printed(capsys, "list", "--overdue", "--prefix", f"{topic}-", *servers) == ("", "")
 
 
 def test_a_list_as_json(
     open_one: Producer, topic: str, servers: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, _ = told(capsys, "list", "--json", "--prefix", f"{topic}-", *servers)
+    out, _ = printed(capsys, "list", "--json", "--prefix", f"{topic}-", *servers)
     ended, ongoing = json.loads(out)
     assert ended["transactional_id"] == f"{topic}-ended"
     assert (ended["open_ms"], ended["overdue"], ended["partitions"]) == (None, False, [])
@@ -100,7 +102,7 @@ def test_a_transaction_that_should_have_ended(
     """Rule 7: what is open for longer than its timeout is shown, and is an exit status."""
     arguments = ["--prefix", f"{topic}-", *servers]
     for options in (["--overdue"], ["--open"]):
-        out, err = told(capsys, "list", *options, *arguments, status=1)
+        out, err = printed(capsys, "list", *options, *arguments, status=1)
         (line,) = out.splitlines()[1:]
         assert line.split()[:2] == [f"{topic}-open", "Ongoing"]
         assert " 60 min " in line
@@ -109,18 +111,60 @@ def test_a_transaction_that_should_have_ended(
             "pykaproducer: 1 transaction is open for longer than the timeout; "
             "'pykaproducer transactions fence ID' aborts one\n"
         )
-    out, _ = told(capsys, "list", "--json", *arguments, status=1)
+    out, _ = printed(capsys, "list", "--json", *arguments, status=1)
     assert [each["overdue"] for each in json.loads(out)] == [False, True]
-    out, _ = told(capsys, "describe", f"{topic}-open", *servers)
+    out, _ = printed(capsys, "describe", f"{topic}-open", *servers)
     assert "    timeout      60 s, which has passed" in out
 
 
-def test_nothing_to_list(servers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    none = "pykaproducer: there is no {} that this client may see (right: Describe)\n"
-    arguments = ["--prefix", "no such prefix", *servers]
-    assert told(capsys, "list", *arguments) == ("", none.format("transactional id"))
-    assert told(capsys, "list", "--open", *arguments) == ("", none.format("open transaction"))
-    assert told(capsys, "list", "--json", *arguments) == ("[]\n", "")
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
+    """Yield a cluster without any id, to which the command connects."""
+    with ScriptedCluster(topics={"t": 1}) as made:
+        monkeypatch.setattr(
+            TransactionControl, "_network_type", staticmethod(lambda config: made.network)
+        )
+        yield made
+
+
+def test_nothing_to_list(scripted: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids that do not match are something else than ids that may not be seen."""
+    none = (
+        "pykaproducer: none of the transactional ids that this client may see (right: Describe) "
+        "begins with 'zzz'\n"
+    )
+    not_open = "pykaproducer: there is no open transaction of the ids that begin with 'orders'\n"
+    with scripted.producer(transactional_id="orders-0") as producer, producer.transaction():
+        producer.send("t", b"value")
+    servers = ["--bootstrap-servers", scripted.bootstrap_servers]
+    for options in ([], ["--open"], ["--overdue"]):
+        assert printed(capsys, "list", *options, "--prefix", "zzz", *servers) == ("", none)
+    assert printed(capsys, "list", "--json", "--prefix", "zzz", *servers) == ("[]\n", "")
+    assert printed(capsys, "list", "--open", "--prefix", "orders", *servers) == ("", not_open)
+    assert printed(capsys, "list", "--overdue", "--prefix", "orders", *servers) == ("", "")
+
+
+@pytest.mark.parametrize("options", [[], ["--prefix", "x"], ["--overdue"]], ids=str)
+def test_a_list_without_any_id(
+    options: list[str], scripted: ScriptedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = ["--bootstrap-servers", scripted.bootstrap_servers]
+    out, err = printed(capsys, "list", *options, *servers)
+    assert out == ""
+    assert err == (
+        "pykaproducer: there is no transactional id that this client may see (right: Describe)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "action",
+    [["transactions", "list"], ["transactions", "fence", "x"], ["topics", "list"]],
+    ids=str,
+)
+def test_an_id_as_a_setting(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It would look like a filter."""
+    assert main([*action, "-X", "transactional.id=x", "--bootstrap-servers", NOWHERE]) == 2
+    assert "transactional_id: it has no effect" in capsys.readouterr().err
 
 
 # describe -----------------------------------------------------------------------------------------
@@ -130,7 +174,7 @@ def test_descriptions(
     open_one: Producer, topic: str, servers: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [f"{topic}-{each}" for each in ("open", "none", "ended", "open")]
-    out, err = told(capsys, "describe", *names, *servers, status=1)
+    out, err = printed(capsys, "describe", *names, *servers, status=1)
     ongoing, ended = out.split("\n\n")
     lines = ongoing.splitlines()
     assert lines[0] == f"{topic}-open: Ongoing"
@@ -148,7 +192,7 @@ def test_descriptions(
         f"pykaproducer: transactional id '{topic}-none': the cluster has no such transactional "
         "id, or has forgotten it: TRANSACTIONAL_ID_NOT_FOUND (105)\n"
     )
-    out, _ = told(capsys, "describe", *names, "--json", *servers, status=1)
+    out, _ = printed(capsys, "describe", *names, "--json", *servers, status=1)
     assert [each["transactional_id"] for each in json.loads(out)] == [names[0], names[2]]
 
 
@@ -159,7 +203,7 @@ def test_offsets_are_partitions_of_a_topic(
     with TransactionControl(bootstrap_servers=cluster.bootstrap_servers) as control:
         begun = control.initialize(topic, 60_000)
         control.commit_offsets(begun, {"g": {TopicPartition(topic, 0): 1}})
-        out, _ = told(capsys, "describe", topic, *servers)
+        out, _ = printed(capsys, "describe", topic, *servers)
         assert "        __consumer_offsets: " in out
         control.complete(begun, commit=False)
 
@@ -172,21 +216,21 @@ def test_a_fence(
 ) -> None:
     """Each id has a line; those without an open transaction are left alone."""
     names = [f"{topic}-{each}" for each in ("none", "open", "ended")]
-    out, err = told(capsys, "fence", "--dry-run", *names, *servers, status=1)
+    out, err = printed(capsys, "fence", "--dry-run", *names, *servers, status=1)
     would, ended = out.splitlines()
     assert would.startswith(f"{topic}-open: would abort its transaction (open for ")
     assert would.endswith(", timeout 60 s, 2 partitions)")
     assert ended.startswith(f"{topic}-ended: no open transaction (")
     assert "TRANSACTIONAL_ID_NOT_FOUND (105)" in err
-    out, _ = told(capsys, "list", "--open", "--prefix", f"{topic}-", *servers)
+    out, _ = printed(capsys, "list", "--open", "--prefix", f"{topic}-", *servers)
     assert f"{topic}-open" in out  # nothing was done
-    out, _ = told(capsys, "fence", *names, *servers, status=1)
+    out, _ = printed(capsys, "fence", *names, *servers, status=1)
     did, ended = out.splitlines()
     assert did.startswith(f"{topic}-open: aborted its transaction (open for ")
     assert ended.startswith(f"{topic}-ended: no open transaction (")
     with pytest.raises(ProducerFencedError):
         open_one.commit_transaction()
-    out, err = told(capsys, "fence", *names[1:], *servers)
+    out, err = printed(capsys, "fence", *names[1:], *servers)
     assert [line.partition(" (")[0] for line in out.splitlines()] == [
         f"{topic}-open: no open transaction",
         f"{topic}-ended: no open transaction",
@@ -198,7 +242,7 @@ def test_a_fence_as_json(
     open_one: Producer, topic: str, servers: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [f"{topic}-{each}" for each in ("none", "open", "ended")]
-    out, err = told(capsys, "fence", "--json", *names, *servers, status=1)
+    out, err = printed(capsys, "fence", "--json", *names, *servers, status=1)
     none, ongoing, ended = json.loads(out)
     assert err == ""
     assert (none["action"], none["state"]) == ("none", None)
@@ -217,7 +261,7 @@ def test_a_fence_as_json(
 )
 def test_a_cluster_that_is_not_there(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--bootstrap-servers", NOWHERE, "-X", "max_block_ms=1000"]
-    out, err = told(capsys, *action, *where, status=1)
+    out, err = printed(capsys, *action, *where, status=1)
     assert out == ""
     assert err.count("\n") == 1
     assert f"no answer within 1 s: no connection to {NOWHERE}: connection refused" in err
@@ -226,7 +270,7 @@ def test_a_cluster_that_is_not_there(action: list[str], capsys: pytest.CaptureFi
 
 def test_a_long_wait_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--bootstrap-servers", NOWHERE, "-X", "max_block_ms=3000"]
-    _, err = told(capsys, "list", *where, status=1)
+    _, err = printed(capsys, "list", *where, status=1)
     first, last = err.splitlines()
     reason = f"no connection to {NOWHERE}: connection refused: nothing listens there"
     assert first == f"pykaproducer: {reason}; trying again"
@@ -240,11 +284,11 @@ def test_rights_that_are_missing(capsys: pytest.CaptureFixture[str], tmp_path: P
         file = tmp_path / "client.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         config = ["--config", str(file)]
-        out, err = told(capsys, "list", *config)
+        out, err = printed(capsys, "list", *config)
         assert out == ""
         assert "that this client may see (right: Describe)" in err
         for action in ("describe", "fence"):
-            out, err = told(capsys, action, "orders-0", *config, status=1)
+            out, err = printed(capsys, action, "orders-0", *config, status=1)
             assert out == ""
             assert "'orders-0': this client may not see the id; grant it Describe on the" in err
             assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in err
@@ -253,7 +297,7 @@ def test_rights_that_are_missing(capsys: pytest.CaptureFixture[str], tmp_path: P
 @pytest.mark.parametrize("name", ["", "x" * 40_000])
 @pytest.mark.parametrize("action", ["describe", "fence"])
 def test_an_id_that_is_none(action: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = told(capsys, action, name, status=2)
+    _, err = printed(capsys, action, name, status=2)
     assert "is not a transactional id" in err
     assert len(err) < 200
 
@@ -266,8 +310,13 @@ def test_the_settings_of_a_transactional_program_do(
     file.write_text(
         f"bootstrap.servers={cluster.bootstrap_servers}\ntransactional.id=of-the-program\n"
     )
-    assert told(capsys, "list", "--json", "--prefix", "none", "--config", str(file)) == ("[]\n", "")
-    assert told(capsys, "list", "--json", "--prefix", "of-the-program", "--config", str(file)) == (
+    assert printed(capsys, "list", "--json", "--prefix", "none", "--config", str(file)) == (
+        "[]\n",
+        "",
+    )
+    assert printed(
+        capsys, "list", "--json", "--prefix", "of-the-program", "--config", str(file)
+    ) == (
         "[]\n",
         "",
     )

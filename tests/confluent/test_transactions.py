@@ -68,6 +68,24 @@ def test_readers_see_what_is_committed(
     assert read_through(servers, topic, committed=False) == [b"kept", b"sent", b"last"]
 
 
+def test_an_abort_logs_no_failures(
+    topic: str, make: Callable[..., Producer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are what the program has asked for. A message that was refused is logged."""
+    producer = make(linger_ms=60_000)
+    producer.init_transactions(SOON)
+    producer.begin_transaction()
+    producer.produce(topic, b"dropped", partition=0)
+    producer.abort_transaction()
+    producer.poll(0)
+    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    producer.begin_transaction()
+    producer.produce(topic, b"nowhere", partition=99)
+    producer.flush(SOON)
+    producer.abort_transaction()
+    assert [each.message for each in caplog.records if "no partition 99" in each.message]
+
+
 def test_an_abort_tells_that_another_producer_has_the_id(
     topic: str, make: Callable[..., Producer]
 ) -> None:

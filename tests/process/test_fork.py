@@ -10,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from pykaproducer.testing import KafkaCluster
 from tests._support import programs
 from tests.cluster.readback import read_log
@@ -431,3 +433,50 @@ def test_a_handler_may_fork() -> None:
         producer.abort()
         """
     assert programs.run(script) == "7\n"
+
+
+@pytest.mark.parametrize("wait", ["flush", "close", "result", "exception", "block"])
+def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
+    """The wait goes on in the parent. In the child nothing would ever end it."""
+    script = """
+        import os, signal, sys, threading
+        from pykaproducer import ProducerClosedError, PykaproducerError
+        from pykaproducer.testing import ScriptedCluster
+        from pykaproducer.testing.scripted import Hold
+
+        wait, children, hold = sys.argv[1], [], Hold()
+
+        def fork(*_):
+            children.append(os.fork())
+            if children[0]:
+                code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+                print("child:", code, flush=True)
+                hold.release()
+
+        def answer(exchange):
+            signal.pthread_kill(main, signal.SIGUSR1)
+            return hold(exchange)
+
+        main = threading.main_thread().ident
+        signal.signal(signal.SIGUSR1, fork)
+        with ScriptedCluster(topics={"t": 1}) as cluster:
+            producer = cluster.producer()
+            producer.send("t", b"first").result(30)
+            cluster.next("produce", answer)
+            if wait == "block":
+                sent = producer.send_many("t", [b"value"])
+            else:
+                sent = producer.send("t", b"value")
+            try:
+                if wait in ("flush", "close"):
+                    getattr(producer, wait)()
+                else:
+                    (sent.outcome if wait == "block" else getattr(sent, wait))()
+            except PykaproducerError as error:
+                assert children == [0], error
+            if children == [0]:
+                os._exit(7)
+            producer.close()
+            print(len(cluster.log("t")))
+        """
+    assert programs.run(script, wait) == "child: 7\n2\n"

@@ -13,8 +13,6 @@ import pytest
 from pykaproducer import Delivery, ProducerClosedError, TransactionStateError
 from pykaproducer.delivery import TopicPartition
 from pykaproducer.testing import ScriptedCluster
-from tests._support.effort import NIGHTLY
-from tests._support.fixtures.seeds import SEED
 from tests._support.interrupts import (
     SOON,
     Operation,
@@ -22,6 +20,7 @@ from tests._support.interrupts import (
     Scene,
     in_time,
     interrupt_everywhere,
+    left_to_other_runs,
     opcodes,
 )
 from tests.pipeline.helper import until
@@ -148,6 +147,10 @@ def closed(scene: Scene, error: BaseException | None) -> None:
     scene.check_each_has_one_outcome()
 
 
+#: Ctrl-C strikes at one of so many places in each run: all take minutes.
+PARTS = 3
+
+
 @each_operation
 def test_ctrl_c_anywhere(scripted: ScriptedCluster, name: str) -> None:
     """The producer remains usable, and a transaction is visible as a whole or not at all."""
@@ -155,6 +158,7 @@ def test_ctrl_c_anywhere(scripted: ScriptedCluster, name: str) -> None:
         scripted,
         OPERATIONS[name],
         closed if name == "close()" else usable,
+        spared=left_to_other_runs(PARTS),
         new_scene=TransactionScene,
     )
 
@@ -177,7 +181,11 @@ def test_an_interrupted_block_leaves_no_transaction_open(
         return name == "with an exception" and opcodes(code).get(at) in ("YIELD_VALUE", "RESUME")
 
     interrupt_everywhere(
-        scripted, OPERATIONS[name], check, spared=is_thrown_in, new_scene=TransactionScene
+        scripted,
+        OPERATIONS[name],
+        check,
+        spared=left_to_other_runs(PARTS, spared=is_thrown_in),
+        new_scene=TransactionScene,
     )
 
 
@@ -204,7 +212,11 @@ def test_the_same_call_tells_the_outcome(scripted: ScriptedCluster, name: str) -
 
     operation = OPERATIONS.get(f"{name}()", PREPARE)
     interrupt_everywhere(
-        scripted, operation, check, spared=has_returned, new_scene=TransactionScene
+        scripted,
+        operation,
+        check,
+        spared=left_to_other_runs(PARTS, spared=has_returned),
+        new_scene=TransactionScene,
     )
 
 
@@ -236,15 +248,6 @@ HANDLERS = (
 )
 
 
-def left_to_others(handler: str) -> Callable[[Place], bool]:
-    """Return which places are left out: each has one handler, another one in the next run.
-
-    All of them at each place are for the night.
-    """
-    turn = itertools.count(SEED + HANDLERS.index(handler))
-    return lambda place: not NIGHTLY and next(turn) % len(HANDLERS) != 0
-
-
 @pytest.mark.parametrize("handler", HANDLERS)
 @each_operation
 def test_a_signal_handler_may_make_any_call_anywhere(
@@ -268,6 +271,7 @@ def test_a_signal_handler_may_make_any_call_anywhere(
         OPERATIONS[name],
         check,
         make(handler),
-        spared=left_to_others(handler),
+        # Each place has one handler, another one in the next run.
+        spared=left_to_other_runs(len(HANDLERS), HANDLERS.index(handler)),
         new_scene=TransactionScene,
     )

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from pykaproducer import FlushTimeoutError, ProducerClosedError
 from pykaproducer.testing import ScriptedCluster
-from tests._support.effort import NIGHTLY
-from tests._support.fixtures.seeds import SEED
 from tests._support.interrupts import (
     CLOSE,
     OPERATIONS,
     SOON,
     Operation,
-    Place,
     Scene,
     interrupt_everywhere,
+    left_to_other_runs,
 )
 from tests._support.programs import run
 
@@ -63,15 +60,6 @@ ALL = {**OPERATIONS, "close()": CLOSE}
 HANDLERS = [use_it, wait_for_one, flush_it, close_it]
 
 
-def left_to_others(strike: Callable[[Scene], object]) -> Callable[[Place], bool]:
-    """Return which places *strike* leaves out: each has one handler, another one in the next run.
-
-    All four at each place take a minute, which is for the night.
-    """
-    turn = itertools.count(SEED + HANDLERS.index(strike))
-    return lambda place: not NIGHTLY and next(turn) % len(HANDLERS) != 0
-
-
 @pytest.mark.parametrize("strike", HANDLERS)
 @pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
 def test_a_signal_handler_may_use_the_producer_anywhere(
@@ -82,7 +70,9 @@ def test_a_signal_handler_may_use_the_producer_anywhere(
         assert error is None or isinstance(error, (operation.may_raise, closed))
         scene.check_nothing_is_lost()
 
-    interrupt_everywhere(scripted, operation, check, strike, spared=left_to_others(strike))
+    # Each place has one handler, another one in the next run: all take a minute.
+    others = left_to_other_runs(len(HANDLERS), HANDLERS.index(strike))
+    interrupt_everywhere(scripted, operation, check, strike, spared=others)
 
 
 # Real signals

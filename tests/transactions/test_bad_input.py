@@ -187,9 +187,10 @@ def test_calls_that_do_not_fit(kafka: Kafka, topic: str, name: str) -> None:
                 assert error.abortable is (name == "failed")
                 assert not error.retriable
             if state.error is TransactionStateError:
-                method = {"transaction": "begin_transaction", "send_many": "send"}
+                method = {"send_many": "send"}
                 own = call.partition(",")[0]
-                assert f"{method.get(own, own)}(): " in str(error)
+                method["transaction"] = "transaction" if name == "open" else "begin_transaction"
+                assert f" {method.get(own, own)}(): " in str(error)
         if state.then is not None:
             for call in state.then:
                 CALLS[call](producer, topic)
@@ -206,7 +207,9 @@ def everything(producer: Producer, topic: str) -> list[str]:
     """Try all control calls, and return the names of those that the thread may not call."""
     refused = []
     for name in CALLS.keys() - {"send", "send_many"}:
-        with pytest.raises(CallbackThreadError, match=r"called from a (callback|serializer)"):
+        with pytest.raises(
+            CallbackThreadError, match="called from a callback, partitioner, serializer"
+        ):
             CALLS[name](producer, topic)
         refused.append(name)
     return refused
@@ -279,7 +282,7 @@ class Consumer:
 WRONG_OFFSETS: list[tuple[Callable[[str], Any], Any, type[Exception], str]] = [
     (lambda topic: 7, "g", TypeError, "offsets must be a dict"),
     (lambda topic: topic, "g", TypeError, "offsets must be a dict"),
-    (lambda topic: {topic: 1}, "g", TypeError, "the keys of offsets must have the attribute"),
+    (lambda topic: {topic: 1}, "g", TypeError, "the keys of offsets, .* must have the attribute"),
     (lambda topic: [1], "g", TypeError, "a list of offsets must have the attribute 'offset'"),
     (lambda topic: {place(topic): "1"}, "g", TypeError, "must have the attribute 'offset'"),
     (lambda topic: {place(topic): True}, "g", TypeError, "must have the attribute 'offset'"),
@@ -372,7 +375,9 @@ def test_a_timeout_above_the_limit_of_the_brokers(kafka: Kafka, topic: str) -> N
             assert "transaction.max.timeout.ms" in str(raised.value)
             assert not raised.value.fatal
             assert not raised.value.abortable
-        with pytest.raises(TransactionStateError, match="has not been called") as refused:
+        with pytest.raises(
+            TransactionStateError, match=r"n\(\): init_transactions\(\) failed: .*; call it again$"
+        ) as refused:
             producer.begin_transaction()
         assert isinstance(refused.value.__cause__, TransactionError)
         with pytest.raises(TransactionError, match="INVALID_TRANSACTION_TIMEOUT"):

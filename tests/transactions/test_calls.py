@@ -11,6 +11,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.errors import (
     CallbackThreadError,
+    CommitOutcome,
     ProducerBrokenError,
     ProducerClosedError,
     TransactionAbortableError,
@@ -108,6 +109,45 @@ def test_in_a_transaction_that_has_failed(kafka: Kafka, topic: str) -> None:
         assert_refused(
             producer, "send", because="there is no transaction", advice="begin_transaction"
         )
+
+
+def test_a_with_block_says_that_it_has_aborted(kafka: Kafka, topic: str) -> None:
+    """The text of the error is that of the call, after which the caller has to abort."""
+    with kafka.producer() as producer:
+
+        def fail(in_block: bool) -> None:
+            with producer.transaction():
+                producer.send(topic, b"value", partition=99).exception(PATIENCE)
+                if in_block:
+                    producer.send(topic, b"value")
+
+        for in_block in (False, True):
+            with pytest.raises(TransactionAbortableError) as raised:
+                fail(in_block)
+            assert raised.value.__notes__ == [
+                "the with block has aborted the transaction; the next one can begin"
+            ]
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_with_block_in_which_the_transaction_was_ended(
+    kafka: Kafka, topic: str, end: str
+) -> None:
+    with kafka.producer() as producer:
+
+        def write() -> None:
+            with producer.transaction():
+                producer.send(topic, b"value", partition=0)
+                getattr(producer, end)()
+
+        with pytest.raises(TransactionStateError, match=f"was already .* by {end}") as raised:
+            write()
+        committed = raised.value.outcome is CommitOutcome.COMMITTED
+        assert committed == (end == "commit_transaction")
+        with producer.transaction():
+            producer.send(topic, b"next", partition=0)
+    first = [b"value"] if end == "commit_transaction" else []
+    assert kafka.committed(topic) == [*first, b"next"]
 
 
 def test_without_a_transactional_id(kafka: Kafka) -> None:

@@ -68,7 +68,11 @@ WRONG: list[tuple[Call, type[Exception], str]] = [
     (lambda c: c.commit_offsets(TOKEN, {"g": {PLACE: "1"}}), TypeError, "'offset'"),
     (lambda c: c.commit_offsets(TOKEN, {"g": {PLACE: -1}}), ValueError, "offset is -1"),
     # Lists of names: a text is a list of characters.
-    (lambda c: c.fence("orders-0"), TypeError, r"transactional ids must be a list, as \['orders-0"),
+    (
+        lambda c: c.fence("orders-0"),
+        TypeError,
+        r"transactional ids must be a list, such as \['orders-0",
+    ),
     (lambda c: c.fence(None), TypeError, "not NoneType"),
     (lambda c: c.fence(["a", ""]), ValueError, "a transactional id is empty"),
     (lambda c: c.fence([b"a"]), TypeError, "a transactional id must be a str, not bytes"),
@@ -76,7 +80,11 @@ WRONG: list[tuple[Call, type[Exception], str]] = [
     (lambda c: c.describe([TOKEN]), TypeError, r"not .*PreparedTransaction"),
     (lambda c: c.list(7), TypeError, "prefix must be a str, not int"),
     (lambda c: c.list(None), TypeError, "prefix must be a str, not NoneType"),
-    (lambda c: c.list(states="Ongoing"), TypeError, r"states must be a list, as \['Ongoing'\]"),
+    (
+        lambda c: c.list(states="Ongoing"),
+        TypeError,
+        r"states must be a list, such as \['Ongoing'\]",
+    ),
     (lambda c: c.offsets("readers"), TypeError, "groups must be a list"),
     (lambda c: c.offsets([""]), ValueError, "a group is empty"),
     (lambda c: c.offsets(["g"], "orders"), TypeError, "topics must be a list"),

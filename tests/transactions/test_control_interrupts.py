@@ -18,7 +18,7 @@ from tests.pipeline.helper import SOON
 from .bounds import scripted_control
 from .scripted_helper import NAME, begun, producer_of
 
-#: What is traced: the connections have tests of their own.
+#: The traced files. Interrupts in the connections are tested elsewhere.
 FILES = tuple(str(pathlib.Path(PACKAGE) / name) for name in ("transaction_control.py", "_control"))
 
 

@@ -1,4 +1,4 @@
-"""Interrupts before the coordinator's stage has been asked, and after it has answered.
+"""Interrupts before a call reaches the coordinator's stage, and after the stage has answered.
 
 A signal may come at the first and at the last instruction of a call.
 """
@@ -56,6 +56,17 @@ def interrupt_first(monkeypatch: pytest.MonkeyPatch, producer: Producer, call: s
     monkeypatch.setattr(producer, "_check_may_control", checked)
 
 
+def assert_aborted(
+    scripted: ScriptedCluster, producer: Producer, interrupted: Callable[[], None]
+) -> None:
+    """Run the block *interrupted*; its transaction is aborted, and the next one commits."""
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with producer.transaction():
+        producer.send("t", b"next", partition=0)
+    assert values(scripted) == [b"next"]
+
+
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
 def test_the_end_of_a_block_that_was_not_asked_for(
     scripted: ScriptedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch, end: str
@@ -69,11 +80,7 @@ def test_the_end_of_a_block_that_was_not_asked_for(
                 transaction.abort()
 
     interrupt_first(monkeypatch, producer, end)
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    with producer.transaction():
-        producer.send("t", b"next", partition=0)
-    assert values(scripted) == [b"next"]
+    assert_aborted(scripted, producer, work)
 
 
 def test_the_abort_of_a_block_that_cannot_be_committed(
@@ -85,17 +92,13 @@ def test_the_abort_of_a_block_that_cannot_be_committed(
             assert producer.send("t", b"nowhere", partition=99).exception(SOON) is not None
 
     interrupt_first(monkeypatch, producer, "abort_transaction")
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    with producer.transaction():
-        producer.send("t", b"next", partition=0)
-    assert values(scripted) == [b"next"]
+    assert_aborted(scripted, producer, work)
 
 
 def test_a_token_that_was_not_returned_is_returned_again(
     scripted: ScriptedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could end the prepared transaction without it."""
+    """Without its token a prepared transaction could not be completed."""
     producer.begin_transaction()
     producer.send("t", b"value", partition=0)
     monkeypatch.setattr(transactions, "PreparedTransaction", interrupt_once(PreparedTransaction))

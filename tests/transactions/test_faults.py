@@ -95,6 +95,21 @@ def test_init_transactions_while_nothing_is_reachable(kafka: Kafka, topic: str) 
     assert kafka.committed(topic) == [b"value"]
 
 
+def test_a_commit_that_has_timed_out_before_it_was_sent_goes_on(kafka: Kafka, topic: str) -> None:
+    """close() waits for it, so the error must not say that the messages can be sent again."""
+    with kafka.producer(proxied=True) as producer:
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        kafka.proxy.black_hole()
+        producer.send(topic, b"value", partition=0)
+        with pytest.raises(TransactionTimeoutError, match="may still commit") as raised:
+            producer.commit_transaction(0.1)
+        assert raised.value.outcome is CommitOutcome.NOT_COMMITTED
+        kafka.proxy.restore()
+        kafka.proxy.cut_all()
+    assert kafka.committed(topic) == [b"value"]
+
+
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_the_end_of_a_transaction_while_nothing_is_reachable(
     kafka: Kafka, topic: str, commit: bool

@@ -224,6 +224,8 @@ def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
         call, children, hold = sys.argv[1], [], Hold()
 
         def fork(*_):
+            if children:
+                return
             children.append(os.fork())
             if children[0]:
                 code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
@@ -231,7 +233,10 @@ def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
                 hold.release()
 
         def ask(exchange):
-            signal.pthread_kill(main, signal.SIGUSR1)
+            # A signal that comes just before the main thread blocks does not wake it.
+            while not children:
+                signal.pthread_kill(main, signal.SIGUSR1)
+                hold._released.wait(0.1)
             return hold(exchange)
 
         import threading

@@ -199,10 +199,15 @@ def until(condition: Callable[[], object], *steps: Callable[[], object]) -> None
             step()
 
 
-@pytest.mark.parametrize("left", [True, False], ids=["left", "joined-again"])
+@pytest.mark.parametrize(
+    ("left", "asked"),
+    [(True, False), (True, True), (False, False)],
+    ids=["left", "left-and-asked-then", "joined-again"],
+)
 def test_a_member_that_has_lost_its_partitions(
-    kafka: Kafka, topic: str, join: Callable[[float], Member], left: bool
+    kafka: Kafka, topic: str, join: Callable[[float], Member], left: bool, asked: bool
 ) -> None:
+    """*asked*: the consumer itself is given, after it has noticed that it has left its group."""
     first = join(PAUSE if left else PATIENCE)
     with kafka.producer() as older, kafka.producer() as newer:
         one = Worker(first, older, topic)
@@ -217,10 +222,13 @@ def test_a_member_that_has_lost_its_partitions(
         poll_both = [lambda: second.go_back(second.poll()), lambda: first.go_back(first.poll())]
         if left:
             until(lambda: second.assigned() == {0, 1, 2}, *poll_both[:1])
+            until(lambda: not asked or first.metadata() != metadata, *poll_both[:1])
         else:
             until(lambda: second.assigned() and len(first.assigned()) < 3, *poll_both)
         for call in (
-            lambda: older.send_offsets_to_transaction(first.offsets(lost), metadata),
+            lambda: older.send_offsets_to_transaction(
+                first.offsets(lost), first.consumer if asked else metadata
+            ),
             older.commit_transaction,
         ):
             with pytest.raises(TransactionAbortableError) as raised:

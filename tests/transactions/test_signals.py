@@ -27,8 +27,14 @@ Strike = Callable[[Callable[[], object], Callable[[], object]], None]
 
 
 def is_waiting(thread: threading.Thread, calls: int = 1) -> bool:
-    """Return whether it sleeps in this many calls: Python sees a signal when that ends."""
+    """Return whether it sleeps in this many calls: Python sees a signal when that ends.
+
+    A thread that waits for the interpreter's lock sleeps, too. Then the coordinator's stage need
+    not have the call yet, so the innermost frame has to be that of the wait for it.
+    """
     frame = sys._current_frames()[thread.ident]  # type: ignore[index]
+    if frame.f_code.co_name != "acquire":
+        return False
     found = 0
     while frame is not None:
         found += frame.f_code.co_name == "_control"

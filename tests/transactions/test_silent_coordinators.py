@@ -119,7 +119,7 @@ def assert_timed_out(error: TransactionError, outcome: CommitOutcome | None) -> 
     text = str(error)
     assert text.startswith(f"transactional id {NAME!r}: ")
     assert "() has not ended within its timeout; it continues" in text
-    assert text.endswith("; call it again to wait on")
+    assert text.endswith("; call it again to keep waiting")
 
 
 @pytest.mark.parametrize("code", PASSING[:-1])

@@ -14,7 +14,7 @@ from pykaproducer.errors import TransactionStateError
 from pykaproducer.testing._processes import tick
 from tests.transactions.helper import PATIENCE, Kafka
 
-#: Messages that a thread sends before it pauses. What was sent must be read back in time.
+#: Messages that a thread sends before it pauses, few enough to be read back in time.
 _BURST = 50
 
 

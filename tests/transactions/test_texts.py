@@ -1,0 +1,198 @@
+"""What the errors say about the reason, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pykaproducer import Producer
+from pykaproducer._errors.codes import ErrorCode
+from pykaproducer._machines.transaction_states import (
+    FailureKind,
+    TransactionFailure,
+    TransactionState,
+)
+from pykaproducer._pipeline import transaction_errors
+from pykaproducer.errors import (
+    BrokerRejectedError,
+    CallbackThreadError,
+    DeliveryFailures,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+    TransactionError,
+    TransactionStateError,
+    TransactionTimeoutError,
+    UnsupportedFeatureError,
+)
+from pykaproducer.testing import ScriptedCluster
+from pykaproducer.testing.scripted import Refuse, proceed
+from tests.pipeline.helper import SOON
+from tests.transactions.scripted_helper import PLACE, begun, producer_of
+
+#: Calls after an ``init_transactions()`` that has failed.
+AFTER_INIT: dict[str, Callable[[Producer], Any]] = {
+    "begin_transaction": lambda producer: producer.begin_transaction(),
+    "commit_transaction": lambda producer: producer.commit_transaction(),
+    "send": lambda producer: producer.send("t", b"value"),
+}
+
+
+def test_calls_after_a_failed_initialization(scripted: ScriptedCluster) -> None:
+    """The program may have caught the error: it is the reason."""
+    scripted.always("init_producer_id", Refuse(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+    with producer_of(scripted) as producer:
+        with pytest.raises(TransactionError):
+            producer.init_transactions()
+        for name, call in AFTER_INIT.items():
+            with pytest.raises(TransactionStateError) as raised:
+                call(producer)
+            text = str(raised.value)
+            assert f"{name}(): init_transactions() failed: INIT_PRODUCER_ID returned" in text
+            assert "INVALID_TRANSACTION_TIMEOUT (50); transaction_timeout_ms is above" in text
+            assert text.endswith("; call it again")
+        scripted.always("init_producer_id", proceed)
+        begun(producer)
+
+
+def test_calls_after_brokers_that_are_too_old() -> None:
+    versions = {"init_producer_id": (0, 2)}
+    with ScriptedCluster(versions=versions) as scripted, producer_of(scripted) as producer:
+        with pytest.raises(UnsupportedFeatureError):
+            producer.init_transactions()
+        with pytest.raises(
+            TransactionStateError,
+            match=r"n\(\): init_transactions\(\) failed: transactions need Kafka 2.5 or newer; ",
+        ) as raised:
+            producer.begin_transaction()
+        assert isinstance(raised.value.__cause__, UnsupportedFeatureError)
+
+
+def test_a_fence(scripted: ScriptedCluster) -> None:
+    """The refused message has the likely reason, and the abort the certain one."""
+    with producer_of(scripted) as producer:
+        begun(producer)
+        with producer_of(scripted) as other:
+            other.init_transactions()
+        failed = producer.send("t", b"value", partition=0).exception(SOON)
+        if isinstance(failed, BrokerRejectedError) and failed.code == 47:  # TV2
+            advice = "taken over the transactional id, or the transaction has timed out; abort_tr"
+            assert advice in str(failed)
+            with pytest.raises(TransactionAbortableError, match=advice):
+                producer.commit_transaction()
+        with pytest.raises(
+            ProducerFencedError,
+            match="another producer has taken over the transactional id, or an administrator has",
+        ):
+            producer.abort_transaction()
+
+
+def test_an_epoch_that_is_refused_without_transactions() -> None:
+    """There is no transactional id to speak of."""
+    with ScriptedCluster(topics={"t": 1}) as scripted:
+        scripted.always("produce", Refuse(ErrorCode.INVALID_PRODUCER_EPOCH))
+        with scripted.producer(enable_idempotence=False) as producer:
+            error = producer.send("t", b"value").exception(SOON)
+        assert isinstance(error, BrokerRejectedError)
+        assert "transactional id" not in str(error)
+
+
+def test_close_without_a_commit(scripted: ScriptedCluster) -> None:
+    advice = r"was aborted when the producer was closed; call commit_transaction\(\) before close"
+    producer = scripted.producer(transactional_id="orders-0", linger_ms=60_000)
+    begun(producer)
+    delivery = producer.send("t", b"value", partition=0)
+    with pytest.raises(DeliveryFailures, match=advice), producer:
+        pass
+    assert isinstance(delivery.exception(0), TransactionAbortedError)
+
+
+def test_an_abort_says_nothing_of_close(scripted: ScriptedCluster) -> None:
+    with producer_of(scripted, linger_ms=60_000) as producer:
+        begun(producer)
+        delivery = producer.send("t", b"value", partition=0)
+        producer.abort_transaction()
+        assert "its transaction was aborted (" in str(delivery.exception(0))
+
+
+def test_send_during_a_commit(scripted: ScriptedCluster) -> None:
+    scripted.always("end_txn", Refuse(ErrorCode.CONCURRENT_TRANSACTIONS))
+    with producer_of(scripted) as producer:
+        begun(producer)
+        producer.send("t", b"value", partition=0)
+        with pytest.raises(TransactionTimeoutError, match="call it again to keep waiting"):
+            producer.commit_transaction(0)
+        with pytest.raises(
+            TransactionStateError, match="is being committed; wait until that call has returned, "
+        ):
+            producer.send("t", b"value", partition=0)
+        scripted.always("end_txn", proceed)
+        producer.commit_transaction()
+
+
+def test_a_timeout_says_what_to_change() -> None:
+    for kind in (FailureKind.ABORTABLE, FailureKind.FENCED):
+        failure = TransactionFailure(kind, TransactionState.IN_TRANSACTION, timed_out=True)
+        text = str(transaction_errors.error_of(failure, "orders-0"))
+        assert ": transaction_timeout_ms has passed; " in text
+        assert "; make transactions smaller, or raise transaction_timeout_ms" in text
+
+
+def test_a_consumer_that_has_not_joined(scripted: ScriptedCluster) -> None:
+    scripted.always("txn_offset_commit", Refuse(ErrorCode.ILLEGAL_GENERATION))
+    with producer_of(scripted) as producer:
+        begun(producer)
+        with pytest.raises(
+            TransactionAbortableError,
+            match="lost its partitions to another member, or has not joined its group yet; poll it",
+        ):
+            producer.send_offsets_to_transaction({PLACE: 1}, "readers")
+        producer.abort_transaction()
+
+
+def test_no_offsets_before_anything(scripted: ScriptedCluster) -> None:
+    """As documented, that has no effect in any state."""
+    with producer_of(scripted) as producer:
+        producer.send_offsets_to_transaction({}, "readers")
+
+
+def test_calls_in_user_code() -> None:
+    """The reason holds for the call that begins a transaction, too."""
+    errors: list[str] = []
+
+    def call(value: Any) -> Any:
+        with pytest.raises(CallbackThreadError) as raised:
+            producer.begin_transaction()
+        errors.append(str(raised.value))
+        return value
+
+    with (
+        ScriptedCluster(topics={"t": 1}) as scripted,
+        producer_of(scripted, value_serializer=call, linger_ms=60_000) as producer,
+    ):
+        begun(producer)
+        producer.send("t", b"value").add_done_callback(call)
+        producer.commit_transaction()
+    assert errors == 2 * [
+        "begin_transaction() was called from a callback, partitioner, serializer or interceptor; "
+        "the transaction of a message must not change while they handle it; make the call "
+        "elsewhere, after send() has returned"
+    ]
+
+
+def test_an_abort_that_has_timed_out(scripted: ScriptedCluster) -> None:
+    """The next transaction can begin once it has ended, and not before."""
+    scripted.always("end_txn", Refuse(ErrorCode.CONCURRENT_TRANSACTIONS))
+    with producer_of(scripted) as producer:
+        begun(producer)
+        producer.send("t", b"value", partition=0).result(SOON)
+        with pytest.raises(TransactionTimeoutError):
+            producer.abort_transaction(0)
+        with pytest.raises(TransactionStateError, match=r"abort_transaction\(\) is under way"):
+            producer.begin_transaction()
+        scripted.always("end_txn", proceed)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.commit_transaction()
