@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow
-from pyarrow import types
+from pyarrow import compute, types
 
 from pykaproducer._load.encoders import (
     ROW_ERRORS,
@@ -40,13 +40,37 @@ _WRITE_ERRORS = (*ROW_ERRORS, AttributeError, struct.error)
 _Way = tuple[int | None, ...]
 
 
+class Check(NamedTuple):
+    """What the values of a field must be, which neither a cast nor fastavro says clearly."""
+
+    way: _Way
+    #: The field, as "place.x".
+    name: str
+    #: The schema's type.
+    wanted: str
+    #: The symbols of an enum; None: the values must not be null.
+    symbols: tuple[str, ...] | None = None
+
+    def __call__(self, column: Array) -> None:
+        """Raise EncodingError if a value is not allowed."""
+        values = _at(column, self.way)
+        if self.symbols is None:
+            if values.null_count:
+                raise EncodingError(f"{self.name}: null where the schema has {self.wanted}")
+            return
+        values = values.drop_null()
+        is_symbol = compute.is_in(values, pyarrow.array(self.symbols, values.type))
+        for wrong in values.filter(compute.invert(is_symbol)).slice(0, 1).to_pylist():
+            raise EncodingError(f"{self.name}: {wrong!r} is not a symbol of {self.wanted}")
+
+
 class Plan(NamedTuple):
     """How to convert columns to records of a schema."""
 
     #: The type to which each column is cast.
     kinds: tuple[Any, ...]
-    #: Booleans that must not be null: the index of the column and the path within it.
-    booleans: tuple[tuple[int, _Way], ...]
+    #: The checks of each column.
+    checks: tuple[tuple[Check, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -94,35 +118,52 @@ class AvroSchema:
         """Plan the encoding of columns of these types; EncodingError if one does not fit."""
         parsed, known = _parsed(self.text)
         fields = {field["name"]: field["type"] for field in parsed["fields"]}
-        booleans: list[tuple[int, _Way]] = []
+        checks: list[tuple[Check, ...]] = []
         found = []
-        for place, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-            strict: list[_Way] = []
-            found.append(_Fitting(known, strict).fit(kind, fields[name], name, ()))
-            booleans += [(place, way) for way in strict]
-        return Plan(tuple(found), tuple(booleans))
+        for name, kind in zip(names, kinds, strict=True):
+            needed: list[Check] = []
+            found.append(_Fitting(known, needed).fit(kind, fields[name], name, ()))
+            checks.append(tuple(needed))
+        return Plan(tuple(found), tuple(checks))
 
-    def encode(self, names: Sequence[str], plan: Plan, arrays: Sequence[Array]) -> Encoded:
-        """Encode a record for each row. For errors that do not name a row, use :func:`by_row`."""
-        cast = [plain(array).cast(kind) for array, kind in zip(arrays, plan.kinds, strict=True)]
-        for place, way in plan.booleans:
-            if _at(cast[place], way).null_count:
-                raise EncodingError(f"{names[place]}: null where the schema has a boolean")
+    def encode(
+        self, names: Sequence[str], plan: Plan, arrays: Sequence[Array], prefix: bytes = b""
+    ) -> Encoded:
+        """Encode a record for each row, after *prefix*.
+
+        For errors that do not name a row, use :func:`by_row`.
+        """
+        cast = [_cast(*each) for each in zip(names, arrays, plan.kinds, strict=True)]
+        for column, checks in zip(cast, plan.checks, strict=True):
+            for check in checks:
+                check(column)
         batch = pyarrow.RecordBatch.from_arrays(cast, names)
         rows = batch.to_pylist(maps_as_pydicts="strict")
-        records, failures = _written(_parsed(self.text)[0], rows)
+        records, failures = _written(_parsed(self.text)[0], rows, prefix)
         return Encoded(pyarrow.array(records, pyarrow.large_binary()), failures)
 
 
+def wire_prefix(schema_id: int | None) -> bytes:
+    """Return what precedes a record in the wire format of schema registries; nothing for None."""
+    return b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
+
+
+def _cast(name: str, array: Array, kind: Any) -> Array:
+    try:
+        return plain(array).cast(kind)
+    except pyarrow.ArrowInvalid as error:
+        raise EncodingError(f"{name}: {error}") from error
+
+
 def _written(
-    parsed: Any, rows: Sequence[dict[str, Any]]
+    parsed: Any, rows: Sequence[dict[str, Any]], prefix: bytes
 ) -> tuple[list[bytes | None], dict[int, Exception]]:
     write: Callable[..., None] = _fastavro().schemaless_writer
     records: list[bytes | None] = []
     failures: dict[int, Exception] = {}
-    buffer = io.BytesIO()
+    buffer = io.BytesIO(prefix)
     for number, row in enumerate(rows):
-        buffer.seek(0)
+        buffer.seek(len(prefix))
         buffer.truncate()
         try:
             write(buffer, parsed, row, strict_allow_default=True, disable_tuple_notation=True)
@@ -139,7 +180,7 @@ def _fastavro() -> Any:
         import fastavro
         import fastavro.schema
     except ImportError:
-        text = 'avro() needs the package fastavro: pip install "pykaproducer[load]"'
+        text = 'Avro needs the package fastavro: pip install "pykaproducer[load]"'
         raise MissingPackageError(text) from None
     return fastavro
 
@@ -193,16 +234,16 @@ _PRIMITIVE: dict[str, tuple[Callable[[Any], bool], Callable[[dict[str, Any]], An
     "string": (is_text, lambda _: pyarrow.large_string()),
     "enum": (is_text, lambda _: pyarrow.large_string()),
     "bytes": (is_bytes, lambda _: pyarrow.large_binary()),
-    "fixed": (is_bytes, lambda _: pyarrow.large_binary()),
+    "fixed": (is_bytes, lambda schema: pyarrow.binary(schema["size"])),
 }
 
 
 class _Fitting:
     """Finds the types to which the columns of one record are cast."""
 
-    def __init__(self, known: dict[str, Any], booleans: list[_Way]) -> None:
+    def __init__(self, known: dict[str, Any], checks: list[Check]) -> None:
         self._known = known
-        self._booleans = booleans
+        self._checks = checks
 
     def fit(self, kind: Any, schema: Any, name: str, way: _Way) -> Any:
         """Return the type to cast a column of *kind* to; EncodingError if it does not fit."""
@@ -214,7 +255,9 @@ class _Fitting:
         word = schema["type"]
         if isinstance(word, dict | list):
             return self.fit(kind, word, name, way)
-        if types.is_null(kind):  # all rows are null; encoding fails where null is not allowed
+        if word != "null":
+            self._checks.append(Check(way, name, word))
+        if types.is_null(kind):
             return kind
         logical = schema.get("logicalType")
         rule = _LOGICAL.get(logical) or _PRIMITIVE.get(word)
@@ -222,17 +265,18 @@ class _Fitting:
             if not rule[0](kind):
                 wanted = logical if logical in _LOGICAL else word
                 raise EncodingError(f"{name}: the schema has {wanted}, the column is {kind}")
-            if word == "boolean":
-                self._booleans.append(way)
+            if word == "enum":
+                symbols = tuple(schema["symbols"])
+                self._checks.append(Check(way, name, f"enum {schema['name']}", symbols))
             return rule[1](schema)
         return self._fit_nested(kind, schema, name, way)
 
     def _fit_union(self, kind: Any, branches: list[Any], name: str, way: _Way) -> Any:
         """Return the type of the branch that equals the column's, else of the first that fits."""
-        found: list[tuple[Any, list[_Way]]] = []
+        found: list[tuple[Any, list[Check]]] = []
         errors = []
         for branch in branches:
-            inside: list[_Way] = []
+            inside: list[Check] = []
             try:
                 if branch != "null":
                     fitting = _Fitting(self._known, inside).fit(kind, branch, name, way)
@@ -244,8 +288,12 @@ class _Fitting:
                 return kind
             raise errors[0]
         chosen, inside = next((each for each in found if each[0] == kind), found[0])
-        # For the column itself, fastavro checks whether a branch accepts null.
-        self._booleans += [each for each in inside if each != way]
+        # For the field itself, fastavro checks whether a branch accepts null, or another text.
+        self._checks += [
+            each
+            for each in inside
+            if each.way != way or (each.symbols is not None and len(found) == 1)
+        ]
         return chosen
 
     def _fit_nested(self, kind: Any, schema: dict[str, Any], name: str, way: _Way) -> Any:

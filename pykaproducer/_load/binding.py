@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 from pyarrow import types
 
-from pykaproducer._load.avro import AvroSchema, check_names
+from pykaproducer._load.avro import AvroSchema, check_names, wire_prefix
 from pykaproducer._load.encoders import (
     TEXT,
     EncodingError,
@@ -184,7 +184,7 @@ class _Binder:
             plan = schema.plan(names, kinds)
         except EncodingError as error:
             raise self._mistake(found.at, f"avro(): {error}") from None
-        return AvroRecord(names, paths, schema, plan)
+        return AvroRecord(names, paths, schema, plan, wire_prefix(found.id))
 
     def _items(
         self, items: Sequence[Item], at: int, wanted: dict[str, bool] | None = None

@@ -15,6 +15,8 @@ FIELDS = ("key", "value", "timestamp", "partition", "topic")
 #: The column of the reason in a file of rejected rows. Not part of a message.
 ERROR_COLUMN = "pykaproducer_error"
 
+#: The largest id of a schema in a registry.
+MOST_SCHEMA_ID = 2**31 - 1
 _MOST_PARTITION = 2**31 - 1
 _MOST_TIMESTAMP = 2**62
 
@@ -92,15 +94,18 @@ class Json:
 
 @dataclass(frozen=True)
 class Avro:
-    """``avro(items, 'schema')``."""
+    """``avro(items, 'schema')``, or ``avro(items, 'schema', id=7)``."""
 
     items: tuple[Item, ...]
     schema: str
+    #: The schema's id, for the wire format of schema registries.
+    id: int | None = None
     at: int = field(default=0, compare=False, repr=False)
     schema_at: int = field(default=0, compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"avro({', '.join(map(str, self.items))}, {_quoted(self.schema)})"
+        number = "" if self.id is None else f", id={self.id}"
+        return f"avro({', '.join(map(str, self.items))}, {_quoted(self.schema)}{number})"
 
 
 Expression = Column | Literal | Json | Avro
@@ -239,9 +244,24 @@ class _Parser:
         if self._token.kind != "text":
             self._expected("a comma and the schema: 'a path' or '{...}'")
         schema_at, schema = self._token.at, self._pop()
+        number = self._schema_id() if self._took(",") else None
         if not self._took(")"):
-            self._expected(") after the schema")
-        return Avro(tuple(items), schema, at, schema_at)
+            self._expected(") after the schema" if number is None else ")")
+        return Avro(tuple(items), schema, number, at, schema_at)
+
+    def _schema_id(self) -> int:
+        if self._token[:2] != ("name", "id"):
+            self._expected("id=NUMBER after the schema")
+        self._advance()
+        if not self._took("="):
+            self._expected("= after id")
+        kind, text, at = self._token
+        if kind != "number" or not 0 <= int(text) <= MOST_SCHEMA_ID:
+            raise mistake(
+                self._text, at, f"selection: an id is an integer from 0 to {MOST_SCHEMA_ID}"
+            )
+        self._advance()
+        return int(text)
 
     def _item(self) -> Item:
         at = self._token.at

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from pykaproducer._load.mapping import Mapping
 from pykaproducer._load.rejects import Origin, Rejects, RejectsDirectory, unsent
@@ -49,6 +50,8 @@ class RunningLoad:
     def __init__(
         self, job: Job, producer: Producer, part: str, look: Callable[[], None] | None
     ) -> None:
+        #: Called with the rows of each batch, as they are sent.
+        self.on_batch: Callable[[Any], None] | None = None
         self._job = job
         self._producer = producer
         self._summary: Summary | None = None
@@ -83,6 +86,8 @@ class RunningLoad:
             refused = refused[:1]
             assert mapped.rows is not None
             batch = batch.slice(0, bisect.bisect(mapped.rows, refused[0][0]))
+        if self.on_batch is not None:
+            self.on_batch(batch)
         before = self._writer.rows
         self._writer.write(batch, origin._replace(rows=mapped.rows))
         if refused and not self._refused.ends_the_load:

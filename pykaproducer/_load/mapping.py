@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -68,7 +68,7 @@ class Mapping:
         if not refused:
             return Mapped(made, None, [])
         rows = [row for row in range(batch.num_rows) if row not in refused]
-        return Mapped(_without(made, refused), rows, sorted(refused.items()))
+        return Mapped(without(made, refused), rows, sorted(refused.items()))
 
 
 def _refusal(text: str, error: Exception) -> EncodingError:
@@ -77,7 +77,7 @@ def _refusal(text: str, error: Exception) -> EncodingError:
     return refusal
 
 
-def _without(batch: Any, refused: dict[int, EncodingError]) -> Any:
+def without(batch: Any, refused: Collection[int]) -> Any:
     """Remove rows from a batch. (filter() does not support all types.)"""
     ends = sorted(refused)
     starts = [0, *(row + 1 for row in ends)]
@@ -168,10 +168,12 @@ class AvroRecord:
     paths: tuple[Path, ...]
     schema: AvroSchema
     plan: Plan
+    #: Precedes each record.
+    prefix: bytes = b""
 
     def __call__(self, batch: Any) -> Encoded:
         return by_row(
-            lambda arrays: self.schema.encode(self.names, self.plan, arrays),
+            lambda arrays: self.schema.encode(self.names, self.plan, arrays, self.prefix),
             [path.of(batch) for path in self.paths],
             BYTES,
         )

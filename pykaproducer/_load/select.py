@@ -13,7 +13,9 @@ Its grammar::
                | "headers"               all headers: a column as for send_arrow()
     expression = column | literal
                | "json" "(" items ")"    an object with these members
-               | "avro" "(" items "," text ")"   a record; text: the path of a schema, or {...}
+               | "avro" "(" items "," text ["," "id" "=" integer] ")"
+                                                 a record; text: the path of a schema, or {...};
+                                                 id: of the schema, in a registry's wire format
     items      = item { "," item }
     item       = column [ "as" name ] | [ column "." ] "*"   all columns; all fields of a struct
     column     = name { "." name }       further names: fields of a struct column

@@ -53,6 +53,9 @@ class Summary:
     checksum: int = 0
     #: The files of rejected rows.
     files: list[str] = field(default_factory=list)
+    #: Whether nothing was written because a write with this ``writeId``, or this batch, was
+    #: committed before.
+    repeated: bool = False
     #: Other errors, as sentences.
     troubles: list[str] = field(default_factory=list)
 
@@ -135,6 +138,8 @@ class Summary:
             yield f"and {counted(len(shown) - most, 'more partition')}"
 
     def __str__(self) -> str:
+        if self.repeated:
+            return "0 rows (repeated: committed before, nothing was written)"
         partitions = counted(len(self.partitions), "partition")
         text = f"{counted(self.rows, 'row')} ({self.size:,} bytes) to {partitions}"
         return f"{text}, {self.refused:,} refused" if self.refused else text

@@ -51,6 +51,8 @@ the value is a JSON object of all columns:
   value=json(*)                all columns as an object; also json(a, b as c),
                                json(payload.*)
   value=avro(*, 'a.avsc')      an Avro record, without a schema registry prefix
+  value=avro(*, 'a.avsc', id=7)
+                               with that prefix, for the schema with the id 7
   headers.source='import'      a literal: 'text', a number, null
   timestamp=created_at         a timestamp, a date, milliseconds, or one as text
   partition=shard topic=kind   the destination of each row (topic=, or -t)
@@ -62,7 +64,11 @@ broker rejects. It keeps all columns that were read, and adds the reason as the
 column pykaproducer_error, which json(*) omits when DIR is loaded. Use a new DIR
 for each load.
 
-Delivery is at least once: repeating a load sends delivered rows again.
+Delivery is at least once: repeating a load sends delivered rows again. On
+Spark, --exactly-once makes each row visible once; with --write-id, also if the
+load is repeated:
+  pykaproducer load sales/ -t sales --spark local[*] --exactly-once \\
+      --transactional-id-prefix shop.sales --write-id 2025-03-01
 
 exit status:
   0  every row was delivered (and, with --verify, read back)
@@ -102,12 +108,41 @@ def add_parser(commands: Any) -> None:
         metavar="MASTER",
         help="run on Spark: local[*], spark://host:7077, yarn, or sc://host for Spark Connect",
     )
+    _add_once(parser)
     parser.add_argument(
         "--script", action="store_true", help="print the path of the script for spark-submit"
     )
     add_stats_socket(parser)
     add_settings(parser)
     parser.set_defaults(run=run)
+
+
+def _add_once(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("exactly once, with --spark")
+    group.add_argument(
+        "--exactly-once",
+        action="store_true",
+        help="write all rows in transactions: readers of committed messages see each row once, or "
+        "none if the load fails",
+    )
+    group.add_argument(
+        "--transactional-id-prefix",
+        metavar="PREFIX",
+        help="required with --exactly-once: begins the transactional ids and groups of the load; "
+        "no other write may use it at the same time",
+    )
+    group.add_argument(
+        "--write-id",
+        metavar="ID",
+        help="names this load: if the last load with the prefix has the same id and was "
+        "committed, nothing is written",
+    )
+    group.add_argument(
+        "--state-topic",
+        metavar="TOPIC",
+        help="an existing topic, under whose name the load stores its state as committed offsets; "
+        "nothing is written to it; default: the topic of -t",
+    )
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +185,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--format {options.format}: requires Spark; add --spark MASTER")
     if options.stats_socket is not None and options.spark is not None:
         raise UserError("--stats-socket: not available with --spark")
+    _check_once(options)
     delimiter = options.delimiter
     if delimiter is not None and not (len(delimiter) == 1 and delimiter.isascii()):
         raise UserError(f"--delimiter {delimiter}: must be a single ASCII character")
@@ -159,10 +195,24 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"--format {options.format}: give exactly one source, and quote it")
 
 
+def _check_once(options: argparse.Namespace) -> None:
+    if options.exactly_once:
+        if options.spark is None:
+            raise UserError("--exactly-once: requires Spark; add --spark MASTER")
+        if options.verify:
+            raise UserError("--exactly-once and --verify cannot be combined: leave one of them out")
+        return
+    for name in ("transactional_id_prefix", "write_id", "state_topic"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')}: needs --exactly-once")
+
+
 def _report(options: argparse.Namespace, outcome: Outcome) -> int:
     """Print the summary, verify if requested, and return the exit status."""
     summary, servers = outcome.summary, servers_text(outcome.config.bootstrap_servers)
     lines = list(summary_lines(summary, options.topic, servers, outcome.seconds))
+    if summary.repeated:
+        lines.append(f"  nothing was written: {options.write_id} was committed before")
     if summary.refused and options.rejects is None and not outcome.signal:
         ended = "the load" if options.spark is None else "its task"
         lines.append(

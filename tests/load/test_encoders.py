@@ -290,6 +290,13 @@ def test_avro_says_what_was_in_the_columns(avro: str) -> None:
     assert (second["place"], second["name"], second["day"]) == (None, "n", None)
 
 
+def test_the_wire_format_of_a_registry_precedes_each_record(avro: str) -> None:
+    found = encoded(f"value={avro[:-1]}, id=258)", orders([order(), order(name="n")]))
+    for record, name in zip(found.batch["value"].to_pylist(), [order()["name"], "n"], strict=True):
+        assert record[:5] == b"\0\0\0\1\2"
+        assert read(record[5:])["name"] == name
+
+
 def test_avro_does_not_need_the_file_of_the_schema_again(avro: str, tmp_path: pathlib.Path) -> None:
     batch = orders([order()])
     travels = pickle.dumps(Selection.parse(f"value={avro}").bind(batch.schema))
@@ -301,8 +308,8 @@ def test_avro_does_not_need_the_file_of_the_schema_again(avro: str, tmp_path: pa
     ("change", "said"),
     [
         ({"id": None}, "id"),
-        ({"paid": None}, "paid: null where the schema has a boolean"),
-        ({"place": {"x": 1.0, "open": None}}, "null where the schema has a boolean"),
+        ({"paid": None}, "paid: null where the schema has boolean"),
+        ({"place": {"x": 1.0, "open": None}}, "null where the schema has boolean"),
         ({"amount": decimal.Decimal("1.2345")}, ""),
         ({"amount": decimal.Decimal("123456789.00")}, ""),
         ({"at": None}, "at"),

@@ -24,7 +24,12 @@ ITEM = (
 )
 ITEMS = st.lists(ITEM, min_size=1, max_size=3).map(tuple)
 LITERAL = st.builds(Literal, st.none() | st.integers() | st.text(max_size=8))
-CONTENT = COLUMN | LITERAL | st.builds(Json, ITEMS) | st.builds(Avro, ITEMS, st.text(max_size=8))
+CONTENT = (
+    COLUMN
+    | LITERAL
+    | st.builds(Json, ITEMS)
+    | st.builds(Avro, ITEMS, st.text(max_size=8), st.none() | st.integers(0, 2**31 - 1))
+)
 NUMBERS = COLUMN | st.builds(Literal, st.none() | NUMBER)
 TOPIC = COLUMN | st.builds(Literal, st.text(min_size=1, max_size=8))
 HEADERS = st.lists(
@@ -81,7 +86,12 @@ def test_blanks_and_lines_do_not_matter() -> None:
         ("value=json()", 11, "expected a column or *; found ')'"),
         ("value=json(a b)", 13, "expected a comma, 'as' and a name, or )"),
         ("value=avro(a)", 12, "expected a comma and the schema"),
-        ("value=avro(a, 'x', b)", 17, "expected ) after the schema"),
+        ("value=avro(a, 'x' b)", 18, "expected ) after the schema"),
+        ("value=avro(a, 'x', b)", 19, "expected id=NUMBER after the schema"),
+        ("value=avro(a, 'x', id 7)", 22, "expected = after id"),
+        ("value=avro(a, 'x', id=-1)", 22, "an id is an integer from 0 to 2147483647"),
+        ("value=avro(a, 'x', id='7')", 22, "an id is an integer from 0 to 2147483647"),
+        ("value=avro(a, 'x', id=7, b)", 23, "expected )"),
         ("value=user-id", 10, "go in back quotes"),
         ("value=user-1", 10, "names with other characters go in back quotes"),
         ("value=5a", 6, "neither a number nor a name"),
