@@ -18,6 +18,14 @@ except ImportError:  # Spark is missing, or older than 4.0, which does not look 
 class DefaultSource(DataSource):
     """``df.write.format("pykaproducer")`` and ``df.writeStream.format("pykaproducer")``."""
 
+    #: Whether this is a copy. Spark creates an object to plan a write. For the process that commits
+    #: the micro-batches of a stream it creates another one, and sends it there.
+    _is_copy = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._is_copy = True
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format()``."""
@@ -42,4 +50,4 @@ class DefaultSource(DataSource):
         """Return the writer of a stream's micro-batch."""
         from pykaproducer.spark.sink import StreamSink
 
-        return StreamSink(self.options, schema, overwrite)
+        return StreamSink(self.options, schema, overwrite, commits=self._is_copy)

@@ -6,9 +6,18 @@ import argparse
 import time
 from typing import Any
 
+from pykaproducer._config.file_contents import with_contents
 from pykaproducer.cli._load_plan import Outcome, refuse_unverifiable, rejects_of, selection_of
 from pykaproducer.cli.common import CommandError, UserError, settings_from
 from pykaproducer.config import Config
+
+#: The sink's options, and the command's.
+_ONCE = {
+    "transactionalIdPrefix": "--transactional-id-prefix",
+    "stateTopic": "--state-topic",
+    "writeId": "--write-id",
+    "exactlyOnce": "--exactly-once",
+}
 
 
 def on_spark(options: argparse.Namespace) -> Outcome:
@@ -44,7 +53,35 @@ def _load(
         refuse_unverifiable(config)
     rejects = rejects_of(options)
     began = time.monotonic()
-    summary = load.send(df, settings, load.Job(options.topic, mapping, rejects, options.verify))
+    job = load.Job(options.topic, mapping, rejects, options.verify)
+    # The executors need not have the files that the settings name.
+    shipped = with_contents(settings, config)
+    try:
+        summary = load.send(df, shipped, job, _once(options))
+    except load.SinkError as error:
+        raise UserError(_as_arguments(str(error))) from None
+    except load.ExactlyOnceError as error:
+        raise CommandError(str(error)) from None
     if rejects is not None:
         rejects.forget_others(summary.files)
     return Outcome(summary, config, time.monotonic() - began)
+
+
+def _once(options: argparse.Namespace) -> dict[str, str] | None:
+    """Return the sink's options for ``--exactly-once``, or None without it."""
+    if not options.exactly_once:
+        return None
+    given = {
+        "exactlyOnce": "true",
+        "transactionalIdPrefix": options.transactional_id_prefix,
+        "stateTopic": options.state_topic,
+        "writeId": options.write_id,
+    }
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def _as_arguments(text: str) -> str:
+    """Return an error of the sink with the command's names of its options."""
+    for name, argument in _ONCE.items():
+        text = text.replace(f"option {name}", argument).replace(name, argument)
+    return text

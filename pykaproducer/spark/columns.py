@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -21,13 +22,19 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     VarcharType,
 )
 
-from pykaproducer.spark.options import SinkError
+from pykaproducer._load.avro import check_names
+from pykaproducer._load.encoders import EncodingError
+from pykaproducer._load.messages import MessageColumns, RecordValue
+from pykaproducer.spark.options import SinkError, SinkOptions
+from pykaproducer.spark.rows import arrow_types
+from pykaproducer.spark.value_options import AvroOptions
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _TEXTS = (StringType, CharType, VarcharType)
@@ -52,14 +59,23 @@ _ADVICE = {
     "key": "use cast(... as string) for a number",
     "partition": "use cast(... as int)",
 }
+#: The same for a value in Avro.
+_STRUCT = "use struct(*) for a row"
 
 
-def columns_of(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """Return the names of the columns to send.
+def columns_of(schema: StructType, options: SinkOptions, *, again: bool = False) -> MessageColumns:
+    """Return the columns to send.
+
+    Args:
+        schema: of the rows.
+        options (SinkOptions): of the write.
+        again (bool): whether the write is repeated for other rows, as that of a stream.
 
     Raises:
-        SinkError: a column is missing, unknown, duplicated, or of an unsuitable type.
+        SinkError: a column is missing, unknown, duplicated, or of an unsuitable type; or there is
+            no schema for Avro.
     """
+    avro = options.avro
     names = [field.name for field in schema.fields if field.name not in _NOT_WRITTEN]
     for name in names:
         if name not in _KNOWN:
@@ -69,13 +85,47 @@ def columns_of(schema: StructType, topic: str | None) -> tuple[str, ...]:
     if "value" not in names:
         raise SinkError(
             f"column value is missing (columns: {', '.join(schema.names) or 'none'}); "
-            f"{_ADVICE['value']}"
+            f"{_ADVICE['value'] if avro is None else _STRUCT}"
         )
-    if topic is None and "topic" not in names:
+    if options.topic is None and "topic" not in names:
         raise SinkError("no topic given: set the option topic, or add a column topic")
     for field in schema.fields:
-        _check_type(field.name, field.dataType)
-    return tuple(names)
+        if avro is None or field.name != "value":
+            _check_type(field.name, field.dataType)
+    value = None if avro is None else _record(schema["value"], avro, again=again)
+    return MessageColumns(tuple(names), value)
+
+
+def _record(column: StructField, avro: AvroOptions, *, again: bool) -> RecordValue:
+    """Return how the column value is encoded in Avro."""
+    kind = column.dataType
+    if not isinstance(kind, StructType) or not kind.fields:
+        raise SinkError(
+            f"column value is {kind.simpleString()}; with valueFormat=avro it must be a struct: "
+            f"{_STRUCT}"
+        )
+    for name in kind.names:
+        if kind.names.count(name) > 1:
+            raise SinkError(f"column value: there are {kind.names.count(name)} fields named {name}")
+    try:
+        schema, prefix = avro.find(again=again)
+    except ValueError as error:
+        raise SinkError(str(error)) from None
+    try:
+        types = [_arrow_type(field) for field in kind.fields]
+        check_names(schema.fields(), kind.names)
+        return RecordValue(tuple(kind.names), schema, schema.plan(kind.names, types), prefix)
+    except EncodingError as error:
+        raise SinkError(f"column value: {error}") from None
+
+
+def _arrow_type(field: StructField) -> Any:
+    try:
+        return arrow_types(StructType([field])).field(0).type
+    except PySparkException:
+        raise EncodingError(
+            f"{field.name} is {field.dataType.simpleString()}, which cannot be passed to Python"
+        ) from None
 
 
 def _check_type(name: str, kind: DataType) -> None:

@@ -8,29 +8,59 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Generic, Protocol, TypeVar
 
 from pykaproducer.producer import Producer
 
-#: Number of producers kept; beyond it the least recently used one is closed.
+#: Number of clients of a kind that are kept; beyond it the least recently used one is closed.
 _KEPT = 4
 
-#: Producers by settings, the most recently used last.
-_idle: collections.OrderedDict[object, Producer] = collections.OrderedDict()
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
 
 
-@contextmanager
-def producer_for(settings: object, make: Callable[[], Producer]) -> Iterator[Producer]:
-    """Yield the producer for *settings*, for one task.
+Client = TypeVar("Client", bound=_Closable)
+
+
+class KeptClients(Generic[Client]):
+    """Clients of one kind that are idle, by their settings.
+
+    A client that is in use is not among them, so no two users have the same one.
+    """
+
+    def __init__(self, discard: Callable[[Client], object]) -> None:
+        """*discard* closes a client whose user failed."""
+        self._discard = discard
+        #: The most recently used last.
+        self._idle: collections.OrderedDict[object, Client] = collections.OrderedDict()
+
+    @contextmanager
+    def used(self, settings: object, make: Callable[[], Client]) -> Iterator[Client]:
+        """Yield the client for *settings*, or a new one, and keep it unless the block raises."""
+        client = self._idle.pop(settings, None) or make()
+        with ExitStack() as failed:
+            failed.callback(self._discard, client)
+            yield client
+            failed.pop_all()
+        replaced = self._idle.pop(settings, None)
+        self._idle[settings] = client
+        if replaced is not None:  # by one that another thread has used at the same time
+            replaced.close()
+        if len(self._idle) > _KEPT:
+            self._idle.popitem(last=False)[1].close()
+
+
+_producers = KeptClients[Producer](discard=lambda producer: producer.close(timeout=0))
+
+
+def producer_for(
+    settings: object, make: Callable[[], Producer]
+) -> AbstractContextManager[Producer]:
+    """Return a context manager with the producer for *settings*, for one task.
 
     If the task fails, its producer is closed without flushing. Spark's next attempt sends the rows
     again, with a new producer.
     """
-    producer = _idle.pop(settings, None) or make()
-    with ExitStack() as failed:
-        failed.callback(producer.close, timeout=0)
-        yield producer
-        failed.pop_all()
-    _idle[settings] = producer
-    if len(_idle) > _KEPT:
-        _idle.popitem(last=False)[1].close()
+    return _producers.used(settings, make)

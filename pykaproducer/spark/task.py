@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark import TaskContext
 
+from pykaproducer._load.messages import MessageColumns, MessageWriter
 from pykaproducer._load.refused import DeadLetters, Fail, RefusedRowHandler
 from pykaproducer._load.summary import Summary
-from pykaproducer._load.writer import Writer
 from pykaproducer.producer import Producer
 from pykaproducer.spark.options import SinkOptions
 from pykaproducer.spark.producers import producer_for
 
 
-def send(options: SinkOptions, columns: Sequence[str], batches: Iterator[Any]) -> Summary:
-    """Send *columns* of all *batches* (``pyarrow.RecordBatch``).
+def send(options: SinkOptions, columns: MessageColumns, batches: Iterator[Any]) -> Summary:
+    """Send *columns* of all *batches* (``pyarrow.RecordBatch``), and return the summary.
 
     Waits until every row has an outcome. Raises if a row failed, unless it was sent to a
     dead-letter topic.
     """
     make = functools.partial(Producer, **options.producer_settings())
     with producer_for(options.settings, make) as producer:
-        refused = _refused(options, producer)
-        writer = Writer(producer, options.topic, refused)
+        refused = refused_rows(options, producer)
+        writer = MessageWriter(producer, options.topic, refused)
         for batch in batches:
-            writer.write(batch.select(list(columns)))
+            writer.write(columns.of(batch))
         return writer.finish()
 
 
-def _refused(options: SinkOptions, producer: Producer) -> RefusedRowHandler:
+def refused_rows(options: SinkOptions, producer: Producer) -> RefusedRowHandler:
+    """Return the handler of rows that the producer rejects in this task."""
     context = TaskContext.get()
     assert context is not None, "not in a Spark task"
     who = f"Spark partition {context.partitionId()} (attempt {context.attemptNumber()})"

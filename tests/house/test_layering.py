@@ -30,6 +30,7 @@ LAYERS = (
     ("kafka_python",),
     ("testing",),
     ("_load",),
+    ("_exactly_once",),
     ("spark", "contrib", "metrics", "confluent", "cli"),
     ("__init__", "__main__"),
 )

@@ -92,7 +92,10 @@ def main(arguments: dict[str, str]) -> None:
     for fault in FAULTS:
         print(f"-- {fault}", file=sys.stderr, flush=True)
         spark.dataSource.register(source_of(fault, f"{arguments['sign']}-{fault}"))
-        to = df.write.format(f"fated-{fault}").option("topic", f"{arguments['topic']}-{fault}")
+        topic = f"{arguments['topic']}-{fault}"
+        to = df.write.format(f"fated-{fault}").option("topic", topic)
+        if "once" in arguments:
+            to = to.option("exactlyOnce", "true").option("transactionalIdPrefix", topic)
         to.option("kafka.bootstrap.servers", arguments["servers"]).mode("append").save()
     spark.stop()
 

@@ -14,8 +14,9 @@ from pyspark import TaskContext
 from tests._support.fixtures.spark import spark_session
 from tests.spark.helper import Meeting
 
-#: It waits after this many batches of 1,000 rows; a file has ten.
-_MIDDLE = 6
+#: It waits after this many batches of 1,000 rows; a file has 20. A sink to which Spark passes rows
+#: sends the first 10,000 of them together.
+_MIDDLE = 15
 
 
 def stop_in(path: str, batches: Iterator[Any]) -> Iterator[Any]:

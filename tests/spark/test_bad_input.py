@@ -66,9 +66,9 @@ def test_a_wrong_column_is_named_when_the_write_is_planned(
         ({"kafka.security.protocol": "TLS"}, "option kafka.security.protocol: 'TLS' was given"),
         (
             {"kafka.key.serializer": "x"},
-            "option kafka.key.serializer: it cannot be given as a string",
+            "option kafka.key.serializer cannot be 'x' here: Java classes cannot be run",
         ),
-        ({"kafka.transactional.id": "t"}, "option kafka.transactional.id: the sink does not use"),
+        ({"kafka.transactional.id": "t"}, "option kafka.transactional.id: each task needs"),
         ({"linger.ms": "5"}, "write it as kafka.linger.ms"),
         ({"topics": "t"}, "option topics is unknown; did you mean topic?"),
         ({"onError": "ignore"}, "option onError: 'ignore' was given; allowed: fail, or dead"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pathlib
 from collections import Counter
 
+import pytest
+
 from pykaproducer.testing import KafkaCluster
+from tests.transactions.helper import read
 
 from .fault_app import FAULTS, FIRST_TASK, ROWS
 from .helper import Meeting, application, records, wait_for_rows
@@ -14,8 +17,9 @@ from .helper import Meeting, application, records, wait_for_rows
 SOON = 300
 
 
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
 def test_nothing_is_lost(
-    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str]
+    cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str], once: bool
 ) -> None:
     for fault in FAULTS:
         cluster.create_topic(f"{topic}-{fault}", partitions=3)
@@ -25,6 +29,7 @@ def test_nothing_is_lost(
         "topic": topic,
         "local": str(tmp_path),
         "sign": str(tmp_path / "sign"),
+        **({"once": "true"} if once else {}),
     }
     with application("fault_app.py", arguments, tmp_path / "log") as running:
         for fault, meeting in meetings.items():
@@ -43,8 +48,12 @@ def test_nothing_is_lost(
     assert status == 0, log[-5000:]
     assert log.count("Lost task 0.0") == 2, "the worker's and the executor's"
     for fault in FAULTS:
-        found = records(cluster, f"{topic}-{fault}", 3)
-        counts = Counter(int(record.value or b"") for record in found)
+        name = f"{topic}-{fault}"
+        if once:
+            found = read(cluster.bootstrap_servers, name, "read_committed", range(3))
+            assert sorted(map(int, found)) == list(range(ROWS))
+            continue
+        counts = Counter(int(record.value or b"") for record in records(cluster, name, 3))
         assert set(counts) == set(range(ROWS))
         # A restarted task writes its rows again; those of the other tasks are there once.
         again = sum(counts.values()) - ROWS

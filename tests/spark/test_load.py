@@ -14,6 +14,7 @@ from pyarrow import parquet
 from pykaproducer.cli import main
 from pykaproducer.testing import KafkaCluster
 from tests._support.fixtures.spark import spark_environment
+from tests.transactions.helper import read
 
 from .helper import records, values
 
@@ -199,3 +200,75 @@ def test_spark_submit_runs_the_script(
     # spark-submit redirects the script's output there
     assert b"2 of 2 rows delivered" in done.stdout
     assert values(cluster, topic) == [b"a", b"b"]
+
+
+def once(topic: str, *arguments: str) -> list[str]:
+    return ["--exactly-once", "--transactional-id-prefix", topic, *arguments]
+
+
+def test_a_load_that_is_exactly_once(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic, partitions=2)
+    table = pyarrow.table({"value": [f"{i}" for i in range(1000)]})
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
+    arguments = [str(tmp_path / "rows.parquet"), *once(topic, "--write-id", "first")]
+    assert load(cluster, topic, *arguments) == 0
+    assert "1,000 of 1,000 rows delivered" in capsys.readouterr().err
+    assert load(cluster, topic, *arguments) == 0
+    assert "nothing was written: first was committed before" in capsys.readouterr().err
+    found = read(cluster.bootstrap_servers, topic, "read_committed", range(2))
+    assert sorted(map(int, found)) == list(range(1000))
+
+
+def test_a_rejected_row_makes_all_rows_invisible(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.create_topic(topic)
+    table = pyarrow.table({"value": ["good", "x" * 2_000_000, "good"]})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    arguments = [str(tmp_path / "rows.parquet"), *once(topic)]
+    assert load(cluster, topic, *arguments) != 0
+    assert "Spark partition 0, row 1: " in capsys.readouterr().err
+    assert read(cluster.bootstrap_servers, topic, "read_committed", [0]) == []
+    kept = str(tmp_path / "kept")
+    assert load(cluster, topic, *arguments, "--rejects", kept) == 1
+    assert read(cluster.bootstrap_servers, topic, "read_committed", [0]) == [b"good", b"good"]
+    assert len(parquet.read_table(kept)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--spark", "local[2]", "--exactly-once"], "--transactional-id-prefix is missing"),
+        (["--write-id", "first"], "--write-id: needs --exactly-once"),
+        (["--exactly-once"], "--exactly-once: requires Spark; add --spark MASTER"),
+        (
+            ["--spark", "local[2]", "--exactly-once", "--verify"],
+            "--exactly-once and --verify cannot be combined",
+        ),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_does_not_fit_exactly_once_is_refused(
+    spark: Any,
+    cluster: KafkaCluster,
+    topic: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str,
+) -> None:
+    parquet.write_table(pyarrow.table({"value": ["1"]}), tmp_path / "rows.parquet")
+    servers = ["--bootstrap-servers", cluster.bootstrap_servers]
+    source = str(tmp_path / "rows.parquet")
+    assert main(["load", source, "-t", topic, *servers, *arguments]) == 2
+    assert text in capsys.readouterr().err

@@ -14,7 +14,7 @@ from pykaproducer.spark import register, write
 from pykaproducer.spark.options import SinkOptions
 from pykaproducer.testing import ClusterError, KafkaCluster, Security, TokenServer
 from pykaproducer.testing._jars import java, kafka_jars
-from tests._support.stores import trust_store
+from tests._support.stores import key_store, trust_store
 from tests.security.listeners import PASSWORD
 
 from .helper import application, values
@@ -150,14 +150,85 @@ def test_executors_get_the_credentials_and_no_log_has_them(
     with application("secured_app.py", arguments, log) as process:
         assert process.wait(SOON) == 0, log.read_text()
     assert sorted_values(secured, topic) == list(range(2 * ROWS))
+    refuse_traces(tmp_path, log, PASSWORD)
+
+
+def test_only_the_driver_has_the_stores(
+    secured: KafkaCluster, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """A batch with stores of Java, and a stream with a key store of PEM, at relative paths."""
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    secured.create_topic(topic, partitions=2)
+    settings = secured.settings(listener=CERTIFICATE)
+    ca, certificate = (
+        pathlib.Path(settings[name]).read_text() for name in ("ssl_cafile", "ssl_certfile")
+    )
+    locked = pathlib.Path(settings["ssl_keyfile"]).read_text()
+    key = (
+        serialization.load_pem_private_key(locked.encode(), PASSWORD.encode())
+        .private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        .decode()
+    )
+    stores = tmp_path / "driver" / "stores"
+    stores.mkdir(parents=True)
+    trust_store(stores / "ca.p12", [ca], "PKCS12", PASSWORD)
+    key_store(stores / "me.jks", certificate, key, "JKS", PASSWORD)
+    (stores / "me.pem").write_text(certificate + key)
+    common = {
+        "topic": topic,
+        "kafka.bootstrap.servers": settings["bootstrap_servers"],
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+        "kafka.ssl.trustmanager.algorithm": "PKIX",
+    }
+    arguments = {
+        "options": json.dumps(
+            {
+                **common,
+                "kafka.ssl.truststore.location": "stores/ca.p12",
+                "kafka.ssl.truststore.password": PASSWORD,
+                "kafka.ssl.keystore.location": "stores/me.jks",
+                "kafka.ssl.keystore.password": PASSWORD,
+            }
+        ),
+        "stream_options": json.dumps(
+            {
+                **common,
+                "kafka.ssl.truststore.type": "PEM",
+                "kafka.ssl.truststore.certificates": ca,
+                "kafka.ssl.keystore.type": "PEM",
+                "kafka.ssl.keystore.location": "stores/me.pem",
+            }
+        ),
+        "directory": str(tmp_path / "driver"),
+        "absent": "stores/ca.p12",
+        "input": put_lines(tmp_path / "in", range(ROWS, 2 * ROWS)),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "local": str(tmp_path / "local"),
+    }
+    log = tmp_path / "log"
+    with application("secured_app.py", arguments, log) as process:
+        assert process.wait(SOON) == 0, log.read_text()
+    assert sorted_values(secured, topic) == list(range(2 * ROWS))
+    assert log.read_text().count("options without effect: kafka.ssl.trustmanager.algorithm (") == 2
+    refuse_traces(tmp_path, log, PASSWORD, *key.splitlines()[1:-1])
+
+
+def refuse_traces(directory: pathlib.Path, log: pathlib.Path, *secrets: str) -> None:
+    """Raise if a log or a file that Spark has written contains one of *secrets*."""
     written = [
         log,
-        *(tmp_path / "local" / "events").rglob("*"),
-        *(tmp_path / "checkpoint").rglob("*"),
+        *(directory / "local" / "events").rglob("*"),
+        *(directory / "checkpoint").rglob("*"),
     ]
     kept = [path for path in written if path.is_file()]
     assert len(kept) > 3
-    assert [path for path in kept if PASSWORD.encode() in path.read_bytes()] == []
+    for secret in secrets:
+        assert [path for path in kept if secret.encode() in path.read_bytes()] == []
 
 
 def test_a_wrong_password_fails_the_write_with_the_cause(

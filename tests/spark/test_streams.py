@@ -128,7 +128,7 @@ def test_nothing_is_lost_when_the_driver_is_killed_in_the_middle_of_a_batch(
     cluster: KafkaCluster, topic: str, tmp_path: pathlib.Path, tell: list[str]
 ) -> None:
     cluster.create_topic(topic, partitions=2)
-    rows = 60_000
+    rows = 120_000
     for number in range(6):
         start = number * rows // 6
         put_lines(tmp_path / "in", str(number), range(start, start + rows // 6))

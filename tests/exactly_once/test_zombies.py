@@ -1,0 +1,113 @@
+"""Zombies: attempts and drivers that continue although others have taken their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pykaproducer import PykaproducerError
+from pykaproducer._exactly_once.errors import PrefixInUseError
+from tests.exactly_once.helper import Paused, Query, expected, four_tasks, three_tasks
+
+MakeQuery = Callable[..., Query]
+
+
+@pytest.mark.parametrize("until", ["prepared", "committed", "the next batch"])
+@pytest.mark.parametrize("point", ["read", "initialized", "row", "sent", "marked", "prepared"])
+def test_an_attempt_goes_on_after_another_one(
+    query: MakeQuery, point: str, until: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = query()
+    with (
+        made.twin() as other,
+        Paused(lambda: other.task(0, four_tasks, 1), point, 1, monkeypatch) as paused,
+    ):
+        results = [made.task(0, four_tasks, task, attempt=task == 1) for task in range(4)]
+        if until == "prepared":
+            paused.finish()
+        made.commit(0, results)
+        if until == "committed":
+            paused.finish()
+        made.write(1)
+        paused.finish()
+        made.write(2)
+        assert made.visible() == expected(3)
+        assert made.open_transactions() == []
+
+
+@pytest.mark.parametrize("layout", [four_tasks, three_tasks], ids=["same layout", "other layout"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        ("driver-initialized", 0),
+        ("driver-read", 0),
+        ("checked", 0),
+        ("written", 0),
+        ("decided", 0),
+        *[("ended", number) for number in range(1, 5)],
+        ("completed", 0),
+        ("swept", 0),
+    ],
+    ids=lambda each: f"{each[0]}-{each[1]}",
+)
+def test_a_driver_goes_on_after_another_one(
+    query: MakeQuery,
+    point: tuple[str, int],
+    layout: Callable[[int], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = query()
+    made.write(0)
+    results = made.stage(1, four_tasks)
+    with (
+        made.twin() as restarted,
+        Paused(lambda: made.commit(1, results), *point, monkeypatch) as paused,
+    ):
+        restarted.write(1, layout)
+        error = paused.finish()
+        assert error is None or isinstance(error, PykaproducerError)
+        restarted.write(2)
+        assert restarted.visible() == expected(3)
+        assert restarted.open_transactions() == []
+
+
+def test_a_speculative_attempt_loses(query: MakeQuery) -> None:
+    made = query()
+    with made.twin() as other:
+        other.task(0, four_tasks, 2, attempt=1)
+        made.commit(0, made.stage(0, four_tasks))
+        assert made.open_transactions() == []
+        made.write(1)
+        assert made.visible() == expected(2)
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_tasks_run_beside_an_abort(query: MakeQuery, when: str) -> None:
+    made = query()
+    made.write(0)
+    if when == "before":
+        made.abort(1, [])
+    results = [made.task(1, four_tasks, task) for task in (0, 1)]
+    if when == "between":
+        made.abort(1, results)
+    results += [made.task(1, four_tasks, task) for task in (2, 3)]
+    if when == "after":
+        made.abort(1, results)
+        assert made.open_transactions() == []
+    made.write(1)
+    made.write(2)
+    assert made.visible() == expected(3)
+    assert made.open_transactions() == []
+
+
+def test_another_query_with_the_same_prefix(query: MakeQuery) -> None:
+    made = query()
+    made.write(0)
+    with (
+        made.twin(name="stranger") as stranger,
+        pytest.raises(PrefixInUseError, match="is used by query 'query', this is query 'stranger'"),
+    ):
+        stranger.task(1, four_tasks, 0)
+    made.write(1)
+    assert made.visible() == expected(2)
