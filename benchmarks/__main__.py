@@ -29,6 +29,7 @@ from benchmarks import (
     report,
     send,
     spark,
+    spark_kills,
     spark_memory,
     startup,
     sync,
@@ -67,6 +68,7 @@ BENCHMARKS: dict[str, Any] = {
 #: ``check(parser, arguments)`` and ``run(arguments, words)``, which returns the exit status.
 OTHERS: dict[str, Any] = {
     "spark": spark,
+    "spark-kills": spark_kills,
     "spark-memory": spark_memory,
     "kernel": kernel,
     "threads": threads,

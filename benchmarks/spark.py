@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ HELP = "rows per second and processor time of writing a DataFrame"
 
 COLUMNS = (
     Column("rows_per_s", "M rows/s", unit=1e6),
+    Column("wall_ms", "ms/write", ".0f", compared=False),
     Column("worker_us", "Python workers, CPU us/row", compared=False),
     Column("sink_us", "of that, the sink", compared=False),
     Column("jvm_us", "JVM, CPU us/row"),
@@ -63,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warm-up-rounds", type=int, default=8, help="initial rounds that do not count; default: 8"
     )
     parser.add_argument("--no-jvm", action="store_true", help="measure only our sink")
+    parser.add_argument(
+        "--exactly-once", action="store_true", help="measure our sink with exactlyOnce, too"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     group = parser.add_argument_group("Spark, the same for both sinks")
     group.add_argument("--master", default="local[2]", help="%(default)s")
@@ -125,18 +129,19 @@ def run(
     print(report.tables(session.runs, sinks, COLUMNS))
     if complaint is not None:
         print(f"\nFAILED: the same key in the same partition: {complaint}")
-    elif len(sinks) > 1:
+    elif spark.JVM in sinks:
         print("\nEach key is in the same partition with both.")
     print(f"\n{report.quietness(session.runs)}")
     if arguments.json is not None:
-        description["same_partitions"] = complaint or len(sinks) > 1 or None
+        description["same_partitions"] = complaint or spark.JVM in sinks or None
         report.write_json(arguments.json, description, session.runs, sinks, COLUMNS)
     failed = any(run.failure is not None for run in session.runs)
     return 1 if failed or complaint is not None else 0
 
 
 def _sinks(arguments: argparse.Namespace) -> list[str]:
-    return [spark.OURS] if arguments.no_jvm else [spark.OURS, spark.JVM]
+    others = {spark.JVM: not arguments.no_jvm, spark.ONCE: arguments.exactly_once}
+    return [spark.OURS, *(sink for sink, wanted in others.items() if wanted)]
 
 
 def _description(
@@ -202,7 +207,10 @@ def _one_write(
     with options.fresh_topic(cluster, partitions) as topic:
         readback.wait_until_served(cluster, [topic], partitions)
         found = calibrated(lambda: _watched_write(cluster, application, topic, limit))
-        readback.check_log(cluster, [topic], partitions, rows)
+        if sink == spark.ONCE:
+            readback.check_committed(cluster, topic, rows)
+        else:
+            readback.check_log(cluster, [topic], partitions, rows)
     counted = application.write("rows", "", limit, sink=COUNTING) if sink == spark.OURS else {}
     return measures(rows, found, counted.get("workers"))
 
@@ -229,6 +237,7 @@ def measures(rows: int, found: Mapping[str, Any], counted: float | None = None) 
     unknown = workers is None
     return {
         "rows_per_s": rows / found["wall"],
+        "wall_ms": found["wall"] * 1e3,
         "worker_us": None if unknown else workers * each,
         "sink_us": None if unknown or counted is None else (workers - counted) * each,
         "jvm_us": jvm * each,
@@ -246,10 +255,11 @@ def _compare_places(
     cluster: KafkaCluster, applications: Mapping[str, spark.Application], partitions: int
 ) -> str | None:
     """Check that both sinks write each key to the same partition; return the difference, if any."""
-    if len(applications) == 1:
+    if spark.JVM not in applications:
         return None
     places: dict[str, dict[bytes, set[int]]] = {}
-    for sink, application in applications.items():
+    for sink in (spark.OURS, spark.JVM):
+        application = applications[sink]
         with options.fresh_topic(cluster, partitions) as topic:
             readback.wait_until_served(cluster, [topic], partitions)
             try:
@@ -300,20 +310,22 @@ def _places(
 def rounds(runs: Sequence[Run], sinks: Sequence[str]) -> str:
     """Return a line for each counted round: thousands of rows per second, and the ratio."""
     counted = [run for run in runs if run.round > 0]
-    head = [*(f"{sink}, k rows/s" for sink in sinks), *(["ratio"] * (len(sinks) > 1))]
+    head = [
+        *(f"{sink}, k rows/s" for sink in sinks),
+        *(f"{one} / {other}" for one, other in combinations(sinks, 2)),
+    ]
     lines = []
     for case, number in dict.fromkeys((run.case, run.round) for run in counted):
         found = {run.client: run for run in counted if (run.case, run.round) == (case, number)}
         speeds = [found[sink].measures.get("rows_per_s") for sink in sinks]
         line = ["-" if speed is None else f"{speed / 1e3:.0f}" for speed in speeds]
-        if len(sinks) > 1:
-            ours, theirs = speeds
-            line.append("-" if ours is None or theirs is None else f"{ours / theirs:.2f}")
+        for one, other in combinations(speeds, 2):
+            line.append("-" if one is None or other is None else f"{one / other:.2f}")
         if number == 1:
             lines.append([case, *head])
         lines.append([f"  round {number}", *line])
     width = max((len(line[0]) for line in lines), default=0) + 2
     return "\n".join(
-        (first.ljust(width) + "".join(cell.ljust(27) for cell in rest)).rstrip()
+        (first.ljust(width) + "".join(cell.ljust(32) for cell in rest)).rstrip()
         for first, *rest in lines
     )

@@ -27,8 +27,14 @@ from benchmarks.peers.peer import Unavailable
 from benchmarks.runner import last_of
 
 #: The name of each sink for ``format()``, ours first.
-FORMATS = {"pykaproducer": "pykaproducer", "spark-sql-kafka": "kafka"}
-OURS, JVM = FORMATS
+FORMATS = {
+    "pykaproducer": "pykaproducer",
+    "spark-sql-kafka": "kafka",
+    "exactly-once": "pykaproducer",
+}
+OURS, JVM, ONCE = FORMATS
+#: The options with which our sink writes exactly once.
+_ONCE_OPTIONS = {"exactlyOnce": "true", "transactionalIdPrefix": "benchmark"}
 
 #: The seconds to start a session with its rows in memory: this, and one more per that many rows.
 _START, _SLOWEST = 180.0, 20_000
@@ -91,7 +97,7 @@ class Application:
             # -P and this path: the application and its workers import what this process would.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "benchmarks.peers.spark_app", job],
-                env=_environment(directory),
+                env=environment(directory),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -151,7 +157,7 @@ class Application:
             session["spark.jars"] = ",".join(map(str, self._jars))
         return {
             "format": FORMATS[self._sink],
-            "options": self._load.options,
+            "options": {**self._load.options, **(_ONCE_OPTIONS if self._sink == ONCE else {})},
             "rows": self._load.rows,
             "tasks": self._load.tasks,
             "session": session,
@@ -226,7 +232,8 @@ def _started_for(directory: str) -> list[int]:
     return [p.pid for p in found if any(directory in word for word in p.command)]
 
 
-def _environment(directory: str) -> dict[str, str]:
+def environment(directory: str) -> dict[str, str]:
+    """Return the environment of an application that keeps its files in *directory*."""
     # They would change Java's behaviour, or select another Spark than PySpark's own.
     unwanted = (
         "JAVA_TOOL_OPTIONS",

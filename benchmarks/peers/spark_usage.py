@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: The last argument of the command line of a PySpark daemon and of the processes that it forks.
-_WORKERS, _PLANNERS = "pyspark.worker", "pyspark.sql.worker."
+WORKERS, _PLANNERS = "pyspark.worker", "pyspark.sql.worker."
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ def used(jvm: int, before: Iterable[Process], after: Iterable[Process]) -> Used:
         found = (process for process in now.values() if process.command[-1].startswith(purpose))
         return sum(_since(process, then) for process in found)
 
-    gone = any(then[pid].command[-1] == _WORKERS for pid in then.keys() - now.keys())
+    gone = any(then[pid].command[-1] == WORKERS for pid in then.keys() - now.keys())
     own = _since(now[jvm], then) if jvm in now else 0.0
-    return Used(own, None if gone else of(_WORKERS), of(_PLANNERS))
+    return Used(own, None if gone else of(WORKERS), of(_PLANNERS))
 
 
 def _since(process: Process, then: Mapping[int, Process]) -> float:

@@ -136,6 +136,7 @@ def test_measures_are_for_each_row() -> None:
     ) == pytest.approx(
         {
             "rows_per_s": 500_000,
+            "wall_ms": 2_000.0,
             "worker_us": 0.5,
             "sink_us": 0.3,
             "jvm_us": 3.0,

@@ -117,7 +117,9 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 
 
 def _kinds(arguments: argparse.Namespace) -> list[str]:
-    return kinds_for(brokers=arguments.brokers, tv1=arguments.tv1, group=arguments.group)
+    return kinds_for(
+        arguments.producer, brokers=arguments.brokers, tv1=arguments.tv1, group=arguments.group
+    )
 
 
 def run(arguments: argparse.Namespace, words: list[str]) -> int:

@@ -17,6 +17,7 @@ APIS = {
     "AddOffsetsToTxn": 25,
     "EndTxn": 26,
     "TxnOffsetCommit": 28,
+    "DescribeTransactions": 65,
 }
 _PRODUCE = 0
 
