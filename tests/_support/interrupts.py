@@ -23,6 +23,8 @@ from pykaproducer import BufferFullError, Delivery, FlushTimeoutError, Status
 from pykaproducer._util.clock import Clock
 from pykaproducer.testing import ScriptedCluster
 from pykaproducer.testing.scripted import Hold
+from tests._support.effort import NIGHTLY
+from tests._support.fixtures.seeds import SEED
 
 #: Far more than any operation here takes, and the timeout for one that hangs (seconds).
 SOON = 30
@@ -319,6 +321,18 @@ def places(
     scene.check_it_can_be_closed()
     assert tracer.places
     return list(tracer.places)
+
+
+def left_to_other_runs(
+    parts: int, first: int = 0, spared: Callable[[Place], bool] = lambda place: False
+) -> Callable[[Place], bool]:
+    """Return which places are left out: those that are *spared*, and all but one of *parts* others.
+
+    *first* says which one is not left out; the next run has another one. In a run in the night none
+    of them is left out.
+    """
+    turn = itertools.count(SEED + first)
+    return lambda place: spared(place) or (not NIGHTLY and next(turn) % parts != 0)
 
 
 def interrupt_everywhere(

@@ -10,8 +10,9 @@ from pykaproducer.testing import KafkaCluster
 
 from .readback import read_log
 
-#: How long the whole stream may take, including a broker's restart (seconds).
-PATIENCE = 60
+#: How long the whole stream may take, including a broker's restart (seconds). A leader waits for up
+#: to 45 s until it no longer counts a silent replica as in sync.
+PATIENCE = 150
 
 
 class Stream:

@@ -19,8 +19,11 @@ app.conf.broker_transport_options = {
     "data_folder_out": os.environ["QUEUE"],
     "control_folder": os.environ["QUEUE"],
 }
-
-producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000)
+producer = Producer(
+    bootstrap_servers=os.environ["KAFKA_SERVERS"],
+    linger_ms=60_000,
+    exit_flush_timeout_ms=float(os.environ["FLUSH_MS"]),
+)
 
 
 @app.task

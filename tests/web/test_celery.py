@@ -28,7 +28,11 @@ def test_what_tasks_send_is_delivered_when_the_worker_stops(
     queue, done = tmp_path / "queue", tmp_path / "done"
     queue.mkdir()
     done.mkdir()
-    env = environment(cluster, tmp_path, TOPIC=topic, QUEUE=str(queue), DONE=str(done))
+    # A process connects as it ends, which may take more than the default of 5 s.
+    flush_ms = str(SOON * 1000)
+    env = environment(
+        cluster, tmp_path, TOPIC=topic, QUEUE=str(queue), DONE=str(done), FLUSH_MS=flush_ms
+    )
     subprocess.run(
         [sys.executable, "-c", FILL.format(count=150)], env=env, check=True, timeout=SOON
     )
@@ -40,4 +44,8 @@ def test_what_tasks_send_is_delivered_when_the_worker_stops(
         assert worker.wait() == 0, worker.output
     names = {file.name: file.read_text() for file in done.iterdir()}
     assert len(set(names.values())) > 3  # processes
-    assert_once(cluster, topic, list(names))
+    try:
+        assert_once(cluster, topic, list(names))
+    except AssertionError as problem:
+        problem.add_note(f"the worker has printed:\n{worker.output}\nthe tasks ran in: {names}")
+        raise
