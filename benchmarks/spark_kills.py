@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     ]
     results: list[Result] = []
     features = {"transaction.version": 0} if arguments.tv1 else {}
-    with KafkaCluster(features=features) as cluster:
+    with KafkaCluster(features=features, fast_start=True) as cluster:
         for number, case in enumerate(chosen):
             results.append(_play(case, cluster, f"kills-{number}", arguments.rows, once=once))
             print(_line(results[-1], once=once), flush=True)

@@ -465,6 +465,7 @@ def test_a_block_is_accepted_whole_or_not_at_all(cluster: ScriptedCluster, topic
             producer.send_many(topic, [bytes(100)] * 60)
         hold.release()
         first.result(SOON)
+        producer.flush(SOON)  # by then the memory is free, too
         second = producer.send_many(topic, [bytes(100)] * 60)
         assert second.result(SOON).offsets == {TopicPartition(topic, 0): [range(60, 120)]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -19,14 +20,14 @@ _PR_CAPBSET_DROP, _CAP_NET_BIND_SERVICE = 24, 10
 
 
 def two_free_ports() -> int:
-    """Return the first of two neighbouring ports that are free now."""
+    """Return the first of two neighbouring ports that are free now, and not given to clients."""
     while True:
+        port = random.randrange(20_000, 32_000)
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
             return port
 

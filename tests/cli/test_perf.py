@@ -128,7 +128,7 @@ def test_failures_are_counted_by_reason(cluster: KafkaCluster, topic: str) -> No
 def test_nobody_there() -> None:
     done = run(
         *("perf", "-t", "t", "--bootstrap-servers", NOWHERE, "--num-records", "20"),
-        *("-X", "delivery_timeout_ms=300"),
+        *("-X", "delivery_timeout_ms=3000"),
     )
     assert done.returncode == 1
     assert done.stdout.startswith(b"0 records sent")

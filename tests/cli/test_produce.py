@@ -158,7 +158,7 @@ def reject(tmp_path: pathlib.Path, data: bytes, *arguments: str) -> tuple[bytes,
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_rejects_are_the_input_byte_for_byte(end: bytes, tmp_path: pathlib.Path) -> None:
     data = nasty(3000) + end
-    arguments = ["-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=500"]
+    arguments = ["-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=3000"]
     kept, told = reject(tmp_path, data, *arguments)
     assert kept == data
     assert b"0 of 3,001 lines delivered" in told

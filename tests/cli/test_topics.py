@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pykaproducer import BrokerRejectedError, Producer
+from pykaproducer._net import one_request
 from pykaproducer.cli import main
 from pykaproducer.testing import KafkaCluster, Security
 
@@ -88,7 +89,10 @@ def test_a_cluster_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None
     assert err.count("\n") == 1
 
 
-def test_a_long_wait_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_wait_says_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_request, "_PATIENCE", 0.0)
     arguments = ["list", "--bootstrap-servers", NOWHERE, "-X", "max_block_ms=1500"]
     assert main(["topics", *arguments]) == 1
     first, last = capsys.readouterr().err.splitlines()

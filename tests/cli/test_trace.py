@@ -63,7 +63,7 @@ def test_together_they_share_a_batch(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic)
     done, messages = traced(
         *("-t", topic, "--bootstrap-servers", cluster.bootstrap_servers, "--together"),
-        *("--value", "a", "--value", "b", "-X", "linger_ms=100"),
+        *("--value", "a", "--value", "b", "-X", "linger_ms=2000"),
     )
     assert done.returncode == 0, done.stderr.decode()
     for message in messages:
@@ -120,7 +120,7 @@ def test_a_retry_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_not_delivered(capsys: pytest.CaptureFixture[str]) -> None:
     done, (message,) = traced(
-        *("-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=300")
+        *("-t", "t", "--bootstrap-servers", NOWHERE, "-X", "delivery_timeout_ms=3000")
     )
     assert done.returncode == 1
     assert message["partition"] is None

@@ -39,7 +39,7 @@ def test_all_is_well(cluster: KafkaCluster, topic: str) -> None:
     figures = json.loads(done.stdout)
     assert done.returncode == 0
     assert figures["same"] is True
-    assert figures["found"] == figures["sent"] == figures["reported"]["delivered"] >= 400
+    assert figures["found"] == figures["sent"] == figures["reported"]["delivered"] > 0
     assert figures["defects"] == dict.fromkeys(DEFECTS, 0)
 
 
@@ -47,7 +47,7 @@ def test_through_a_bad_time(cluster: KafkaCluster, topic: str) -> None:
     """Messages delivered by retries are in the log once, in order."""
     cluster.create_topic(topic, 2)
     servers = cluster.bootstrap_servers
-    arguments = ["--count", "2000", "--rate", "1000", "-X", "request_timeout_ms=300", "--json"]
+    arguments = ["--count", "5000", "--rate", "500", "-X", "request_timeout_ms=300", "--json"]
     with subprocess.Popen(
         command("verify", "-t", topic, "--bootstrap-servers", servers, *arguments),
         stdout=subprocess.PIPE,
@@ -63,7 +63,7 @@ def test_through_a_bad_time(cluster: KafkaCluster, topic: str) -> None:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err.decode()
     assert b"connection" in told
-    assert json.loads(out)["reported"]["delivered"] == 2000
+    assert json.loads(out)["reported"]["delivered"] == 5000
 
 
 def test_what_was_not_delivered_is_told_of(cluster: KafkaCluster, topic: str) -> None:

@@ -26,6 +26,7 @@ from pykaproducer._exactly_once.records import BatchKey
 from pykaproducer._exactly_once.setup import OnPartialCommit, WriteKind
 from pykaproducer.transaction_control import Ended, EndState
 from tests.exactly_once.helper import ROWS, Layout, Paused, Query, dies_at, four_tasks, three_tasks
+from tests.transactions.helper import PATIENCE
 
 MakeQuery = Callable[..., Query]
 
@@ -289,7 +290,7 @@ def test_a_refusal_does_not_mean_that_rows_are_lost(query: MakeQuery, code: Erro
 
 def test_a_silent_coordinator_does_not_delay_the_others(query: MakeQuery) -> None:
     """It is the first one, and does not answer until the transactions have timed out."""
-    made = query(timeout_ms=4_000)
+    made = query()
     given: list[tuple[str, float]] = []
     complete_all = made.control.complete_all
     silent = made.setup.names.task(0, 0)
@@ -300,9 +301,10 @@ def test_a_silent_coordinator_does_not_delay_the_others(query: MakeQuery) -> Non
         given.append((each.transactional_id, timeout))
         if each.transactional_id == silent:
             return [Ended(EndState.UNSURE, None, "silence")]
-        return complete_all(prepared, commit, timeout=timeout)
+        return complete_all(prepared, commit, timeout=PATIENCE)
 
     results = made.stage(0, four_tasks)
+    made.setup = replace(made.setup, timeout_ms=10_000)  # for as long commits are repeated
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(made.control, "complete_all", timed)
         patched.setattr(fates, "_PATIENCE", 0.5)

@@ -128,7 +128,7 @@ def test_a_topic_that_is_unknown_is_named(spark: Any, cluster: KafkaCluster, top
 def test_servers_that_do_not_answer_are_named(spark: Any, refusing: str) -> None:
     df = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
     with pytest.raises(PySparkException, match=rf"not delivered within.*{refusing}"):
-        write(df, topic="t", bootstrap_servers=refusing, delivery_timeout_ms=1500)
+        write(df, topic="t", bootstrap_servers=refusing, delivery_timeout_ms=5000)
 
 
 def test_rows_that_the_broker_refuses_fail_the_write(

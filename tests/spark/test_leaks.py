@@ -22,13 +22,13 @@ def test_connections_of_the_jvm_are_not_those_of_a_test(spark: Any) -> None:
     try:
         moment = threading.Event()
         for _ in range(int(SOON / 0.05)):
-            if leaks._sockets() - sockets and set(threading.enumerate()) - threads:
+            started, found = leaks._started_since(threads), leaks._sockets() - sockets
+            idents, theirs = leaks._of_spark()
+            if started and found and {each.ident for each in started} <= idents and found <= theirs:
                 break
             moment.wait(0.05)
-        started = leaks._started_since(threads)
-        assert started
-        assert {thread.ident for thread in started} <= leaks._of_spark()[0]
-        assert leaks._sockets() - sockets
+        else:
+            raise AssertionError("Py4J's thread and socket are not recognised")
         assert not leaks._new_sockets(sockets)
     finally:
         connection.close()

@@ -236,7 +236,7 @@ def test_a_wrong_password_fails_the_write_with_the_cause(
 ) -> None:
     secured.create_topic(topic)
     options = scram_options(secured, topic, password="another-secret")
-    options["kafka.delivery.timeout.ms"] = "5000"
+    options["kafka.delivery.timeout.ms"] = "10000"
     writer = spark.sql("SELECT 'v' AS value").write.format("pykaproducer").options(**options)
     with pytest.raises(Exception, match=r"row 0: .* for user 'alice' with SCRAM-SHA-512") as caught:
         writer.mode("append").save()
