@@ -201,7 +201,7 @@ def test_a_batch_marks_what_was_not_accepted(scripted: ScriptedCluster) -> None:
 
 def test_a_message_that_times_out_says_why(refusing: str) -> None:
     reports = Calls()
-    with Producer({"bootstrap.servers": refusing, "message.timeout.ms": 20}) as producer:
+    with Producer({"bootstrap.servers": refusing, "message.timeout.ms": 2_000}) as producer:
         producer.produce("t", b"v", on_delivery=reports)
         assert producer.flush() == 0
     ((error, message),) = reports

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
-from pykaproducer.testing._processes import tick
+from tests.transactions.helper import wait_until_ended
 
 from .helper import SOON, Calls
 from .play import Differences, Play, Stage
@@ -349,9 +350,8 @@ def test_a_transaction_that_took_too_long(stage: Stage) -> None:
         producer = play.begun(transaction__timeout__ms=1_000)
         producer.produce(play.topic, b"value")
         producer.flush(SOON)
-        deadline = time.monotonic() + 2.5
-        while time.monotonic() < deadline:
-            tick()
+        places = [TopicPartition(play.topic, 0)]
+        wait_until_ended(play._cluster.bootstrap_servers, places, time.monotonic() + SOON)
         play.step("commit", producer.commit_transaction, SOON)
         play.step("abort", producer.abort_transaction, SOON)
         play.step("begin", producer.begin_transaction)
@@ -423,7 +423,7 @@ def test_offsets_that_the_group_refuses(stage: Stage) -> None:
 
 def test_callbacks_are_served_by_the_calls(stage: Stage) -> None:
     def scenario(play: Play) -> None:
-        producer = play.begun(linger__ms=50)
+        producer = play.begun(linger__ms=10_000)
         served = Calls()
         mine = threading.get_ident()
 

@@ -27,6 +27,7 @@ from pykaproducer import (
 )
 from pykaproducer.kafka_python.producer import FutureRecordMetadata
 from pykaproducer.testing import KafkaCluster, ScriptedCluster
+from pykaproducer.testing.scripted import Hold
 from tests._support.peers import KAFKA_PYTHON
 
 #: In kafka-python 2 a partitioner is a callable, with three arguments.
@@ -97,14 +98,19 @@ def test_a_future_before_and_behind_its_outcome(producer: KafkaProducer) -> None
     assert producer.send("t", b"v").get(30).serialized_header_size == -1
 
 
-def test_callbacks_take_the_value_and_return_the_future(producer: KafkaProducer) -> None:
+def test_callbacks_take_the_value_and_return_the_future(
+    producer: KafkaProducer, scripted: ScriptedCluster
+) -> None:
     called: list[Any] = []
     done = threading.Event()
+    hold = Hold()
+    scripted.next("produce", hold)
     future = producer.send("t", b"v", headers=[("a", b"b")])
     assert future.add_callback(called.append) is future
     assert future.add_callback(lambda *a, **k: called.append((a, k)), 1, two=2) is future
     assert future.add_errback(called.append) is future
     assert future.add_both(lambda value: done.set()) is future
+    hold.release()
     assert done.wait(30)
     assert called == [future.value, ((1, future.value), {"two": 2})]
     assert called[0].serialized_header_size == 2

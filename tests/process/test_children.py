@@ -31,7 +31,7 @@ PROLOGUE = """
     method, servers, topic = sys.argv[1:]
 
     def make():
-        return Producer(bootstrap_servers=servers, linger_ms=60_000)
+        return Producer(bootstrap_servers=servers, linger_ms=60_000, exit_flush_timeout_ms=60_000)
 
     def send(name, producer=None):
         producer = producer or make()

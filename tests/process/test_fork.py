@@ -444,9 +444,12 @@ def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
         from pykaproducer.testing import ScriptedCluster
         from pykaproducer.testing.scripted import Hold
 
-        wait, children, hold = sys.argv[1], [], Hold()
+        wait, children, hold, asked = sys.argv[1], [], Hold(), []
 
         def fork(*_):
+            if asked:
+                return
+            asked.append(True)
             children.append(os.fork())
             if children[0]:
                 code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
@@ -454,7 +457,10 @@ def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
                 hold.release()
 
         def answer(exchange):
-            signal.pthread_kill(main, signal.SIGUSR1)
+            # A signal that comes just before the main thread blocks does not wake it.
+            while not asked:
+                signal.pthread_kill(main, signal.SIGUSR1)
+                hold._released.wait(0.1)
             return hold(exchange)
 
         main = threading.main_thread().ident

@@ -11,14 +11,16 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer import Producer
+from pykaproducer._machines.transaction_calls import TransactionCalls
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
+from tests.pipeline.helper import pipeline_of
 
 #: How long a test waits for what must happen (seconds); only a hang takes as long.
 PATIENCE = 60.0
 #: The timeout of transactions that must exceed it (milliseconds). Until then a message has to be
 #: delivered on a busy machine.
-SHORT_MS = 2_000
+SHORT_MS = 4_000
 #: The protocols by name: that of ``transaction.version`` 0 and 1, and that of 2 (KIP-890).
 FEATURES: dict[str, dict[str, int]] = {"TV1": {"transaction.version": 0}, "TV2": {}}
 #: The coordinator looks often for transactions that have timed out. Members may leave groups soon.
@@ -52,6 +54,13 @@ class Kafka:
     def written(self, topic: str) -> list[bytes]:
         """Return all messages, once no transaction is open."""
         return read(self.cluster.bootstrap_servers, topic, "read_uncommitted")
+
+
+def calls_of(producer: Producer) -> TransactionCalls:
+    """Return the calls that the coordinator's stage has, of a producer that has started."""
+    coordinator = pipeline_of(producer).coordinator
+    assert coordinator is not None
+    return coordinator.machine._calls
 
 
 def transactional(servers: str, **settings: Any) -> Producer:

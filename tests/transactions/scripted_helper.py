@@ -22,7 +22,8 @@ from pykaproducer.errors import (
     TransactionTimeoutError,
 )
 from pykaproducer.testing import FakeClock, ScriptedCluster
-from tests.pipeline.helper import FAST, SOON, ended
+from tests.pipeline.helper import FAST, SOON, ended, until
+from tests.transactions.helper import calls_of
 
 NAME = "orders-0"
 PLACE = TopicPartition("t", 0)
@@ -87,21 +88,31 @@ def error_of(call: Callable[[], object]) -> TransactionError:
     return raised.value
 
 
-def error_within_bound(clock: FakeClock, call: Callable[[], object]) -> TransactionError:
+def error_within_bound(
+    clock: FakeClock, producer: Producer, call: Callable[[], object]
+) -> TransactionError:
     """Return the error of *call*, which must end at most a second after its bound.
 
-    The clock goes no further than that, whatever the threads have done.
+    The clock goes no further than that, whatever the threads have done. It stands still until the
+    coordinator's stage has the call, from when the bound is counted.
     """
     errors: list[TransactionError] = []
     thread = threading.Thread(target=lambda: errors.append(error_of(call)))
     limit = clock.monotonic() + BOUND + 1
     thread.start()
+    until(lambda: not thread.is_alive() or _next_due(producer) is not None)
     while thread.is_alive() and clock.monotonic() < limit:
         thread.join(0.005)
         clock.jump(0.25)
     thread.join(SOON)
     assert not thread.is_alive(), "the call has not ended within its bound and a second"
     return errors[0]
+
+
+def _next_due(producer: Producer) -> float | None:
+    """Return when the call under way ends at the latest; None if the stage does not have it yet."""
+    started = producer._pipeline is not None and producer._pipeline.coordinator is not None
+    return calls_of(producer).next_due() if started else None
 
 
 def assert_says(error: TransactionError, api: ApiKey, code: int) -> None:

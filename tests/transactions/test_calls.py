@@ -18,7 +18,8 @@ from pykaproducer.errors import (
     TransactionStateError,
     TransactionTimeoutError,
 )
-from tests.transactions.helper import PATIENCE, Kafka
+from pykaproducer.testing._processes import tick
+from tests.transactions.helper import PATIENCE, Kafka, calls_of
 
 CONTROLS: dict[str, Callable[[Producer], Any]] = {
     "begin_transaction": lambda producer: producer.begin_transaction(),
@@ -225,12 +226,16 @@ def test_calls_while_a_commit_waits_for_a_callback(kafka: Kafka, topic: str) -> 
                 TransactionStateError, match=r"commit_transaction\(\) is under way; call that again"
             ):
                 call()
-        commit = threading.Thread(target=producer.commit_transaction)
-        commit.start()
+        commits = [threading.Thread(target=producer.commit_transaction) for _ in range(2)]
+        for commit in commits:
+            commit.start()
         assert started.wait(PATIENCE)
+        calls = calls_of(producer)
+        while calls.under_way is None or len(calls.under_way.callers) < 2:
+            tick()
         go_on.set()
-        producer.commit_transaction()
-        commit.join(PATIENCE)
+        for commit in commits:
+            commit.join(PATIENCE)
         producer.begin_transaction()
         producer.abort_transaction()
     assert kafka.committed(topic) == [b"value"]

@@ -20,7 +20,7 @@ from pykaproducer.errors import (
 from pykaproducer.testing._processes import tick
 from pykaproducer.transaction_control import TransactionControl
 from tests._support.programs import run
-from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka, calls_of
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -148,9 +148,10 @@ def test_close_logs_the_outcome_of_a_commit_that_nobody_waits_for(
     kafka.proxy.black_hole()
     with pytest.raises(TransactionTimeoutError):
         producer.commit_transaction(0.1)
+    calls = calls_of(producer)
     closing = threading.Thread(target=producer.close)
     closing.start()
-    while not producer._closed:
+    while not calls.are_closing:
         tick()
     kafka.proxy.restore()
     closing.join(PATIENCE)
@@ -288,7 +289,11 @@ def test_the_end_of_a_process_aborts_an_open_transaction(kafka: Kafka, topic: st
         from pykaproducer import Producer
         logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
         servers, topic = sys.argv[1:]
-        producer = Producer(bootstrap_servers=servers, transactional_id=f"process {topic}")
+        producer = Producer(
+            bootstrap_servers=servers,
+            transactional_id=f"process {topic}",
+            exit_flush_timeout_ms=60_000,
+        )
         with producer.transaction():
             producer.send(topic, b"kept", partition=0)
         producer.begin_transaction()
@@ -324,7 +329,11 @@ def test_how_a_process_may_end(
         logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
         sys.excepthook = lambda kind, error, trace: print(kind.__name__)
         servers, topic = sys.argv[1:]
-        producer = Producer(bootstrap_servers=servers, transactional_id=f"process {topic}")
+        producer = Producer(
+            bootstrap_servers=servers,
+            transactional_id=f"process {topic}",
+            exit_flush_timeout_ms=60_000,
+        )
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"dropped", partition=0).result(60)
@@ -354,7 +363,11 @@ def test_how_a_block_may_end(kafka: Kafka, topic: str, end: str) -> None:
 
         logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
         servers, topic = sys.argv[1:]
-        producer = Producer(bootstrap_servers=servers, transactional_id=f"block {{topic}}")
+        producer = Producer(
+            bootstrap_servers=servers,
+            transactional_id=f"block {{topic}}",
+            exit_flush_timeout_ms=60_000,
+        )
         try:
             with producer.transaction() as transaction:
                 producer.send(topic, b"dropped", partition=0).result(60)

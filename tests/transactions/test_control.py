@@ -150,8 +150,8 @@ def test_an_open_transaction_is_waited_for(
     begun = control.initialize(f"{topic}-driver", 60_000)
     control.commit_offsets(begun, {group: {place: 5}})
     with pytest.raises(TransactionTimeoutError, match=r"UNSTABLE_OFFSET_COMMIT \(88\)") as raised:
-        control.offsets([group], {topic: [0]}, timeout=2)
-    assert str(raised.value).startswith(f"offsets(): group '{group}': no answer within 2 s")
+        control.offsets([group], {topic: [0]}, timeout=5)
+    assert str(raised.value).startswith(f"offsets(): group '{group}': no answer within 5 s")
     assert control.offsets([group], {topic: [0]}, stable=False) == {group: {}}
     control.complete(begun, commit=True)
     assert control.offsets([group], {topic: [0]})[group][place].offset == 5
@@ -187,7 +187,7 @@ def test_a_partition_that_there_is_not(
 ) -> None:
     begun = control.initialize(f"{topic}-driver", 60_000)
     with pytest.raises(TransactionTimeoutError, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
-        control.commit_offsets(begun, {"g": {TopicPartition(topic, 99): 1}}, timeout=2)
+        control.commit_offsets(begun, {"g": {TopicPartition(topic, 99): 1}}, timeout=5)
 
 
 def test_wrong_arguments(kafka: Kafka, control: TransactionControl) -> None:

@@ -117,8 +117,9 @@ def test_rows_of_a_block_that_were_refused(
         finally:
             kafka.proxy.restore()
         producer.abort_transaction(PATIENCE)
-        with producer.transaction():
-            producer.send(topic, b"after", partition=0)
+        producer.begin_transaction()
+        producer.send(topic, b"after", partition=0)
+        producer.commit_transaction(PATIENCE)
     assert kafka.committed(topic) == [b"after"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,8 +24,9 @@ from pykaproducer import (
     TransactionTimeoutError,
 )
 from pykaproducer.testing import Cut, ScriptedCluster
+from pykaproducer.testing._processes import tick
 from tests._support.programs import run
-from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka
+from tests.transactions.helper import PATIENCE, SHORT_MS, Kafka, calls_of
 
 END_TXN = 26
 COMMITTED, ABORTED = Ended(EndState.COMMITTED), Ended(EndState.ABORTED)
@@ -212,7 +214,13 @@ def test_close_reports_one_whose_caller_has_given_up(
         producer.send(topic, b"value", partition=0)
         with pytest.raises(TransactionTimeoutError):
             producer.prepare_transaction(0.2)
+        calls = calls_of(producer)
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        while not calls.are_closing:
+            tick()
         kafka.proxy.restore()
+        closing.join(PATIENCE)
     text = "prepare_transaction() did not return its transaction; a transaction is left open"
     assert text in caplog.text
     assert control.fence([topic]) == (topic,)

@@ -221,11 +221,12 @@ def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
         from pykaproducer.testing import ScriptedCluster
         from pykaproducer.testing.scripted import Hold
 
-        call, children, hold = sys.argv[1], [], Hold()
+        call, children, hold, asked = sys.argv[1], [], Hold(), []
 
         def fork(*_):
-            if children:
+            if asked:
                 return
+            asked.append(True)
             children.append(os.fork())
             if children[0]:
                 code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
@@ -234,7 +235,7 @@ def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
 
         def ask(exchange):
             # A signal that comes just before the main thread blocks does not wake it.
-            while not children:
+            while not asked:
                 signal.pthread_kill(main, signal.SIGUSR1)
                 hold._released.wait(0.1)
             return hold(exchange)
@@ -347,7 +348,11 @@ def test_a_process_of_multiprocessing_that_ends_aborts_its_transaction(
     output = run(
         """
         def work():
-            producer = Producer(bootstrap_servers=servers, transactional_id=f"child {topic}")
+            producer = Producer(
+                bootstrap_servers=servers,
+                transactional_id=f"child {topic}",
+                exit_flush_timeout_ms=60_000,
+            )
             write(producer, b"kept")
             producer.begin_transaction()
             producer.send(topic, b"dropped", partition=0).result(60)

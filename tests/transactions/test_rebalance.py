@@ -26,7 +26,7 @@ pytestmark = needs_kafka_python_3  # earlier versions have no group metadata
 MESSAGES = 30
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
 #: After this time without a poll the first member has left its group (seconds).
-PAUSE = 3.0
+PAUSE = 6.0
 
 
 class Read(NamedTuple):

@@ -94,7 +94,7 @@ def test_a_code_that_never_passes(
         if api in IN_TRANSACTION:
             begun(producer)
         scripted.always(name, Refuse(code))
-        error = error_within_bound(clock, lambda: call_with_limit(call, producer))
+        error = error_within_bound(clock, producer, lambda: call_with_limit(call, producer))
         if (api, code) == (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             assert isinstance(error, TransactionAbortableError), "waiting any longer is pointless"
             return
@@ -132,7 +132,7 @@ def test_an_end_that_never_passes(
         producer.send("t", b"value", partition=0).result(SOON)
         scripted.always("end_txn", Refuse(code))
         end = producer.commit_transaction if commit else producer.abort_transaction
-        error = error_within_bound(clock, end)
+        error = error_within_bound(clock, producer, end)
         # With REQUEST_TIMED_OUT it may be carried out later; a request may be under way, too.
         if not commit:
             assert error.outcome is NOT
@@ -194,7 +194,7 @@ def test_a_coordinator_that_does_not_answer(
             }[step]
             outcome = POSSIBLY if step == "commit" else NOT
         scripted.always("end_txn" if step in ("commit", "abort") else step, fault)
-        error = error_within_bound(clock, call)
+        error = error_within_bound(clock, producer, call)
         assert_timed_out(error, outcome)
         if step == "commit":
             assert "it may have been committed" in str(error)
@@ -267,6 +267,6 @@ def test_a_coordinator_that_moves(protocol: str) -> None:
 def test_brokers_that_cannot_be_reached(scripted: ScriptedCluster, clock: FakeClock) -> None:
     scripted.stop(0)
     with producer_of(scripted, clock) as producer:
-        error = error_within_bound(clock, producer.init_transactions)
+        error = error_within_bound(clock, producer, producer.init_transactions)
         assert_timed_out(error, None)
         assert "connection refused" in str(error)

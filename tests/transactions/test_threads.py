@@ -12,7 +12,7 @@ import pytest
 from pykaproducer import Producer
 from pykaproducer.errors import TransactionStateError
 from pykaproducer.testing._processes import tick
-from tests.transactions.helper import PATIENCE, Kafka
+from tests.transactions.helper import PATIENCE, Kafka, calls_of
 
 #: Messages that a thread sends before it pauses, few enough to be read back in time.
 _BURST = 50
@@ -121,7 +121,8 @@ def test_the_same_call_shares_the_outcome_and_another_one_is_refused(
         kafka.proxy.black_hole()
         try:
             joined = [in_thread(lambda: getattr(producer, call)(PATIENCE)) for _ in range(3)]
-            while state_of(producer) == "open":
+            calls = calls_of(producer)
+            while calls.under_way is None or len(calls.under_way.callers) < 3:
                 tick()
             for name in (other[call], "begin_transaction", "init_transactions"):
                 with pytest.raises(

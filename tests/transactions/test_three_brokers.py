@@ -107,7 +107,7 @@ def test_transactions_are_ended_while_their_coordinators_move(brokers: KafkaClus
     brokers.create_topic(topic, partitions=len(PARTITIONS))
     names = [f"{topic}-{number:02d}" for number in range(24)]
     found = []
-    with transactional(brokers.bootstrap_servers) as producer:
+    with transactional(brokers.bootstrap_servers, transaction_timeout_ms=600_000) as producer:
         for name in names:
             producer.init_transactions(PATIENCE, transactional_id=name)
             producer.begin_transaction()

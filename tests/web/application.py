@@ -18,6 +18,7 @@ producer = Producer(
     bootstrap_servers=os.environ["KAFKA_SERVERS"],
     linger_ms=int(os.environ.get("LINGER_MS", "3600000")),
     delivery_timeout_ms=7_200_000,
+    exit_flush_timeout_ms=120_000,
 )
 
 if os.environ.get("USE_BEFORE_FORK"):

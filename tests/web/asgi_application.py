@@ -11,7 +11,12 @@ from typing import Any
 from pykaproducer import Producer
 from pykaproducer.contrib.asgi import close_at_shutdown
 
-producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000, max_block_ms=0)
+producer = Producer(
+    bootstrap_servers=os.environ["KAFKA_SERVERS"],
+    linger_ms=60_000,
+    max_block_ms=0,
+    exit_flush_timeout_ms=120_000,
+)
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:

@@ -39,7 +39,8 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
     cluster.create_topic(topic)
     before_fork = "--preload" in options
     port = free_port()
-    command = [tool("gunicorn"), *options, "-w", "3", "-b", f"127.0.0.1:{port}", "application"]
+    command = [tool("gunicorn"), *options, "-w", "3", "-b", f"127.0.0.1:{port}"]
+    command += ["--graceful-timeout", "120", "application"]
     env = environment(
         cluster, tmp_path, TOPIC=topic, **({"USE_BEFORE_FORK": "1"} if before_fork else {})
     )

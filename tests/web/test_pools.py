@@ -28,7 +28,8 @@ def once(producer, name):
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     # Nothing is delivered before a flush: the workers flush when they end.
-    producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000)
+    producer = Producer(bootstrap_servers=os.environ["KAFKA_SERVERS"], linger_ms=60_000,
+                        exit_flush_timeout_ms=60_000)
     producer.send(TOPIC, b"parent")
     arguments = [(producer, b"pool", number) for number in range(20)]
     with context.Pool(2) as pool:

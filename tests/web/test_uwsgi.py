@@ -40,9 +40,9 @@ def test_what_it_accepts_is_in_the_log_once_also_when_it_is_stopped_under_load(
         server.until(
             lambda: server.output.count("seconds on interpreter") == loads, "loaded applications"
         )
-        answers = load(server, 3000, each=stop_after(server, 600))
+        answers = load(server, 10_000, each=stop_after(server, 600, different=2))
         assert server.wait() == 0, server.output
-    assert 600 <= len(answers.accepted) < 3000, server.output
+    assert 600 <= len(answers.accepted) < 10_000, server.output
     assert len(set(answers.accepted.values())) > 1  # workers
     assert_once(cluster, topic, list(answers.accepted))
     assert in_the_log(cluster, topic)["before the fork"] == forked
