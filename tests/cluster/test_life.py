@@ -14,6 +14,7 @@ import pytest
 from pykaproducer import AbortedError, Delivery, Producer, ProducerClosedError, Status
 from pykaproducer.testing import KafkaCluster
 from tests._support.programs import run
+from tests._support.threads import threads_left
 
 from .faults import paused
 from .readback import assert_in_log, read_log, read_values
@@ -37,7 +38,7 @@ def test_close_delivers_everything_and_leaves_no_thread(cluster: KafkaCluster, t
     deliveries = [producer.send(topic, value) for value in values]
     assert threads_of("closing")
     producer.close(SOON)
-    assert threads_of("closing") == []
+    assert threads_left("closing") == []
     assert all(delivery.done() for delivery in deliveries)
     assert_in_log(cluster, deliveries, values)
     producer.close(SOON)
@@ -66,7 +67,7 @@ def test_closing_without_time_fails_the_rest(
             case _:
                 producer.close(0.1)
         # The broker is still silent.
-        assert threads_of("short") == []
+        assert threads_left("short") == []
         errors = [delivery.exception(0) for delivery in deliveries]
     assert done.exception(0) is None
     assert {type(error) for error in (*errors, *told)} == {AbortedError}
@@ -104,10 +105,7 @@ def test_close_in_a_callback_closes_by_itself(cluster: KafkaCluster, topic: str)
     with pytest.raises(ProducerClosedError):
         producer.send(topic, b"late")
     assert second.exception(SOON) is None
-    for thread in threading.enumerate():
-        if thread.name.startswith("inside-"):
-            thread.join(SOON)
-    assert threads_of("inside") == []
+    assert threads_left("inside") == []
 
 
 def test_several_threads_may_close_at_once(cluster: KafkaCluster, topic: str) -> None:
@@ -120,7 +118,7 @@ def test_several_threads_may_close_at_once(cluster: KafkaCluster, topic: str) ->
         closer.start()
     for closer in closers:
         closer.join(SOON)
-    assert threads_of("crowd") == []
+    assert threads_left("crowd") == []
     assert delivery.exception(0) is None
 
 

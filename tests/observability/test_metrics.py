@@ -62,6 +62,7 @@ def test_what_was_sent() -> None:
         offsets(send(producer, [b"again"]))
         cluster.next("produce", Refuse(ErrorCode.INVALID_RECORD))
         error_of(send(producer, [b"bad"], topic="u")[0])
+        producer.flush(SOON)  # by then the memory is free, too
         metrics = producer.metrics()
         assert metrics is not None
         everything = metrics["producer-metrics"]

@@ -227,7 +227,7 @@ def test_in_a_signal_handler() -> None:
     seen: list[dict[str, Any]] = []
     with ScriptedCluster(topics={"t": 1}) as cluster, cluster.producer() as producer:
         before = signal.signal(signal.SIGALRM, lambda *_: seen.append(producer.stats()))
-        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
         try:
             for number in range(2000):
                 delivery = producer.send("t", b"%d" % number)

@@ -169,7 +169,7 @@ def test_messages_in_the_open_chunk_wait_for_a_connection_and_go_with_it() -> No
         cluster.stop(0)
         dispatcher = pipeline_of(producer).dispatcher
         worker = worker_of(producer, 0)
-        until(lambda: not worker.bridge.ready)
+        until(lambda: not worker._up)
         deliveries = send(producer, [b"1"])
         until(lambda: bool(worker.batcher.waiting))
         deliveries += send(producer, [b"2"])

@@ -423,8 +423,7 @@ def test_the_first_request_after_a_wait_has_all_messages(clock: FakeClock) -> No
     with ScriptedCluster(1, topics={"t": 3}) as cluster, asking(cluster, clock) as producer:
         first = send(producer, [b"1"])
         waits_for(clock, 0.001)
-        (worker,) = pipeline_of(producer).brokers.all()
-        until(lambda: bool(worker.batcher.waiting))
+        waits_for(clock, TURN)
         rest = send(producer, [b"2", b"3", b"4"])
         until(lambda: pipeline_of(producer).dispatcher.held.nbytes() > 0)
         clock.jump(0.001)

@@ -659,7 +659,8 @@ def test_a_partition_that_was_added_a_moment_ago_can_be_named() -> None:
         before = len(cluster.received("metadata"))
         assert offsets(send(producer, numbers(20), partition=1)) == list(range(20))
         assert log(cluster, "t", 1) == numbers(20)
-        assert len(cluster.received("metadata")) - before == 1
+        # Messages that come while a request is under way have it repeated once.
+        assert 1 <= len(cluster.received("metadata")) - before <= 2
 
 
 def test_an_answer_that_was_asked_for_before_refuses_no_partition() -> None:

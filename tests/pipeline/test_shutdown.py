@@ -31,6 +31,7 @@ from pykaproducer._pipeline.retry import RetryHandler
 from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Drop, Refuse
+from tests._support.threads import threads_left
 
 from .helper import (
     FAST,
@@ -49,12 +50,6 @@ from .helper import (
     waits_for,
     warm_up,
 )
-
-
-def threads_of(producer: Producer) -> list[str]:
-    """Return the names of the live threads of *producer*."""
-    prefix = f"{producer.config.client_id}-"
-    return [t.name for t in threading.enumerate() if t.name.startswith(prefix)]
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:
@@ -227,7 +222,7 @@ def test_close_delivers_what_lingers_and_leaves_nothing_running() -> None:
         producer.close()
         assert all(delivery.done() for delivery in deliveries)
         assert offsets(deliveries) == [0] * 4
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
         cluster.join_connections()
 
 
@@ -251,7 +246,7 @@ def test_close_waits_for_retries_and_accepts_nothing_meanwhile() -> None:
         assert "closed" in str(refused)
         assert offsets(deliveries) == list(range(len(deliveries)))
         assert log(cluster)[:10] == numbers(10)
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 @pytest.mark.parametrize("how", ["abort", "close(0)"])
@@ -268,7 +263,7 @@ def test_abort_fails_what_has_no_outcome_at_once(how: str) -> None:
             producer.abort()
         else:
             producer.close(0)
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
         for delivery, status in [
             (under_way, Status.POSSIBLY_PERSISTED),
             (waiting, Status.NOT_PERSISTED),
@@ -295,8 +290,11 @@ STUCK: dict[str, Callable[[ScriptedCluster], None]] = {
 
 @pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
 def test_close_with_a_timeout_returns_when_it_is_over(
-    stuck: Callable[[ScriptedCluster], None], caplog: pytest.LogCaptureFixture
+    stuck: Callable[[ScriptedCluster], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("pykaproducer.producer._STOP_TIME", SOON)
     with ScriptedCluster(topics={"t": 1}) as cluster:
         stuck(cluster)
         producer = cluster.producer(retry_backoff_ms=3_600_000, reconnect_backoff_ms=3_600_000)
@@ -307,7 +305,7 @@ def test_close_with_a_timeout_returns_when_it_is_over(
             error = error_of(delivery)
             assert isinstance(error, AbortedError)
             assert "0.05 s" in str(error)
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
         assert "still running" not in caplog.text
 
 
@@ -332,7 +330,7 @@ def test_close_from_several_threads() -> None:
         held.release()
         joined(closing)
         assert offsets(deliveries) == list(range(10))
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_of_several_closes_the_most_impatient_decides() -> None:
@@ -346,7 +344,7 @@ def test_of_several_closes_the_most_impatient_decides() -> None:
         producer.abort()
         joined(patient)
         assert {type(error_of(delivery)) for delivery in deliveries} == {AbortedError}
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_sends_that_race_a_close_are_refused_or_settled() -> None:
@@ -376,7 +374,7 @@ def test_sends_that_race_a_close_are_refused_or_settled() -> None:
             # A message accepted while the last thread ended may have failed, and reports it.
             failed = [delivery for delivery in accepted if delivery.error is not None]
             assert {type(delivery.error) for delivery in failed} <= {AbortedError}
-            assert threads_of(producer) == []
+            assert threads_left(producer.config.client_id) == []
 
 
 def test_a_send_that_waits_for_space_learns_that_the_producer_closes() -> None:
@@ -456,7 +454,7 @@ def test_close_in_a_callback_ends_the_producer_by_itself() -> None:
         for thread in threading.enumerate():
             if thread.name.startswith("closing-itself-"):
                 thread.join(SOON)
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_abort_in_a_callback() -> None:
@@ -469,7 +467,7 @@ def test_abort_in_a_callback() -> None:
         producer.send("t", b"value", partition=0, on_delivery=lambda *_: producer.abort())
         assert isinstance(error_of(stuck), AbortedError)
         producer.close()
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_callbacks_may_send_as_long_as_they_like() -> None:
@@ -600,7 +598,7 @@ def test_a_stage_that_dies_settles_everything_and_breaks_the_producer(
         # No call waits for messages that can no longer arrive.
         with_failures(producer.flush)
         producer.close()
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
     assert "the producer is broken" in caplog.text
     assert "BugError: a bug" in caplog.text
 
@@ -629,7 +627,7 @@ def test_when_what_calls_back_dies_outcomes_stand_and_nobody_hangs(
         with pytest.raises(ProducerBrokenError):
             producer.send("t", b"late")
         producer.close()
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_a_flush_that_waits_when_a_stage_dies_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -668,7 +666,7 @@ def test_the_time_of_a_close_is_counted_by_the_producer_s_clock() -> None:
             # Threads are joined with a timeout that runs on this clock as well.
             clock.jump(0.01)
             thread.join(0.01)
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_closing_while_it_backs_off_and_the_broker_comes_back() -> None:

@@ -6,6 +6,7 @@ import threading
 
 from pykaproducer import Producer
 from pykaproducer.testing import ScriptedCluster
+from tests._support.threads import threads_left
 
 from .helper import offsets, pipeline_of
 
@@ -60,4 +61,4 @@ def test_each_topic_and_partition_has_its_own_thread_on_request() -> None:
         own = {"topic-t", *(f"partition-t-{number}" for number in range(TOPICS["t"]))}
         assert own <= names
         assert names - {"log-writer"} <= own | ALWAYS | BROKERS
-    assert not threads_of(prefix)
+    assert not threads_left(prefix.removesuffix("-"))

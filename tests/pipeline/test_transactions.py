@@ -330,6 +330,9 @@ def test_a_timeout_while_a_callback_runs_says_that_it_is_committed(
         producer.send("t", b"value", partition=0, on_delivery=lambda *_: go_on.wait(SOON))
         committing = Call(lambda: producer.commit_transaction(5))
         until(lambda: committed(cluster) == [b"value"])
+        coordinator = pipeline_of(producer).coordinator
+        assert coordinator is not None
+        until(lambda: coordinator.state.name == "READY")  # it has the answer
         clock.jump(5.1)
         error = committing.error()
         assert isinstance(error, TransactionTimeoutError)

@@ -30,7 +30,8 @@ from pykaproducer import (
 )
 from pykaproducer.testing import ScriptedCluster
 from tests._support.logs import told_by_log
-from tests.producer.test_producer import SOON, StillProducer, threads_of
+from tests._support.threads import threads_left
+from tests.producer.test_producer import SOON, StillProducer
 
 # buffer_memory
 
@@ -271,7 +272,7 @@ def test_abort_fails_everything_at_once(server: str, request: pytest.FixtureRequ
     deliveries = [producer.send(f"topic-{i % 10}", b"value") for i in range(1000)]
     producer.send("topic-0", b"value", on_delivery=lambda error, _: told.append(error))
     producer.abort()
-    assert threads_of("aborting") == []
+    assert threads_left("aborting") == []
     errors = [delivery.exception(0) for delivery in deliveries]
     assert {type(error) for error in (*errors, *told)} == {AbortedError}
     assert {getattr(error, "status", None) for error in errors} == {Status.NOT_PERSISTED}

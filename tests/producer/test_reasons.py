@@ -69,7 +69,10 @@ def test_flush_says_why_the_messages_wait(
     producer.close(0)
 
 
-def test_a_long_close_says_why_it_waits(refusing: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_close_says_why_it_waits(
+    refusing: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pykaproducer._process.closing._PATIENCE", 0.1)
     with told_by_log(REFUSED) as told:
         producer = Producer(bootstrap_servers=refusing, delivery_timeout_ms=2500)
         producer.send("events", b"value", on_delivery=lambda error, delivery: None)

@@ -160,7 +160,7 @@ def test_a_file_of_java_s(
 def test_failures_are_named(
     kdc: Kdc, kerberized: KafkaCluster, kerberized_topic: str, alice: str, tmp_path: Path
 ) -> None:
-    late = {"delivery_timeout_ms": 2000}
+    late = {"delivery_timeout_ms": 10_000}
 
     def error(environment: Mapping[str, str] | None = None, **changes: Any) -> str:
         settings = kerberized.settings(**late | changes)
@@ -191,7 +191,7 @@ def test_a_key_that_has_been_changed(
 ) -> None:
     old = kdc.keytab("carol")
     kdc.run("kadmin.local", "-q", "cpw -randkey carol")
-    settings = kerberized.settings(sasl_kerberos_keytab=str(old), delivery_timeout_ms=2000)
+    settings = kerberized.settings(sasl_kerberos_keytab=str(old), delivery_timeout_ms=10_000)
     text = run(kdc, kerberized_topic, settings)["error"]
     assert "GSSAPI: Kerberos: " in text
     assert str(old) in text

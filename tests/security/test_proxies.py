@@ -13,6 +13,7 @@ import pytest
 
 from pykaproducer import DeliveryTimeoutError, KafkaProducer, Producer, Status
 from pykaproducer.testing import KafkaCluster
+from tests._support.logs import told_by_log
 from tests._support.proxies import Proxy, ScriptedProxy
 from tests.cluster.readback import read_log
 
@@ -76,9 +77,12 @@ def test_the_name_of_the_broker_is_checked_through_the_proxy(
 
 
 def failed(given: dict[str, Any], topic: str, url: str) -> str:
-    """Return the error of a message that waits for its deadline."""
-    with Producer(**given, proxy_url=url, delivery_timeout_ms=1500) as producer:
-        error = producer.send(topic, b"v").exception(SOON)
+    """Return the error of a message that waits for its deadline, after a failed attempt."""
+    with Producer(**given, proxy_url=url) as producer, told_by_log("trying again") as told:
+        producer.send(topic, b"first", on_delivery=lambda *_: None)
+        assert told.wait(SOON)
+        error = producer.send(topic, b"v", delivery_timeout_ms=50).exception(SOON)
+        producer.close(0)
     assert isinstance(error, DeliveryTimeoutError)
     assert error.status is Status.NOT_PERSISTED
     assert "\n" not in str(error)

@@ -14,6 +14,7 @@ from pykaproducer.config import read_settings
 from pykaproducer.testing import KafkaCluster
 from pykaproducer.testing._certificates import CertificateAuthority
 from tests._support.keys import decrypted
+from tests._support.logs import told_by_log
 from tests._support.stores import key_store, trust_store
 from tests.cluster.readback import read_log
 
@@ -89,8 +90,12 @@ def test_a_client_certificate_of_every_form(
 
 def failure(secured: KafkaCluster, topic: str, files: Files, **changes: Any) -> str:
     given = {"bootstrap_servers": files.servers, "security_protocol": "SSL", **text(files)}
-    with Producer(**given | changes, delivery_timeout_ms=1500) as producer:
-        return str(producer.send(topic, b"not there").exception(SOON))
+    with Producer(**given | changes) as producer, told_by_log("trying again") as told:
+        producer.send(topic, b"first", on_delivery=lambda *_: None)
+        assert told.wait(SOON)
+        error = producer.send(topic, b"not there", delivery_timeout_ms=50).exception(SOON)
+        producer.close(0)
+    return str(error)
 
 
 def test_what_only_the_broker_can_tell(

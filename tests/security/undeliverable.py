@@ -38,8 +38,11 @@ class Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.texts.append(record.getMessage())
-        if self._pattern.search(self.texts[-1]):
+        if self.matches(self.texts[-1]):
             self.told.set()
+
+    def matches(self, text: str) -> bool:
+        return self._pattern.search(text) is not None
 
 
 def attempt(task: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def attempt(task: dict[str, Any]) -> dict[str, Any]:
     shown = [repr(producer), str(producer), repr(delivery), repr(error), repr(vars(error))]
     shown += [*traceback.format_exception(error), repr(producer.stats())]
     logging.getLogger("pykaproducer").removeHandler(listener)
-    if not told:
+    if not (told and listener.matches(str(error))):
         producer.abort()  # before another attempt, whose log lines must not mix with these
     return {
         "told": told,
@@ -75,7 +78,7 @@ def main() -> None:
     task = json.load(sys.stdin)
     for _ in range(_ATTEMPTS):
         report = attempt(task)
-        if report["told"]:
+        if report["told"] and re.search(task["pattern"], report["error"]):
             break
     json.dump(report, sys.stdout)
     # Neither closed nor flushed: the program ends here, and so does the producer.

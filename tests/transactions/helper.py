@@ -11,7 +11,7 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from pykaproducer import Producer
-from pykaproducer._machines.transaction_calls import TransactionCalls
+from pykaproducer._machines.transaction_calls import ControlCalls
 from pykaproducer.testing import FaultProxy, KafkaCluster
 from pykaproducer.testing._processes import tick
 from tests.pipeline.helper import pipeline_of
@@ -56,7 +56,7 @@ class Kafka:
         return read(self.cluster.bootstrap_servers, topic, "read_uncommitted")
 
 
-def calls_of(producer: Producer) -> TransactionCalls:
+def calls_of(producer: Producer) -> ControlCalls:
     """Return the calls that the coordinator's stage has, of a producer that has started."""
     coordinator = pipeline_of(producer).coordinator
     assert coordinator is not None
