@@ -331,6 +331,11 @@ class Coordinator(CoordinatorConnection):
             self._perform(self.machine.time_passed(now))
 
     def on_stop(self) -> None:
+        if self.has_crashed:
+            # Its calls are told why: the crash policy (1) says that the producer is broken, (2) has
+            # this stage give up.
+            self._has_ended = True
+            return
         self._end_failing()
         self._perform(self.machine.stop(self.clock.monotonic()))
         self._has_ended = True

@@ -86,6 +86,8 @@ class SocketWorker(Worker):
         self.features: dict[str, int] = {}
         self._connection: Connection | None = None
         self._stop_has_come = False
+        #: An exception is about to end the thread.
+        self.has_crashed = False
         # A request was sent or answered since the last wait.
         self._busy = False
         # When the connection will have been unused for too long.
@@ -253,6 +255,9 @@ class SocketWorker(Worker):
                     self._wait_for_resources(now)
                     continue
                 self._handle(connection.poll(self._connect_or_wait(connection, now), self._wait))
+        except BaseException:
+            self.has_crashed = True  # on_stop() comes before the crash policy
+            raise
         finally:
             self.drop("the producer does not need the connection any more")
             if self._connection is not None:
