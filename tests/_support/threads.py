@@ -1,4 +1,4 @@
-"""The threads of a producer that has ended."""
+"""The threads of a producer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import threading
 _SOON = 60.0
 
 
+def threads_of(client_id: str) -> list[str]:
+    """Return the names of the live threads of the producer with this *client_id*."""
+    return [each.name for each in threading.enumerate() if each.name.startswith(f"{client_id}-")]
+
+
 def threads_left(client_id: str) -> list[str]:
     """Return the names of the threads that do not end. ``close()`` waits for them for 0.5 s."""
-    left = []
     for thread in threading.enumerate():
         if thread.name.startswith(f"{client_id}-"):
             thread.join(_SOON)
-            if thread.is_alive():
-                left.append(thread.name)
-    return left
+    return threads_of(client_id)

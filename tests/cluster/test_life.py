@@ -14,16 +14,12 @@ import pytest
 from pykaproducer import AbortedError, Delivery, Producer, ProducerClosedError, Status
 from pykaproducer.testing import KafkaCluster
 from tests._support.programs import run
-from tests._support.threads import threads_left
+from tests._support.threads import threads_left, threads_of
 
 from .faults import paused
 from .readback import assert_in_log, read_log, read_values
 
 SOON = 30
-
-
-def threads_of(client_id: str) -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith(f"{client_id}-")]
 
 
 # close()

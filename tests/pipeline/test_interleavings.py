@@ -22,6 +22,7 @@ from pykaproducer._pipeline.topic import TopicWorker
 from pykaproducer._pipeline.wiring import Pipeline
 from pykaproducer.testing import FakeClock, ScriptedCluster
 from pykaproducer.testing.scripted import Refuse
+from tests._support.threads import threads_left, threads_of
 
 from .helper import (
     FAST,
@@ -36,7 +37,7 @@ from .helper import (
     until,
     warm_up,
 )
-from .test_shutdown import BugError, threads_of
+from .test_shutdown import BugError
 
 pytestmark = pytest.mark.usefixtures("at_any_depth")
 
@@ -127,10 +128,10 @@ def test_a_failed_attempt_costs_no_connection_and_no_thread(code: int) -> None:
         cluster.producer(**FAST) as producer,
     ):
         warm_up(producer)
-        before = threads_of(producer)
+        before = threads_of(producer.config.client_id)
         cluster.next("produce", *[Refuse(code)] * 12)
         offsets(send(producer, [b"value"]))
-        more = set(threads_of(producer)) - set(before)
+        more = set(threads_of(producer.config.client_id)) - set(before)
         # The thread of the reports may have started after the warm-up's result.
         assert more <= {f"{producer._name}-{name}" for name in ("retry-handler", "log", "reports")}
         assert len({received.connection for received in cluster.received("produce")}) == 1
@@ -205,15 +206,7 @@ def test_a_broker_that_is_met_while_the_producer_ends_starts_no_thread(
         producer.close(0)
         assert delivery.exception(0) is not None
         producer.close()
-        assert wait_until_gone(producer)
-
-
-def wait_until_gone(producer: Producer) -> bool:
-    """Return whether every thread of *producer* ends."""
-    for thread in threading.enumerate():
-        if thread.name.startswith(f"{producer._name}-"):
-            thread.join(SOON)
-    return threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_a_closed_producer_that_never_sent_starts_no_thread(
@@ -237,7 +230,7 @@ def test_a_closed_producer_that_never_sent_starts_no_thread(
         with pytest.raises(ProducerClosedError):
             producer.send("t", b"value")
         producer.flush()
-        assert threads_of(producer) == []
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_a_crash_while_the_dispatcher_takes_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +322,7 @@ def test_without_a_thread_to_end_it_a_producer_ends_all_the_same(
         producer.close()
         monkeypatch.undo()
         assert delivery.result(0).offset == 0
-        assert wait_until_gone(producer)
+        assert threads_left(producer.config.client_id) == []
 
 
 def test_who_waits_is_waked_before_anything_of_the_users_is_called() -> None:

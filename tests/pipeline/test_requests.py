@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pykaproducer import Delivery
+from pykaproducer import Delivery, Producer
 from pykaproducer._machines.batch import Batch
 from pykaproducer._machines.partition_buffer import PartitionBuffer
 from pykaproducer.testing import FakeClock, ScriptedCluster
@@ -72,6 +72,12 @@ def incompressible(count: int, size: int) -> list[bytes]:
     return [source.randbytes(size) for _ in range(count)]
 
 
+def rows_at_brokers(producer: Producer) -> int:
+    """Return how many rows the BrokerWorkers have."""
+    stages = producer.stats()["stages"]
+    return sum(each["rows"] for each in stages if each["stage"] == "BrokerWorker")
+
+
 # Size ---------------------------------------------------------------------------------------------
 
 
@@ -114,6 +120,7 @@ def test_a_batch_that_is_larger_goes_alone() -> None:
     ):
         for partition in range(3):
             send(producer, [bytes(3_317)] * 3, partition=partition)
+        until(lambda: rows_at_brokers(producer) == 9)  # flush() sends what has arrived at once
         producer.flush(SOON)
         (size,) = {sum(batches) for batches in sizes(cluster)}
         assert 10_000 < size < 10_100

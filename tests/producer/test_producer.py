@@ -28,6 +28,7 @@ from pykaproducer import (
 from pykaproducer._net.transport import ConnectionFailed, Endpoint, Network, Transport
 from pykaproducer.testing import FakeClock
 from tests._support.logs import told_by_log
+from tests._support.threads import threads_of
 
 SOON = 30
 
@@ -52,10 +53,6 @@ class HeldNetwork(Network):
 
     def connect(self, endpoint: Endpoint) -> Transport:
         raise AssertionError("there is no address to connect to")
-
-
-def threads_of(client_id: str) -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith(f"{client_id}-")]
 
 
 # Nothing waits for the network
