@@ -20,20 +20,13 @@ from tests._support.fixtures.seeds import SEED
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.usefixtures("patient_audit")
+
 
 @pytest.fixture(autouse=True)
 def _benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the suite importable from the tree; an installed pykaproducer takes precedence."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
-
-
-@pytest.fixture(autouse=True)
-def _a_slow_machine_is_not_a_defect(
-    _benchmarks_can_be_imported: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only what is far too late counts here; a run by hand counts what is a second late."""
-    for name in ("benchmarks.chaos.audit",):
-        monkeypatch.setattr(importlib.import_module(name), "LATENESS", 30.0)
 
 
 @pytest.fixture
