@@ -402,7 +402,7 @@ ANYTHING = Kind("anything", lambda value: value, str)
 BYTES = optional(
     replace(
         integer(1),
-        parse=lambda value: None if value == -1 else integer(1).parse(value),
+        parse=lambda value: None if _whole(value) == -1 else integer(1).parse(value),
         allowed=f"an integer from 1 to {INT_MAX}, -1",
     ),
     "None for the system's default",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
 import logging
 import pickle
@@ -235,6 +236,7 @@ def test_one_setting_under_two_names_that_agree() -> None:
         ("socket_options", 5),
         ("max_in_flight_requests_per_connection", 0),
         ("send_buffer_bytes", 0),
+        ("receive_buffer_bytes", decimal.Decimal("sNaN")),
         ("security_protocol", "TLS"),
         ("interceptors", 3),
         ("interceptors", [object()]),

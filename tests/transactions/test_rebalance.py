@@ -27,6 +27,8 @@ MESSAGES = 30
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
 #: After this time without a poll the first member has left its group (seconds).
 PAUSE = 6.0
+#: The same for the others. A group that has lost one of its members waits for it for as long.
+LONG_PAUSE = 20.0
 
 
 class Read(NamedTuple):
@@ -208,7 +210,7 @@ def test_a_member_that_has_lost_its_partitions(
     kafka: Kafka, topic: str, join: Callable[[float], Member], left: bool, asked: bool
 ) -> None:
     """*asked*: the consumer itself is given, after it has noticed that it has left its group."""
-    first = join(PAUSE if left else PATIENCE)
+    first = join(PAUSE if left else LONG_PAUSE)
     with kafka.producer() as older, kafka.producer() as newer:
         one = Worker(first, older, topic)
         until(lambda: one.done, one.step)
@@ -218,7 +220,7 @@ def test_a_member_that_has_lost_its_partitions(
         older.begin_transaction()
         send(older, topic, lost)
         older.flush()
-        second = join(PATIENCE)
+        second = join(LONG_PAUSE)
         poll_both = [lambda: second.go_back(second.poll()), lambda: first.go_back(first.poll())]
         if left:
             until(lambda: second.assigned() == {0, 1, 2}, *poll_both[:1])
