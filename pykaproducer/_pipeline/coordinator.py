@@ -332,8 +332,8 @@ class Coordinator(CoordinatorConnection):
 
     def on_stop(self) -> None:
         if self.has_crashed:
-            # Its calls are told why: the crash policy (1) says that the producer is broken, (2) has
-            # this stage give up.
+            # The crash policy ends the calls: it (1) marks the producer as broken, (2) calls
+            # give_up(). So each call raises the right error.
             self._has_ended = True
             return
         self._end_failing()

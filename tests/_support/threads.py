@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-#: Far more than a thread takes to end that was told to (seconds).
+#: Far longer than a stopped thread needs to end (seconds).
 _SOON = 60.0
 
 

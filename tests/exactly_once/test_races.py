@@ -315,7 +315,7 @@ def test_a_silent_coordinator_does_not_delay_the_others(query: MakeQuery) -> Non
     assert {name for name, _ in given[4:]} == {silent}
 
 
-# What is told -------------------------------------------------------------------------------------
+# Errors and log lines -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead", [-3_600, 3_600])
