@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -21,3 +23,18 @@ def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) 
     )
     assert ended.returncode == code, ended.stderr
     return ended.stdout
+
+
+def exists(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not count."""
+    if sys.platform == "linux":
+        try:
+            status = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return False
+        return status.rpartition(")")[2].split()[0] not in "ZX"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

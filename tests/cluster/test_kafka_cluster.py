@@ -22,6 +22,7 @@ from pykaproducer.testing import Broker, ClusterError, KafkaCluster, _admin, _ja
 from pykaproducer.testing._messages import ProduceRequest
 from pykaproducer.testing._processes import GuardedProcesses, tick
 from tests._support.messages import FetchRequest
+from tests._support.programs import exists
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -110,21 +111,6 @@ def read(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
             return values
         assert time.monotonic() < deadline, (values, _admin.error_name(answer.error_code))
         tick()
-
-
-def exists(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not count."""
-    if sys.platform == "linux":
-        try:
-            status = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return False
-        return status.rpartition(")")[2].split()[0] not in "ZX"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def parent_of(pid: int) -> int:
