@@ -62,11 +62,11 @@ _NO_EFFECT: Final = {
 class _Limited:
     """A setting that has no effect with some values, and is rejected with others."""
 
-    #: The values, besides the empty one. Those with a dot are classes.
+    #: The values without effect, besides the empty one. Those with a dot are classes.
     harmless: tuple[str, ...]
-    #: Why these have no effect.
+    #: Why they have none.
     reason: str
-    #: What to do about others.
+    #: The end of the error for any other value.
     refused: str
 
 

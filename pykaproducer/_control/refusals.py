@@ -47,7 +47,7 @@ _USED_SINCE = (
     "another client has used the id since, or its timeout has passed; the transaction may have "
     "been committed before"
 )
-#: What is known about a transaction if the coordinator refuses to end it.
+#: Why a transaction may be committed although the coordinator refuses to end it.
 _UNSURE: dict[int, str] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: _USED_SINCE,
     ErrorCode.PRODUCER_FENCED: _USED_SINCE,

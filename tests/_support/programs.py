@@ -12,6 +12,37 @@ import textwrap
 PATIENCE = 60.0
 
 
+#: Start of a script whose main thread forks in a signal handler while a server waits to answer:
+#: give ``answer`` to the server. ``children`` is then the return value of the fork.
+FORKING_HANDLER = textwrap.dedent(
+    """
+    import os, signal, threading
+    from pykaproducer.testing.scripted import Hold
+
+    children, hold, asked, main = [], Hold(), [], threading.main_thread().ident
+
+    def fork(*_):
+        if asked:
+            return
+        asked.append(True)
+        children.append(os.fork())
+        if children[0]:
+            code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
+            print("child:", code, flush=True)
+            hold.release()
+
+    def answer(exchange):
+        # A signal that comes just before the main thread blocks does not wake it.
+        while not asked:
+            signal.pthread_kill(main, signal.SIGUSR1)
+            hold._released.wait(0.1)
+        return hold(exchange)
+
+    signal.signal(signal.SIGUSR1, fork)
+    """
+)
+
+
 def run(script: str, *arguments: str, timeout: float = PATIENCE, code: int = 0) -> str:
     """Return the output of the script, which must end by itself, with the exit *code*."""
     ended = subprocess.run(

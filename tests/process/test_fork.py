@@ -439,32 +439,11 @@ def test_a_handler_may_fork() -> None:
 def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
     """The wait goes on in the parent. In the child nothing would ever end it."""
     script = """
-        import os, signal, sys, threading
-        from pykaproducer import ProducerClosedError, PykaproducerError
+        import sys
+        from pykaproducer import PykaproducerError
         from pykaproducer.testing import ScriptedCluster
-        from pykaproducer.testing.scripted import Hold
 
-        wait, children, hold, asked = sys.argv[1], [], Hold(), []
-
-        def fork(*_):
-            if asked:
-                return
-            asked.append(True)
-            children.append(os.fork())
-            if children[0]:
-                code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
-                print("child:", code, flush=True)
-                hold.release()
-
-        def answer(exchange):
-            # A signal that comes just before the main thread blocks does not wake it.
-            while not asked:
-                signal.pthread_kill(main, signal.SIGUSR1)
-                hold._released.wait(0.1)
-            return hold(exchange)
-
-        main = threading.main_thread().ident
-        signal.signal(signal.SIGUSR1, fork)
+        wait = sys.argv[1]
         with ScriptedCluster(topics={"t": 1}) as cluster:
             producer = cluster.producer()
             producer.send("t", b"first").result(30)
@@ -485,4 +464,5 @@ def test_a_signal_handler_that_forks_during_a_wait(wait: str) -> None:
             producer.close()
             print(len(cluster.log("t")))
         """
+    script = programs.FORKING_HANDLER + textwrap.dedent(script)
     assert programs.run(script, wait) == "child: 7\n2\n"

@@ -216,39 +216,17 @@ def test_a_fork_in_a_mock() -> None:
 def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
     """The call goes on in the parent. In the child nothing would ever end it."""
     script = """
-        import os, signal, sys
+        import sys
         from pykaproducer import TransactionStateError
         from pykaproducer.testing import ScriptedCluster
-        from pykaproducer.testing.scripted import Hold
 
-        call, children, hold, asked = sys.argv[1], [], Hold(), []
-
-        def fork(*_):
-            if asked:
-                return
-            asked.append(True)
-            children.append(os.fork())
-            if children[0]:
-                code = os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1])
-                print("child:", code, flush=True)
-                hold.release()
-
-        def ask(exchange):
-            # A signal that comes just before the main thread blocks does not wake it.
-            while not asked:
-                signal.pthread_kill(main, signal.SIGUSR1)
-                hold._released.wait(0.1)
-            return hold(exchange)
-
-        import threading
-        main = threading.main_thread().ident
-        signal.signal(signal.SIGUSR1, fork)
+        call = sys.argv[1]
         with ScriptedCluster(topics={"t": 1}) as cluster:
             producer = cluster.producer(transactional_id="mine")
             producer.init_transactions()
             producer.begin_transaction()
             producer.send("t", b"value", partition=0).result(30)
-            cluster.next("end_txn", ask)
+            cluster.next("end_txn", answer)
             try:
                 getattr(producer, call)()
             except TransactionStateError as error:
@@ -258,6 +236,7 @@ def test_a_signal_handler_that_forks_within_a_call(call: str) -> None:
             producer.close()
             print(len(cluster.log("t", committed=True)))
         """
+    script = programs.FORKING_HANDLER + textwrap.dedent(script)
     assert programs.run(script, call) == f"child: 7\n{int(call == 'commit_transaction')}\n"
 
 
